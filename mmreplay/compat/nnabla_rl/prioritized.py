@@ -172,7 +172,8 @@ class PrioritizedReplayBuffer(Prioritized):
     Args:
         capacity: most experiences to keep.
         alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: of no effect: ranks are always exact.
+        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
+            are sorted.
         variant: ``proportional`` or ``rank_based``.
         path: as for `ReplayBuffer`.
     """
@@ -261,7 +262,8 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
     Args:
         capacity: most experiences to keep.
         alpha, beta, betasteps, error_clip: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: of no effect: ranks are always exact.
+        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
+            are sorted.
         path: as for `ReplayBuffer`.
     """
 
