@@ -57,7 +57,6 @@ class Prioritized(ReplayBuffer):
 
     def _opener(self) -> Open:
         settings = {
-            "capacity": self._capacity,
             "stack": self._states().stack,
             "stratified": True,
             "normalize": "buffer",
@@ -67,7 +66,7 @@ class Prioritized(ReplayBuffer):
 
     @property
     def _buffer(self) -> Buffer:
-        return cast("Buffer", self._recorder.buffer)
+        return cast("Buffer", self._recorder.core)
 
     def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
         """Draw by priority, one from each of B equal shares; see `ReplayBuffer.sample`.
@@ -156,8 +155,10 @@ class Prioritized(ReplayBuffer):
         self._drawn = None
 
 
-def _opened(settings: dict[str, Any], first_mass: float, path: Path, **fields: Any) -> Buffer:
-    buffer = Buffer(path, **{**settings, **fields})
+def _opened(
+    settings: dict[str, Any], first_mass: float, path: Path, capacity: int, **fields: Any
+) -> Buffer:
+    buffer = Buffer(path, capacity, **settings, **fields)
     alpha = settings["alpha"]
     if alpha and not len(buffer):  # no error was told yet
         with np.errstate(over="ignore"):
