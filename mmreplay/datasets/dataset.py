@@ -28,7 +28,6 @@ from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
 from mmreplay.datasets.samplers import Samplers
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
-from mmreplay.reading.batch_times import gather_timed
 from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
@@ -138,20 +137,6 @@ class Dataset:
     ) -> Draw[Batch]:
         """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
         return self.samplers.transitions(generator, size, replace, group)
-
-    def sample_times(
-        self, batch_size: int, out: Batch | None = None
-    ) -> tuple[Batch, dict[str, float]]:
-        """Draw transitions uniformly as `sample`, and time the parts of that.
-
-        Returns:
-            the batch, and seconds by part: ``index``, to draw and to find the rows; ``io``, until
-            their pages had come, from the disk or into the page tables; ``decode``, of compressed
-            chunks; ``copy``, of rows into the batch; ``other``, returns and all else.
-        """
-        size = whole_number("batch_size", batch_size)
-        draw = self.samplers.uniform(self.generator, size)
-        return gather_timed(self.store.live, draw, self.samplers.gatherer, out)
 
     def batches(
         self,

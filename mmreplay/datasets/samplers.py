@@ -109,11 +109,6 @@ class Samplers:
             choose = functools.partial(distinct_ids, size=size, seed=seed)
         return Draw(self._choose_transitions(choose), self.gatherer)
 
-    def uniform(self, generator: np.random.Generator, size: int) -> Callable[[Index], Ids]:
-        """Ids of transitions, uniformly, with replacement."""
-        draws = generator.random(size)
-        return self._choose_transitions(lambda index: uniform_ids(index, draws))
-
     def every_transition(self) -> Callable[[Index], Ids]:
         """All of them, ascending."""
         return self._choose_transitions(every_id)
