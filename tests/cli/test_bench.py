@@ -84,7 +84,9 @@ def test_compressed_frames_and_dicts(command, folder, codec):
             writer.step(0, 1.0, row, False, False)
     about = measured(command, "store.zarr")
     assert about["codec"] == ", ".join(sorted([codec, "raw"]))
-    assert about["frame_bytes_per_s"] == pytest.approx(32 * 2 * (64 + 8) * about["batches_per_s"])
+    assert about["frame_bytes_per_s"] == pytest.approx(
+        32 * 2 * 4 * (64 + 8) * about["batches_per_s"]
+    )
 
 
 def test_a_live_and_a_crashed_store_and_one_of_many_lanes(command, write, play, die):
