@@ -162,7 +162,7 @@ def _checked_number(number: int, n_episodes: int, store: Store) -> int:
 
 
 def _chosen_key(store: Store, key: str | None) -> str:
-    """The key of dict observations whose frames are shown; that of the schema where frames have no keys."""
+    """The key of the frames that are shown; that of the schema where they have none."""
     frames = store.schema.frames
     pictures = [name for name, field in frames.items() if is_picture(field.shape)]
     if key is not None and not store.schema.is_dict:
