@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.env_fields import AnyEnv, EnvFields, action_names, env_fields, env_name
 from mmreplay.errors import MissingExtraError, MmreplayError
-from mmreplay.format.layout import MAX_LANES
+from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.recording import atari
 from mmreplay.recording.autoreset import Lanes, lanes_of
 
@@ -68,7 +68,7 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
     environments stays single, with more it becomes a vector. Raises MmreplayError if it cannot be
     made as asked, SchemaError if its spaces cannot be stored or `n_envs` is no such number.
     """
-    n_envs = whole_number_or_none("envs", n_envs, 1, MAX_LANES)  # before so many are made
+    n_envs = whole_number_or_none("envs", n_envs, 1, MAX_ENVIRONMENTS)  # before so many are made
     if isinstance(env, str):
         return _from_id(env, n_envs or 1)
     if isinstance(env, (gymnasium.Env, VectorEnv)):

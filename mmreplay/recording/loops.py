@@ -176,7 +176,7 @@ class _VectorLoop:
                 n_recorded = total - tally.steps
                 some = _first(n_recorded, recorded, n_lanes)
                 left_out = ~some if recorded is None else recorded & ~some
-                writer._end_episodes(left_out)  # noqa: SLF001 (users reset environments)
+                writer.end_episodes(left_out)
                 recorded = some
             if lives is not None:
                 lost = lives_of_all(step.lives) < lives

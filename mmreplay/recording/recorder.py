@@ -183,7 +183,7 @@ def record(
         steps=tally.steps,
         episodes=tally.episodes,
         rows=writer.rows,
-        evicted_rows=writer.files.log.first,
+        evicted_rows=writer.files.rows.first,
         seconds=last.seconds,
         steps_per_s=last.steps_per_s,
         bytes_on_disk=last.bytes_on_disk,
@@ -235,7 +235,7 @@ def _earlier(path: Path) -> _Earlier | None:
                     f"mmreplay.create({str(path)!r}, lane=NAME, env=...)"
                 )
             own = reader.metadata
-            return _Earlier(own.get("width"), reader.head, dict(own.get("env") or {}))
+            return _Earlier(reader.environments, reader.head, dict(own.get("env") or {}))
     except StoreNotFoundError:
         return None
 
