@@ -156,8 +156,6 @@ def _check_settings(own: dict[str, Any], where: str) -> None:
         raise FormatError(
             f"{where}: expected padding 'reset' or 'zero', found {own.get('padding')!r:.200}"
         )
-    if not isinstance(own.get("finite", False), bool):
-        raise FormatError(f"{where}: finite: expected a bool, found {own['finite']!r:.200}")
     width = own.get("width", 0)
     if own["kind"] == "vector" and not (_is_int(width) and 1 <= width <= MAX_LANES):
         raise FormatError(

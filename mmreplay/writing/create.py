@@ -65,7 +65,6 @@ def create(
     metadata: Mapping[str, Any] | None = None,
     append: bool = False,
     flush_s: float = FLUSH_S,
-    finite: bool | None = None,
 ) -> AnyWriter:
     """Make a store and open it for writing.
 
@@ -89,9 +88,6 @@ def create(
             itself, in a new store: its id, how many it is, what its actions are called.
         append: open the store if it exists. Fields are then left out, or match.
         flush_s: seconds between flushes by the clock; 0 for none.
-        finite: whether a NaN or an infinity among floats (rewards, frames, actions, extras) is
-            refused, with a SchemaError, and its step not stored. It belongs to the store, also when
-            it is opened again; None for what the store has, a new one takes them.
 
     Returns:
         a `Writer`; a `VectorWriter` of a lane of many environments.
@@ -144,7 +140,6 @@ def create(
         stack_padding,
         about_env,
         of_one=env is not None and lanes is None,
-        finite=_checked_finite(finite),
     )
     writer = _open_or_make(request, capacity, lanes, lane, append=append)
     if not isinstance(writer, Writer):
@@ -253,12 +248,6 @@ def _checked_metadata(metadata: object) -> dict[str, Any] | None:
     if not isinstance(metadata, Mapping):
         raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
     return parse.plain(dict(metadata))
-
-
-def _checked_finite(finite: object) -> bool | None:
-    if finite is not None and not isinstance(finite, (bool, np.bool_)):
-        raise SchemaError(f"finite: expected True, False or None, found {finite!r:.80}")
-    return None if finite is None else bool(finite)
 
 
 def _checked_flush_s(seconds: object) -> float:

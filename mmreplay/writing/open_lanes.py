@@ -25,7 +25,6 @@ from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
-from mmreplay.writing.finite_writers import FiniteVectorWriter, FiniteWriter
 from mmreplay.writing.request import Request, check_capacity
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
@@ -84,10 +83,7 @@ def _open_one(
     _check(request, path)
     if path is not store:
         durable_writes.sync_name(store)  # as the lane does for its own
-    if metadata.get("finite"):
-        kind: type[Writer | VectorWriter] = FiniteWriter if width is None else FiniteVectorWriter
-    else:
-        kind = Writer if width is None else VectorWriter
+    kind = Writer if width is None else VectorWriter
     return kind(path, background=Background(request.flush_s), changes=request.changes(capacity))
 
 
@@ -98,7 +94,6 @@ def _check(request: Request, path: AnyPath) -> None:
         SchemaError: rows or codecs differ.
     """
     metadata = read_metadata(path)
-    request.check_finite(path, metadata)
     there = parse.schema_from_json(metadata.get("schema"), str(path / "zarr.json"))
     if metadata["kind"] == "vector":
         checked_reads.check_directories(path, *layout.LOGS)
@@ -144,7 +139,6 @@ def _make_lane(
     others: list[AnyPath],
 ) -> AnyPath:
     where = str(store / "zarr.json")
-    request.check_finite(request.path, root)
     schema = parse.schema_from_json(root.get("schema"), where)
     specs = plan.plan_from_layout(schema, root.get("layout"), where)
     request.compare(request.path, schema, specs)
@@ -154,7 +148,6 @@ def _make_lane(
         request,
         padding=request.padding or root["padding"],
         metadata=root.get("env") if request.metadata is None else request.metadata,
-        finite=root.get("finite"),
     )
     share = capacity if capacity is not None else root["capacity"]
     path = store / layout.lane_name(number)
