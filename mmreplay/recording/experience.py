@@ -31,7 +31,6 @@ from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, Sche
 from mmreplay.recording.autoreset import Mask, Step, StepReader, final_info, some
 from mmreplay.recording.lives import lives_of_all, lives_of_one
 from mmreplay.writing.create import create
-from mmreplay.writing.vector_writer import VectorWriter
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
@@ -62,6 +61,8 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
             path of a store, which is made, and closed with this.
         life_loss: take a lost life for the end of the game, that is for a terminal transition
             without a reset; needs an environment that tells ``lives``.
+        finite: raise SchemaError at a NaN or an infinity among floats (actions, rewards,
+            observations, extras), and store nothing of that step.
         options: of a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
             on. The value of each of its ``extras`` is what `step` tells under that name in `info`.
 
@@ -81,10 +82,16 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         return super().__new__(cls)
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], to: Any, *, life_loss: bool = False, **options: Any
+        self,
+        env: gymnasium.Env[Any, Any],
+        to: Any,
+        *,
+        life_loss: bool = False,
+        finite: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(env)
-        self._log = _Log(env, env_fields(env), to, options, life_loss=life_loss)
+        self._log = _Log(env, env_fields(env), to, options, life_loss=life_loss, finite=finite)
         self.writer = self._log.writer
         self._lives = 0
 
@@ -146,14 +153,20 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
     newest: Step
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], to: Any, *, life_loss: bool = False, **options: Any
+        self,
+        env: VectorEnv[Any, Any, Any],
+        to: Any,
+        *,
+        life_loss: bool = False,
+        finite: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(env)
         fields = env_fields(env)
         self._reader = StepReader(env, fields)
         self.resets_by_hand = self._reader.resets_by_hand
         self.most: int | None = None
-        self._log = _Log(env, fields, to, options, life_loss=life_loss)
+        self._log = _Log(env, fields, to, options, life_loss=life_loss, finite=finite)
         self.writer = self._log.writer
         self._lives: npt.NDArray[Any] = np.zeros(env.num_envs, np.int64)
 
@@ -227,8 +240,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         left_out = some(stepped & ~first)
         if left_out is None:
             return step
-        if isinstance(self.writer, VectorWriter):  # in a lane of its own an episode just ends there
-            calls.append((self.writer._end_episodes, (left_out,), {}))  # noqa: SLF001 (users reset)
+        calls.append((self.writer.end_episodes, (left_out,), {}))
         return step._replace(recorded=first, started=None)
 
     def close(self, **options: Any) -> None:
@@ -264,9 +276,11 @@ class _Log:
         options: Mapping[str, Any],
         *,
         life_loss: bool,
+        finite: bool,
     ) -> None:
         self.fields = fields
         self.life_loss = life_loss
+        self._finite = finite
         self._has_gap = False
         self._unwritten: list[_Call] = []
         if getattr(env.unwrapped, "is_async", False) is True:
@@ -351,6 +365,9 @@ class _Log:
 
     def write(self, *calls: _Call) -> None:
         """Write what happened, after what could not be written before."""
+        if self._finite:
+            for _, values, named in calls:
+                self._check_finite(values, named)
         self._unwritten += calls
         try:
             while self._unwritten:
@@ -368,6 +385,25 @@ class _Log:
             self._unwritten.clear()
             self._has_gap = True
             raise
+
+    def _check_finite(self, values: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Look at what is given to `step` or `reset`, of the environments of its mask."""
+        given, mask = dict(named), named.get("mask")
+        *others, frames = values[:3] if len(values) > 2 else values[:1]  # noqa: PLR2004 (a step)
+        if len(values) == 2:  # noqa: PLR2004 (a reset of many)
+            mask = values[1]
+        given.update(zip(("action", "reward"), others, strict=False))
+        given.update(frames if isinstance(frames, dict) else {"frame": frames})
+        for name, value in given.items():
+            array = np.asarray(value)
+            if (
+                array.dtype.kind == "f"
+                and not np.isfinite(array if mask is None else array[mask]).all()
+            ):
+                raise SchemaError(
+                    f"{self.writer!r}: {name}: expected finite numbers, as finite=True says, found "
+                    f"a NaN or an infinity; nothing of this step is stored; call reset() next"
+                )
 
     def __enter__(self) -> None:
         self._has_gap = True

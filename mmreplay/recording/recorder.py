@@ -82,7 +82,6 @@ def record(
     progress: Callable[[RecordProgress], None] | None = None,
     flush_s: float = 30.0,
     life_loss: bool | None = None,
-    finite: bool | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RecordResult:
     """Record environments into a store.
@@ -113,8 +112,6 @@ def record(
         life_loss: take a lost life for the end of the game, that is for a terminal transition
             without a reset; needs an environment that tells ``lives``. None: as the store that is
             appended to was recorded, else False.
-        finite: whether a NaN or an infinity among floats is refused, which ends the recording;
-            belongs to the store, see `create`.
         stop: asked after each step; True ends the recording, as if all steps were done. See
             `stop_on_signals`.
 
@@ -163,7 +160,6 @@ def record(
             append=append,
             metadata=_metadata(world, run, earlier, life_loss=life_loss),
             flush_s=flush_s,
-            finite=finite,
         )
         meter = Meter(steps, Path(path), progress)
         meter.start()
