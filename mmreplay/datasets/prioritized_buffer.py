@@ -26,12 +26,14 @@ from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MAX_PRIORITY
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing.create import FLUSH_S, give_up
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A live replay buffer that samples by priority; see `ReplayBuffer` for all that is not here.
+
+    `sample` draws with replacement, and `Batch.weight` makes up for the priorities; `replace=False`
+    and `group=m` are refused.
 
     New transitions get the largest priority ever given. Priorities are kept in the store, by id,
     beside the rows: they survive a kill with the rows that they belong to, and a power cut as of
@@ -119,14 +121,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise
 
     def _begin(self, index: Index) -> None:
-        files = self.writer.files
-        directories = files.directories
-        windows = [index.window(lane) for lane in range(len(directories))]
-        # Held once more: in a close, lanes let go of theirs one after the other, and the first of
-        # them makes the priorities of all of them durable.
-        lanes: list[AnyPath] = [HeldDirectory(path).root for path in directories]
-        kept_rows = [(base, head) for base, _, head in windows]
-        self._column = PriorityColumn(lanes, kept_rows, files.widths)
+        log = self.writer.files.log
+        base, _, head = index.window(0)
+        self._column = PriorityColumn(log.path, (base, head), log.width)
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")
@@ -196,34 +193,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Updates since opening that came after their transition had been evicted."""
         return self.sampler.n_late
 
-    def sample(
-        self,
-        batch_size: int,
-        out: Batch | None = None,
-        *,
-        replace: bool = True,
-        group: int | None = None,
-    ) -> Batch:
-        """Draw transitions by priority, with replacement; `Batch.weight` makes up for it.
-
-        Args:
-            batch_size: B.
-            out: a batch that this object returned for the same B; overwritten and returned.
-            replace: True, as the weights are those of draws with replacement.
-            group: None, as each transition is drawn by its own priority.
-
-        Raises:
-            EmptyBufferError: there is no transition yet.
-            SchemaError: without replacement, or in groups.
-        """
-        return super().sample(batch_size, out, replace=replace, group=group)
-
     def begin_sample(
-        self,
-        generator: np.random.Generator,
-        size: int,
-        replace: bool = True,
-        group: int | None = None,
+        self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         """See `Dataset.begin_sample`; raises SchemaError without replacement, or in groups."""
         if not replace:

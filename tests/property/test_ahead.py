@@ -26,7 +26,7 @@ TURNS = st.tuples(
 
 @settings(max_examples=by_effort(5, 60, 600))
 @given(
-    layout=layouts(),
+    layout=layouts(one_lane=True),
     given=gather_settings(longest=9),
     n=st.integers(1, 4),
     turns=st.lists(TURNS, min_size=1, max_size=by_effort(6, 12, 12)),

@@ -66,10 +66,9 @@ def starts_of(batch):
 @settings(max_examples=by_effort(8, 80, 400))
 @given(st.data())
 def test_any_window_of_any_store_equals_the_oracle(data):
-    layout = data.draw(layouts())
+    layout = data.draw(layouts(one_lane=True))
     longest = min(3 * (layout.capacity or 10), 60)
-    lanes = st.integers(0, (layout.lanes or 1) - 1)
-    script = data.draw(st.lists(st.tuples(lanes, episodes(longest)), min_size=1, max_size=6))
+    script = data.draw(st.lists(episodes(longest), min_size=1, max_size=6))
     kinds = data.draw(st.lists(windows(), min_size=1, max_size=3))
     given = data.draw(gather_settings(longest=9))
     model = layout.model()
@@ -77,8 +76,8 @@ def test_any_window_of_any_store_equals_the_oracle(data):
         path = folder / "s.zarr"
         with layout.create_buffer(path, mmreplay.ReplayBuffer, **given) as buffer:
             pair = Pair(buffer, model, np.random.default_rng(len(script)))
-            for number, (lane, episode) in enumerate(script):
-                pair.episode(episode, lane)
+            for number, episode in enumerate(script):
+                pair.episode(episode)
                 if number == 1:
                     check_windows(buffer, model, kinds[0], given, 6)
                     buffer.flush()
@@ -118,9 +117,8 @@ def check_trajectories(data, model, *, live):
 # ---------------------------------------------------------------- chance
 
 LAYOUTS = {
-    "one lane, all kept": (None, None, 200),
-    "one lane, after eviction": (None, 77, 400),
-    "many lanes, after eviction": (4, 91, 100),
+    "all kept": (None, 200),
+    "after eviction": (77, 400),
 }
 KINDS = {
     "drop": {"length": 3},
@@ -135,8 +133,8 @@ def filled(tmp_path):
     buffers = []
 
     def fill(name, seed=0):
-        lanes, capacity, n_steps = LAYOUTS[name]
-        layout = Layout(Field((), "uint8"), Field(()), {}, capacity=capacity, lanes=lanes)
+        capacity, n_steps = LAYOUTS[name]
+        layout = Layout(Field((), "uint8"), Field(()), {}, capacity=capacity)
         model = layout.model()
         buffers.append(
             layout.create_buffer(
@@ -206,7 +204,7 @@ def test_each_whole_episode_is_drawn_with_the_same_probability(filled, name, rep
 
 @pytest.mark.parametrize("size", [1, 7, 60])
 def test_distinct_transitions_are_each_as_likely_and_in_any_place(filled, size):
-    buffer, model = filled("one lane, after eviction")
+    buffer, model = filled("after eviction")
     ids = model.ids()
     drawn = np.stack([buffer.sample(size, replace=False).id for _ in range(3000)])
     assert all(len(set(row)) == size for row in drawn.tolist())
@@ -252,7 +250,7 @@ def test_the_same_seed_gives_the_same_sequences_with_and_without_interruptions(t
 
 
 def test_every_window_comes_once_an_epoch_in_another_order_each(filled):
-    buffer, model = filled("many lanes, after eviction")
+    buffer, model = filled("after eviction")
     expected = window_starts(model, 3, stride=2)
     orders = []
     for _ in range(2):
@@ -268,8 +266,7 @@ def test_every_window_comes_once_an_epoch_in_another_order_each(filled):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
-@pytest.mark.parametrize("lanes", [None, 3])
-def test_sequences_are_right_beside_a_writer_that_evicts(tmp_path, codec, lanes):
+def test_sequences_are_right_beside_a_writer_that_evicts(tmp_path, codec):
     """Each frame holds its row's number and its episode's."""
     frame = Field(
         (2,),
@@ -279,7 +276,7 @@ def test_sequences_are_right_beside_a_writer_that_evicts(tmp_path, codec, lanes)
         shard=None if codec == "raw" else 16,
     )
     action = Field((), "int64", chunk=512)
-    layout = Layout(frame, action, {}, capacity=300, lanes=lanes)
+    layout = Layout(frame, action, {}, capacity=300)
     with layout.create_buffer(
         tmp_path / "s.zarr", mmreplay.ReplayBuffer, stack=3, flush_s=0.01
     ) as buffer:

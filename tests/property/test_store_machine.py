@@ -46,7 +46,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.out = {}
         self.n_paths = 0
 
-    @initialize(layout=layouts(), given=gather_settings(), seed=SEEDS, clock=CLOCKS)
+    @initialize(layout=layouts(one_lane=True), given=gather_settings(), seed=SEEDS, clock=CLOCKS)
     def create(self, layout, given, seed, clock):
         self.layout = layout
         self.settings = {**given, "padding": layout.padding}
@@ -109,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def wrong_calls_change_nothing(self):
         model, schema = self.model, self.model.schema
-        lane = self.buffer.writer if self.pair.one else self.buffer.writer.writers[0]
+        lane = self.buffer.writer
         first = next(iter(schema.frames.values()))
         wrong = np.zeros((*first.shape, 2), first.dtype)
         frame = dict.fromkeys(schema.frames, wrong) if schema.is_dict else wrong

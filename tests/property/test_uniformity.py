@@ -21,37 +21,24 @@ SEEDS = range(5 if THOROUGH else 1)
 
 Field = mmreplay.Field
 LAYOUTS = {
-    "one lane, all kept": (None, None, 300),
-    "one lane, before eviction": (None, 400, 300),
-    "one lane, after eviction": (None, 100, 900),
-    "one lane, capacity one": (None, 1, 50),
-    "many lanes, all kept": (5, None, 60),
-    "many lanes, after eviction": (5, 203, 200),
+    "all kept": (None, 300),
+    "before eviction": (400, 300),
+    "after eviction": (100, 900),
+    "capacity one": (1, 50),
 }
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_million_draws_are_uniform_over_all_valid_ids_and_no_others(tmp_path, name, seed):
-    lanes, capacity, n_steps = LAYOUTS[name]
-    layout = Layout(Field((), "uint8"), Field(()), {}, capacity=capacity, lanes=lanes)
+    capacity, n_steps = LAYOUTS[name]
+    layout = Layout(Field((), "uint8"), Field(()), {}, capacity=capacity)
     model = layout.model()
     with layout.create_buffer(
         tmp_path / "s.zarr", mmreplay.ReplayBuffer, stack=None, seed=seed
     ) as buffer:
         pair = Pair(buffer, model, np.random.default_rng(seed))
-        if lanes:  # of very different lengths
-            for lane in range(lanes):
-                pair.reset([lane])
-            for step in range(n_steps):
-                end = {"terminated": step % 11 == 3, "truncated": False, "life_lost": False}
-                some = [lane for lane in range(lanes) if step % (lane + 1) == 0]
-                idle = [lane for lane in some if not model.lanes[lane].running]
-                if idle:
-                    pair.reset(idle)
-                pair.step(dict.fromkeys(some, end))
-        else:
-            pair.together(n_steps, end=0.15)
+        pair.together(n_steps, end=0.15)
         expected = model.ids()
         drawn = np.concatenate([buffer.sample(BATCH).id for _ in range(-(-N_DRAWS // BATCH))])
     assert drawn.size >= N_DRAWS

@@ -69,8 +69,8 @@ class AtariTrajectory(Sequence[Experience]):
 class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
     """A `TrajectoryReplayBuffer` of stacked screens, each stored once, as bytes.
 
-    Trajectories are read when they are looked at. States have four screens; those of a trajectory
-    with gaps come out as they were, too.
+    Trajectories are read when they are looked at. States have four screens. A step that does not go
+    on from the one before begins a game, whose first stack is one screen repeated.
 
     Args:
         num_trajectories, path: as for `TrajectoryReplayBuffer`.

@@ -57,7 +57,6 @@ class Prioritized(ReplayBuffer):
 
     def _opener(self) -> Open:
         settings = {
-            "capacity": self._capacity,
             "stack": self._states().stack,
             "stratified": True,
             "normalize": "buffer",
@@ -67,7 +66,7 @@ class Prioritized(ReplayBuffer):
 
     @property
     def _buffer(self) -> Buffer:
-        return cast("Buffer", self._recorder.buffer)
+        return cast("Buffer", self._recorder.core)
 
     def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
         """Draw by priority, one from each of B equal shares; see `ReplayBuffer.sample`.
@@ -156,8 +155,10 @@ class Prioritized(ReplayBuffer):
         self._drawn = None
 
 
-def _opened(settings: dict[str, Any], first_mass: float, path: Path, **fields: Any) -> Buffer:
-    buffer = Buffer(path, **{**settings, **fields})
+def _opened(
+    settings: dict[str, Any], first_mass: float, path: Path, capacity: int, **fields: Any
+) -> Buffer:
+    buffer = Buffer(path, capacity, **settings, **fields)
     alpha = settings["alpha"]
     if alpha and not len(buffer):  # no error was told yet
         with np.errstate(over="ignore"):
@@ -172,7 +173,8 @@ class PrioritizedReplayBuffer(Prioritized):
     Args:
         capacity: most experiences to keep.
         alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: of no effect: ranks are always exact.
+        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
+            are sorted.
         variant: ``proportional`` or ``rank_based``.
         path: as for `ReplayBuffer`.
     """
@@ -261,7 +263,8 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
     Args:
         capacity: most experiences to keep.
         alpha, beta, betasteps, error_clip: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: of no effect: ranks are always exact.
+        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
+            are sorted.
         path: as for `ReplayBuffer`.
     """
 

@@ -23,7 +23,6 @@ import mmreplay
 from tests.support.disks import faults
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import Model
-from tests.support.writers import make_lanes
 
 HERE = Path(__file__).parent
 FORMAT = "format-1"
@@ -193,11 +192,7 @@ def make(folder: Path, scratch: Path):
         path, model = scratch / f"{name}.zarr", layout.model()
         crashed = name.startswith("crashed")
         metadata = {"id": "ALE/Breakout-v5", "policy": "random"}
-        arguments = layout.create_arguments() | {"metadata": metadata}
-        if layout.lanes is None:
-            writer = mmreplay.create(path, **arguments, flush_s=0)
-        else:
-            writer = make_lanes(path, n_lanes=layout.lanes, **arguments)
+        writer = layout.create(path, metadata=metadata)
         fill(writer, layout, model, 130)
         if crashed:
             writer.flush()

@@ -17,7 +17,7 @@ from mmreplay import ReplayBuffer
 from mmreplay.schema import Field, Schema
 from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.model import Model
-from tests.support.writers import make_lanes
+from tests.support.writers import LaneWriters, make_lanes
 
 __all__ = ["Episode", "Layout", "random_value"]
 
@@ -61,7 +61,9 @@ class Layout:
         given["lanes"] = given.pop("width")
         return {name: value for name, value in given.items() if name != "lanes" or value}
 
-    def create(self, path: Path, *, append: bool = False, **settings: Any) -> AnyWriter:
+    def create(
+        self, path: Path, *, append: bool = False, **settings: Any
+    ) -> AnyWriter | LaneWriters:
         """Make the store, and open it for writing; nothing is flushed by the clock."""
         arguments = self.create_arguments() | {"flush_s": 0} | settings
         if self.lanes is not None:
@@ -69,9 +71,7 @@ class Layout:
         return mmreplay.create(path, **arguments, append=append)
 
     def create_buffer(self, path: Path, kind: type[Buffer], **settings: Any) -> Buffer:
-        """Make the store, and open it as a buffer of that kind."""
-        if self.lanes is not None:
-            make_lanes(path, n_lanes=self.lanes, **self.create_arguments()).close()
+        """Make the store, which has one lane, and open it as a buffer of that kind."""
         return kind(path, **self.create_arguments() | {"flush_s": 0} | settings)
 
     def model(self) -> Model:

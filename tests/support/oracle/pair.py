@@ -16,6 +16,7 @@ from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.writer import Writer
 from tests.support.oracle.layout import Episode, random_value
 from tests.support.oracle.model import Model
+from tests.support.writers import LaneWriters
 
 __all__ = ["Pair"]
 
@@ -34,7 +35,7 @@ class Pair:
 
     def __init__(
         self,
-        writer: AnyWriter | ReplayBuffer,
+        writer: AnyWriter | LaneWriters | ReplayBuffer,
         model: Model,
         random: np.random.Generator,
     ) -> None:

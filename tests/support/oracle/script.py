@@ -18,14 +18,13 @@ from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import Field, Schema
 from mmreplay.writing.create import create
-from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from tests.support.disks import faults
 from tests.support.oracle.frames import Described, Plot, TickPlot
 from tests.support.oracle.model import Model
 from tests.support.oracle.vectors import VectorModel
-from tests.support.writers import make_lanes
+from tests.support.writers import LaneWriters, make_lanes
 
 __all__ = ["Script", "Tick", "append_rows", "begin_again", "with_session"]
 
@@ -126,7 +125,7 @@ class Script:
             **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
         }
 
-    def open(self, **changes: Any) -> AnyWriter:
+    def open(self, **changes: Any) -> AnyWriter | LaneWriters:
         """Open the store for writing; make it, or complete it, if need be."""
         arguments = self.create_arguments() | changes
         if self.lanes is not None:
@@ -135,8 +134,6 @@ class Script:
 
     def open_buffer(self, kind: type[Buffer], **changes: Any) -> Buffer:
         """Open the store as a buffer of that kind; make it, or complete it, if need be."""
-        if self.lanes is not None:
-            self.open(flush_s=0).close()
         return kind(self.path, **self.create_arguments() | changes)
 
     @property
@@ -160,7 +157,7 @@ def with_session(script: Script, session: int, **changes: Any) -> Script:
 
 
 def append_rows(
-    writer: AnyWriter | PrioritizedReplayBuffer,
+    writer: AnyWriter | LaneWriters | PrioritizedReplayBuffer,
     plot: Plot,
     starts: list[int | None],
     report: npt.NDArray[Any] | None = None,
@@ -194,7 +191,7 @@ def append_rows(
         ]
         frames = [_stack(*pair) for pair in zip(before, frames, strict=True)]
     try:
-        if isinstance(writer, LanesWriter):
+        if isinstance(writer, LaneWriters):
             together: Callable[[list[Any]], Any] = list if stacked else np.stack
             _append_to_all(writer, plot, rows, begins, frames, together)
         elif begins[0]:
@@ -341,7 +338,7 @@ def _stack(before: Any, frame: Any) -> Any:
 
 
 def _append_to_all(
-    writer: LanesWriter,
+    writer: LaneWriters,
     plot: Plot,
     rows: list[int],
     begins: list[bool],
