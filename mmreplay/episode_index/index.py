@@ -164,6 +164,12 @@ class Index:
         one.finals.take(*finals, ids.view(lane, *finals), firsts.view(lane, *finals), head)
         self.version += 1
 
+    def close(self) -> None:
+        """Let go of all maps: nothing but numbers of transitions is asked after this."""
+        del self._sources, self._step, self._ends
+        for one in self._lanes:
+            one.finals = LaneFinals(one.n)
+
     def _settle(self) -> None:
         """Work out what draws need, once for all lanes that changed."""
         np.cumsum(self._counts, out=self._bounds[1:])
@@ -279,6 +285,8 @@ class Index:
         """As `steps`, of more than one step each."""
         offsets = np.arange(ahead)[:, None]
         entries = offsets * stride + ids  # (ahead, B): the other way round takes twice as long
+        cut = room = lasts = near
+        pending = _NO_ROW
         if near.size:
             # Rows from here on; the newest one stands in the place of those past it.
             lanes = ids[near] >> LANE_SHIFT
@@ -287,15 +295,14 @@ class Index:
             lasts = ids[near] + (room - 1) * n
             entries[:, near] = np.minimum(entries[:, near], lasts)
         ends = self._ends.take(entries)
-        cut, pending = near, _NO_ROW
         if near.size:
             earlier = ends[:, near] * (offsets < room - 1)
-            reach = (~earlier.any(0)).nonzero()[0]
+            reach = np.flatnonzero(~earlier.any(0))
             is_over, goes_no_further, pending = self._newest(lasts[reach])
             earlier[room[reach] - 1, reach] = is_over
             ends[:, near] = earlier
             cut = near[reach[goes_no_further]]
-        until, over = np.full(ids.size, ahead + 1), _NONE
+        until, over = np.full(ids.size, ahead + 1, np.int64), _NONE
         if np.count_nonzero(ends):  # few are, as a rule
             found, which = ends.nonzero()
             until[which[::-1]] = found[::-1] + 1  # of several the first one is set last

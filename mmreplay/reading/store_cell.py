@@ -42,7 +42,7 @@ def store_cell(lanes: LiveLanes, paths: Sequence[Path]) -> Cell:
     env = environment(lanes) or {}
     if isinstance(env.get("id"), str):
         rows.append(("environment", env["id"]))
-    n_environments = sum(reader.width for reader in readers)
+    n_environments = sum(reader.n for reader in readers)
     rows += [
         ("state", store_state(states)),
         ("lanes", f"{len(readers):,}"),
@@ -50,7 +50,7 @@ def store_cell(lanes: LiveLanes, paths: Sequence[Path]) -> Cell:
         ("transitions", f"{n_transitions:,}"),
     ]
     for name, field in [*lanes.schema.columns().items()][:_MOST_FIELDS]:
-        spec = readers[0].log.specs[name]
+        spec = readers[0].rows.specs[name]
         shape = f" {list(field.shape)}" if field.shape else ""
         rows.append((name, f"{field.dtype}{shape}, {spec.codec_name}"))
     if n_transitions and any(is_picture(one.shape) for one in lanes.schema.frames.values()):
@@ -74,7 +74,7 @@ def _add_frames(cell: Cell, lanes: LiveLanes) -> None:
 
 def _chunk_bytes(lanes: LiveLanes) -> int:
     """What is decoded for one observation, of all its keys."""
-    specs = lanes.readers[0].log.specs
+    specs = lanes.readers[0].rows.specs
     total = 0
     for name, path in lanes.schema.frame_paths.items():
         rows = 1 if specs[path].is_raw else specs[path].inner_rows
@@ -83,7 +83,7 @@ def _chunk_bytes(lanes: LiveLanes) -> int:
 
 
 def _place(lanes: LiveLanes, one: int) -> str:
-    lane, row = one >> LANE_SHIFT, one & ROW_MASK
-    width = lanes.readers[lane].width
-    where = f"row {row:,}" if width == 1 else f"tick {row // width:,}, env {row % width}"
+    lane, entry = one >> LANE_SHIFT, one & ROW_MASK
+    row, env = divmod(entry, lanes.readers[lane].n)
+    where = f"row {row:,}" if lanes.readers[lane].n == 1 else f"row {row:,}, env {env}"
     return where if len(lanes.readers) == 1 else f"lane {lane}, {where}"
