@@ -313,7 +313,7 @@ class DiskReplayBuffer(ReplayBuffer):
         self._waiting = (self._waiting | new) & ~(new & begins)
         left = _writer(buffer).running & new & ~begins
         if left.any():
-            _writer(buffer)._end_episodes(left)  # noqa: SLF001  for wrappers of environments
+            _writer(buffer).end_episodes(left)
         self._has_holes |= bool(self._waiting.any())
         if (new & begins).any():
             frames = stacks.newest(seen)

@@ -28,7 +28,6 @@ from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
 from mmreplay.datasets.source import WindowSource
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
-from mmreplay.reading.batch_times import gather_timed
 from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
@@ -113,20 +112,6 @@ class Dataset(WindowSource):
     ) -> Draw[Batch]:
         """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
         return self.samplers.transitions(generator, size, replace, group)
-
-    def sample_times(
-        self, batch_size: int, out: Batch | None = None
-    ) -> tuple[Batch, dict[str, float]]:
-        """Draw transitions uniformly as `sample`, and time the parts of that.
-
-        Returns:
-            the batch, and seconds by part: ``index``, to draw and to find the rows; ``io``, until
-            their pages had come, from the disk or into the page tables; ``decode``, of compressed
-            chunks; ``copy``, of rows into the batch; ``other``, returns and all else.
-        """
-        size = whole_number("batch_size", batch_size)
-        draw = self.samplers.transitions(self.generator, size, replace=True, group=None)
-        return gather_timed(self.store.live, draw.choose, self.samplers.gatherer, out)
 
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:
         gatherer = self.samplers.gatherer

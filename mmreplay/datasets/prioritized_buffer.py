@@ -121,9 +121,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise
 
     def _begin(self, index: Index) -> None:
-        log = self.writer.files.log
+        files = self.writer.files
         base, _, head = index.window(0)
-        self._column = PriorityColumn(log.path, (base, head), log.width)
+        self._column = PriorityColumn(files.path, (base, head), files.environments)
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")

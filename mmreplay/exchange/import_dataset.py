@@ -259,7 +259,7 @@ def _write(
     losses: Losses,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    row_bytes = sum(one.row_bytes for one in writer.schema.arrays().values())
+    row_bytes = sum(one.row_bytes for one in writer.schema.columns().values())
     n_steps = 0
     for run in steps:
         _write_run(writer, run, losses)

@@ -28,9 +28,10 @@ from mmreplay.env_fields import (
     warn_caller,
 )
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
-from mmreplay.recording.autoreset import Mask, StepReader, final_info, some
+from mmreplay.recording.autoreset import Mask, Step, StepReader, final_info, some
 from mmreplay.recording.lives import lives_of_all, lives_of_one
 from mmreplay.writing.create import create
+from mmreplay.writing.vector_writer import VectorWriter
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
@@ -95,10 +96,20 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         log.begin()
         with log:
             observation, info = self.env.reset(seed=seed, options=options)
-            if log.life_loss:
-                self._lives = lives_of_one(info.get("lives"))
-            log.write((log.writer.reset, (log.fields.to_frame(observation),), {}))
+            self._write_reset(observation, info)
         return observation, info
+
+    def begun(self, observation: Any, info: dict[str, Any]) -> None:
+        """As `reset`, of an environment that was reset before, which returned these."""
+        self._log.begin()
+        with self._log:
+            self._write_reset(observation, info)
+
+    def _write_reset(self, observation: Any, info: dict[str, Any]) -> None:
+        log = self._log
+        if log.life_loss:
+            self._lives = lives_of_one(info.get("lives"))
+        log.write((log.writer.reset, (log.fields.to_frame(observation),), {}))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, and append the step to the store."""
@@ -124,7 +135,15 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
-    """`RecordExperience` around a vector environment."""
+    """`RecordExperience` around a vector environment.
+
+    Attributes:
+        most: transitions that the next step may record, of the first environments; None for all.
+        newest: what the newest step did.
+        resets_by_hand: whether the loop resets the environments whose episode ended.
+    """
+
+    newest: Step
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], to: Any, *, life_loss: bool = False, **options: Any
@@ -132,6 +151,8 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         super().__init__(env)
         fields = env_fields(env)
         self._reader = StepReader(env, fields)
+        self.resets_by_hand = self._reader.resets_by_hand
+        self.most: int | None = None
         self._log = _Log(env, fields, to, options, life_loss=life_loss)
         self.writer = self._log.writer
         self._lives: npt.NDArray[Any] = np.zeros(env.num_envs, np.int64)
@@ -150,16 +171,26 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
             log.check()
         with log:
             observations, infos = self.env.reset(seed=seed, options=options)
-            self._reader.reset(mask)
-            if log.life_loss:
-                lives = lives_of_all(infos.get("lives"))
-                started = np.ones(len(lives), np.bool_) if mask is None else mask
-                self._lives = np.where(started, lives, self._lives)
-            frames = log.fields.to_frame(observations)
-            if mask is not None:
-                frames = _spread(frames, mask)
-            log.write((log.writer.reset, (frames, mask), {}))
+            self._write_reset(observations, infos, mask)
         return observations, infos
+
+    def begun(self, observations: Any, infos: dict[str, Any]) -> None:
+        """As `reset`, of environments that were reset before, which returned these."""
+        self._log.begin()
+        with self._log:
+            self._write_reset(observations, infos, None)
+
+    def _write_reset(self, observations: Any, infos: dict[str, Any], mask: Mask | None) -> None:
+        log = self._log
+        self._reader.reset(mask)
+        if log.life_loss:
+            lives = lives_of_all(infos.get("lives"))
+            started = np.ones(len(lives), np.bool_) if mask is None else mask
+            self._lives = np.where(started, lives, self._lives)
+        frames = log.fields.to_frame(observations)
+        if mask is not None:
+            frames = _spread(frames, mask)
+        log.write((log.writer.reset, (frames, mask), {}))
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environments, and append what was no reset to the store."""
@@ -169,13 +200,16 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         with log:
             result = self.env.step(actions)
             step = self._reader.read(*result)
+            calls: list[_Call] = []
+            if self.most is not None:
+                step = self._limited(step, self.most, calls)
+            self.newest = step
             more: dict[str, Any] = {}
             if log.names:
                 more = log.extras(result[-1], step.started if self._reader.same_step else None)
             if log.life_loss:
                 more["life_lost"] = lives_of_all(step.lives) < self._lives
                 self._lives = lives_of_all(step.start_lives)
-            calls: list[_Call] = []
             if step.recorded is None or some(step.recorded) is not None:
                 values = (
                     given, step.rewards, step.frames, step.terminated, step.truncated
@@ -185,6 +219,17 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
                 calls.append((log.writer.reset, (step.start_frames, step.started), {}))
             log.write(*calls)
         return result
+
+    def _limited(self, step: Step, most: int, calls: list[_Call]) -> Step:
+        """The step of the first environments alone, if more than `most` made one."""
+        stepped = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
+        first = stepped & (np.cumsum(stepped) <= most)
+        left_out = some(stepped & ~first)
+        if left_out is None:
+            return step
+        if isinstance(self.writer, VectorWriter):  # in a lane of its own an episode just ends there
+            calls.append((self.writer._end_episodes, (left_out,), {}))  # noqa: SLF001 (users reset)
+        return step._replace(recorded=first, started=None)
 
     def close(self, **options: Any) -> None:
         """Close the environments, and the store if it was made here."""

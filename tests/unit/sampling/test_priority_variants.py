@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from mmreplay.ids import LANE_SHIFT
 from mmreplay.sampling.priority_variants import RankBased
 from tests.support.prioritized import (
     VARIANTS,
