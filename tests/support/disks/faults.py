@@ -223,7 +223,7 @@ def kill(writer: AnyWriter | LaneWriters | ReplayBuffer) -> None:
     """
     lanes = writers_of(writer)
     for lane in lanes:
-        background = lane._background
+        background = lane._session._background
         background._stop = True
         forget_tasks(background)
         background._sealing.end()
