@@ -43,7 +43,6 @@ from mmreplay.reading.store import Store, open_store
 from mmreplay.reading.trajectories import LazyTrajectory, Step, Trajectory
 from mmreplay.schema import Field
 from mmreplay.writing.create import create
-from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
@@ -88,7 +87,6 @@ __all__ = [
     "Imported",
     "InvalidIdError",
     "LaneRepair",
-    "LanesWriter",
     "LazyFrames",
     "LazyTrajectory",
     "LockedError",

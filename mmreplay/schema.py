@@ -285,11 +285,6 @@ class Schema:
         out.update({path: self.extras[name] for name, path in self.extra_paths.items()})
         return out
 
-    def arrays(self) -> dict[str, Field]:
-        """Every array of rows by its path in the store: those, and the two that each lane has."""
-        flag = Field((), "uint8")
-        return {**self.columns(), "non_terminals": flag, "resets": flag}
-
     def to_json(self) -> dict[str, Any]:
         """What stands in the store's attributes."""
         frame: Any

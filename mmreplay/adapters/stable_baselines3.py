@@ -23,7 +23,6 @@ from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.datasets.replay_buffer import ReplayBuffer as StoredBuffer
 from mmreplay.errors import (
     EmptyBufferError,
-    FormatError,
     MissingExtraError,
     SchemaError,
     StoreNotFoundError,
@@ -490,10 +489,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
 
 
 def _writer(buffer: StoredBuffer) -> VectorWriter:
-    """The writer of a buffer of `lanes`; FormatError if its store is of an earlier version."""
+    """The writer of a buffer of `lanes`."""
     if not isinstance(buffer.writer, VectorWriter):
-        raise FormatError(
-            f"{buffer.writer.path}: expected a store of one vector lane, found a lane for each "
-            f"environment, as earlier versions made them; give another path"
-        )
+        raise TypeError("a buffer of lanes was asked for")
     return buffer.writer

@@ -26,7 +26,6 @@ from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MAX_PRIORITY
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing.create import FLUSH_S, give_up
 
 
@@ -119,14 +118,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise
 
     def _begin(self, index: Index) -> None:
-        files = self.writer.files
-        directories = files.directories
-        windows = [index.window(lane) for lane in range(len(directories))]
-        # Held once more: in a close, lanes let go of theirs one after the other, and the first of
-        # them makes the priorities of all of them durable.
-        lanes: list[AnyPath] = [HeldDirectory(path).root for path in directories]
-        kept_rows = [(base, head) for base, _, head in windows]
-        self._column = PriorityColumn(lanes, kept_rows, files.widths)
+        log = self.writer.files.log
+        base, _, head = index.window(0)
+        self._column = PriorityColumn(log.path, (base, head), log.width)
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")

@@ -61,7 +61,7 @@ class ReplayBuffer(Dataset):
 
     Attributes:
         store: the same data, read-only.
-        writer: the `Writer`, `VectorWriter` or `LanesWriter`.
+        writer: the `Writer` or `VectorWriter`.
         stored_state: what was saved with the last flush before this opening.
     """
 

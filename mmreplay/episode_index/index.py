@@ -1,15 +1,32 @@
-"""`Index`: what gatherers and samplers see of a store's transitions and episodes."""
+"""`Index`: the transitions and episodes of all lanes of a store, for gatherers and samplers.
+
+Invariant: entry (row, environment) is a transition if and only if its `step` is 1 or more; no draw
+is in vain. Ids, and bounds of a lane, count entries: row * n + environment. Where no environment
+was left out, everything is arithmetic.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index.episodes import LaneEpisodes
-from mmreplay.episode_index.steps import Span, Steps
-from mmreplay.ids import Ids
+from mmreplay.episode_index.episodes import LaneEpisodes, lane_episodes
+from mmreplay.episode_index.finals import LaneFinals
+from mmreplay.episode_index.gaps import Gaps, floor_row
+from mmreplay.episode_index.steps import Pending, Span, Steps
+from mmreplay.errors import CorruptStoreError
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
+
+Flags = npt.NDArray[np.bool_]
+
+_NONE = np.empty(0, np.int64)
+_NO_ROW: Pending = ()
+_PIECE = 1 << 20
 
 
 class Transitions(Protocol):
@@ -29,44 +46,353 @@ class Transitions(Protocol):
         """Which ids are none of them: (B,)."""
 
 
-class Index(Transitions, Protocol):
-    """The transitions of all lanes, by rank and by id, and the episodes that they are steps of.
+class Column(Protocol):
+    """A raw column of numbers over all lanes."""
 
-    Whoever asks holds the lock of the store, so that nobody changes it meanwhile. Bounds of a lane
-    are those of the lower part of ids: rows, or cells.
+    def take(self, ids: Ids) -> Array:
+        """Values by id, of any shape."""
+
+    def view(self, lane: int, start: int, stop: int) -> Array:
+        """Those of rows [start, stop) of one lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the index reads: columns of entries, columns of finals, and what is wrong if one misses.
+
+    `lost(lane, message)` gives the error for a final that should be there: it may have come or gone
+    since.
     """
 
-    @property
-    def version(self) -> int:
-        """Another number after every change."""
+    step: Column
+    ends: Column
+    resets: Column
+    final_ids: Column
+    final_firsts: Column
+    lost: Callable[[int, str], Exception]
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """One lane; `base`, `first` and `head` are rows."""
+
+    n: int
+    capacity: int | None
+    live: bool
+    closed: bool
+    finals: LaneFinals
+    gaps: Gaps
+    base: int = 0
+    first: int = 0
+    head: int = 0
+
+
+class Index:
+    """See the module.
+
+    Whoever asks holds the lock of the store, so that nobody changes it meanwhile.
+
+    Args:
+        sources: where it reads.
+        environments: n of each lane.
+
+    Attributes:
+        version: another number after every change.
+        n_lanes: lanes, also those of no row.
+    """
+
+    def __init__(self, sources: Sources, environments: list[int]) -> None:
+        self._sources = sources
+        self._step, self._ends = sources.step, sources.ends
+        self.version, self.n_lanes = 0, len(environments)
+        self._lanes: list[_Lane] = []
+        self._n = np.array(environments, np.int64)
+        # The environments of every lane, if that is one number: strides need no look at the lanes.
+        self._stride = environments[0] if len(set(environments)) == 1 else None
+        lanes = np.arange(self.n_lanes)
+        self._zeros = lanes << LANE_SHIFT  # ids of the lanes' row 0
+        self._firsts, self._stops = self._zeros.copy(), self._zeros.copy()  # ids, of rows
+        self._counts = np.zeros(self.n_lanes, np.int64)
+        self._bounds = np.zeros(self.n_lanes + 1, np.int64)  # transitions before each lane
+        self._shifts = self._zeros  # from a rank to its id, where nothing is left out
+        self._with_gaps: list[int] = []
+        self._is_stale = False  # these three
+        self._is_open = False  # any lane
+
+    # ------------------------------------------------------------ keeping it up to date
+
+    def load(
+        self,
+        where: object,
+        window: tuple[int, int],
+        finals: tuple[int, int],
+        capacity: int | None,
+        *,
+        live: bool = False,
+        closed: bool = False,
+    ) -> None:
+        """Add the next lane, with its rows and its finals [base, head).
+
+        Episodes in the newest row of a lane that is not `closed` ended if there is a final of them;
+        of a `live` one the others may go on.
+
+        Raises:
+            CorruptStoreError: the columns contradict each other.
+        """
+        number, (base, head) = len(self._lanes), window
+        n = int(self._n[number])
+        gaps = Gaps(n, min(floor_row(base), head), where)
+        self._lanes.append(_Lane(n, capacity, live, closed, LaneFinals(n), gaps))
+        self._is_open |= not closed
+        self.extend(number, base, head, finals)
+
+    def extend(self, lane: int, base: int, head: int, finals: tuple[int, int]) -> None:
+        """Rows or finals were appended to a lane; those below their bases may be gone."""
+        one, sources = self._lanes[lane], self._sources
+        n, gaps = one.n, one.gaps
+        if head > one.head:
+            columns = {"step": sources.step, "ends": sources.ends, "resets": sources.resets}
+            gaps.follow(head, lambda path, a, b: columns[path].view(lane, a * n, b * n))
+        one.base, one.head = base, head
+        one.first = gaps.oldest(max(one.first, floor_row(base)), one.capacity)
+        gaps.forget(one.first)
+        self._counts[lane] = gaps.count - gaps.before(one.first)
+        self._firsts[lane] = self._zeros[lane] + one.first * n
+        self._stops[lane] = self._zeros[lane] + head * n
+        self._is_stale = True
+        ids, firsts = sources.final_ids, sources.final_firsts
+        one.finals.take(*finals, ids.view(lane, *finals), firsts.view(lane, *finals), head)
+        self.version += 1
+
+    def _settle(self) -> None:
+        """Work out what draws need, once for all lanes that changed."""
+        np.cumsum(self._counts, out=self._bounds[1:])
+        self._shifts = self._firsts - self._bounds[:-1]
+        self._with_gaps = [n for n, lane in enumerate(self._lanes) if not lane.gaps.is_full]
+        self._is_stale = False
+
+    # ------------------------------------------------------------ transitions
 
     @property
-    def n_lanes(self) -> int:
-        """Lanes, also those of no row."""
+    def n_transitions(self) -> int:
+        """See `Transitions`."""
+        return self.n_transitions_of(self.n_lanes)
 
     def n_transitions_of(self, n_lanes: int) -> int:
         """Transitions of the first so many lanes that can be sampled."""
+        if self._is_stale:
+            self._settle()
+        return int(self._bounds[n_lanes])
 
     def window(self, lane: int) -> tuple[int, int, int]:
         """(base, first, head) of a lane: below base all is gone, below first not sampled."""
+        one = self._lanes[lane]
+        return one.base * one.n, one.first * one.n, one.head * one.n
 
     def extent(self, lane: int) -> tuple[int, int]:
         """(start, stop): all transitions of a lane that can be sampled lie in there."""
+        return self.window(lane)[1:]
 
     def present(self, lane: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Which of [start, stop), all of it in the extent of the lane, are transitions."""
+        if self._lanes[lane].gaps.is_full:
+            return np.ones(stop - start, np.bool_)
+        return np.asarray(self._step.view(lane, start, stop) != 0)
+
+    def at(self, ranks: Ids) -> Ids:
+        """See `Transitions`; raises CorruptStoreError where the columns contradict each other."""
+        if self._is_stale:
+            self._settle()
+        if self.n_lanes == 1:
+            if not self._with_gaps:
+                return np.asarray(ranks + self._shifts[0])
+            return self._among_gaps(0, ranks)
+        lanes = self._bounds.searchsorted(ranks, "right") - 1
+        out: Ids = ranks + self._shifts.take(lanes)
+        for lane in self._with_gaps:
+            here = (lanes == lane).nonzero()[0]
+            if here.size:
+                out[here] = self._among_gaps(lane, ranks[here] - self._bounds[lane])
+        return out
+
+    def _among_gaps(self, lane: int, ranks: Ids) -> Ids:
+        """The ids of transitions of one lane, by their ranks in it."""
+        one = self._lanes[lane]
+        out = one.gaps.at(ranks + one.gaps.before(one.first))
+        out += self._zeros[lane]
+        if np.count_nonzero(self._step.take(out)) != out.size:
+            raise CorruptStoreError(
+                f"{one.gaps.where}: `step` is 0 in an entry that is a transition by `ends` and "
+                f"`resets`; run `mmreplay verify`"
+            )
+        return out
+
+    def ids(self) -> Ids:
+        """See `Transitions`."""
+        out = np.empty(self.n_transitions, np.int64)
+        for start in range(0, out.size, _PIECE):  # without more of this length
+            stop = min(start + _PIECE, out.size)
+            out[start:stop] = self.at(np.arange(start, stop))
+        return out
+
+    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """See `Transitions`."""
+        lanes = ids >> LANE_SHIFT
+        out: npt.NDArray[np.bool_] = (lanes < 0) | (lanes >= self.n_lanes)
+        lanes[out] = 0
+        out |= (ids < self._firsts.take(lanes)) | (ids >= self._stops.take(lanes))
+        inside = (~out).nonzero()[0]
+        out[inside] = self._step.take(ids[inside]) <= 0
+        return out
+
+    # ------------------------------------------------------------ neighbours in episodes
 
     def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:
         """These transitions, with up to `ahead` of the steps that are left from each one on.
 
-        `back` says whether frames before the steps' own are asked for.
+        `back` says whether frames before the steps' own are asked for. Raises what `lost` gives.
         """
+        stride = self._stride or self._n.take(ids >> LANE_SHIFT)
+        before = None
+        if back:
+            before = self._step.take(ids)
+            before -= 1
+        near = _NONE  # those that see the newest row
+        if self._is_open or ahead > 1:
+            stops = self._stops[0] if self.n_lanes == 1 else self._stops.take(ids >> LANE_SHIFT)
+            near = (ids >= stops - ahead * stride).nonzero()[0]
+        if ahead > 1:
+            return self._many(ids, ahead, stride, before, near)
+        until = self._ends.take(ids)
+        cut, pending = _NONE, _NO_ROW
+        if near.size:
+            until[near], goes_no_further, pending = self._newest(ids[near])
+            cut = near[goes_no_further]
+        over = until.nonzero()[0]
+        until[cut] = 1
+        finals = self._places(ids[over]) if over.size else _NONE
+        return Steps(ids, stride, before, None, until, over, finals, pending)
+
+    def _many(
+        self, ids: Ids, ahead: int, stride: int | Ids, before: Ids | None, near: Ids
+    ) -> Steps:
+        """As `steps`, of more than one step each."""
+        offsets = np.arange(ahead)
+        entries = ids[:, None] + offsets * np.asarray(stride)[..., None]
+        room = lasts = _NONE
+        cut, pending = near, _NO_ROW
+        if near.size:
+            # Rows from here on; the newest one stands in the place of those past it.
+            lanes = ids[near] >> LANE_SHIFT
+            n = self._n.take(lanes)
+            room = -((ids[near] - self._stops.take(lanes)) // n)
+            lasts = ids[near] + (room - 1) * n
+            entries[near] = np.minimum(entries[near], lasts[:, None])
+        ended = np.ones((ids.size, ahead + 1), np.bool_)  # with a last column that is True
+        np.not_equal(self._ends.take(entries), 0, out=ended[:, :-1])
+        if near.size:
+            ended[near, :-1] &= offsets < room[:, None] - 1
+            reach = (~ended[near, :-1].any(1)).nonzero()[0]
+            is_over, goes_no_further, pending = self._newest(lasts[reach])
+            ended[near[reach], room[reach] - 1] = is_over
+            cut = near[reach[goes_no_further]]
+        until = ended.argmax(1) + 1
+        left = np.minimum(until, ahead)
+        over = (until <= ahead).nonzero()[0]
+        left[near] = np.minimum(left[near], room)
+        until[cut] = left[cut]
+        finals = self._places((ids + (until - 1) * stride)[over]) if over.size else _NONE
+        return Steps(ids, stride, before, left, until, over, finals, pending)
+
+    def _newest(self, ids: Ids) -> tuple[Flags, Flags, Pending]:
+        """Of entries of the newest rows: which ended, and which others go on no more.
+
+        Those have their final observation in the pending row; and which pending rows of live lanes
+        are needed.
+        """
+        over, cut = np.zeros((2, ids.size), np.bool_)
+        pending = []
+        for lane, here in self._by_lane(ids):
+            one = self._lanes[lane]
+            over[here] = one.finals.newest()[(ids[here] & ROW_MASK) % one.n]
+            if over[here].all():
+                continue
+            if one.live:
+                pending.append((lane, one.finals.word))
+            elif one.closed:
+                raise self._lost(lane, ids[here][~over[here]][0])
+            else:
+                cut[here] = ~over[here]
+        return over, cut, tuple(pending)
+
+    def _by_lane(self, ids: Ids) -> Iterator[tuple[int, Any]]:
+        """The lanes of ids, (B,), and which of these are theirs."""
+        if self.n_lanes == 1:
+            yield 0, slice(None)
+            return
+        lanes = ids >> LANE_SHIFT
+        for lane in distinct(lanes).tolist():
+            yield lane, (lanes == lane).nonzero()[0]
+
+    def _places(self, ids: Ids) -> Ids:
+        """The places, in columns of frames, of the finals of episodes that end with these ids."""
+        out = np.empty_like(ids)
+        for lane, here in self._by_lane(ids):
+            found = self._lanes[lane].finals.find(ids[here] & ROW_MASK)
+            if found.size and found.min() < 0:
+                raise self._lost(lane, ids[here][found < 0][0])
+            out[here] = found + ((self.n_lanes + lane) << LANE_SHIFT)
+        return out
+
+    def _lost(self, lane: int, one: np.int64) -> Exception:
+        row, environment = divmod(int(one) & ROW_MASK, int(self._n[lane]))
+        return self._sources.lost(
+            lane,
+            f"the episode that ends in row {row:,}, environment {environment:,}, has no final "
+            f"observation",
+        )
 
     def span(self, ids: Ids) -> Span:
-        """These transitions, with all of their episodes."""
+        """These transitions, with all of their episodes; raises as `steps`."""
+        lanes = ids >> LANE_SHIFT
+        n = self._n.take(lanes)
+        back = self._step.take(ids)
+        back -= 1
+        oldest = np.minimum(back, (ids - self._firsts.take(lanes)) // n)
+        left = -((ids - self._stops.take(lanes)) // n)
+        over = np.zeros(ids.size, np.bool_)
+        pending = []
+        for lane, here in self._by_lane(ids):
+            one, entries = self._lanes[lane], ids[here] & ROW_MASK
+            lasts = one.finals.last_rows(entries)
+            over[here] = lasts >= 0
+            left[here] = np.where(lasts >= 0, lasts - entries // one.n + 1, left[here])
+            if not over[here].all() and one.live:
+                pending.append((lane, one.finals.word))
+        ended = over.nonzero()[0]
+        finals = self._places((ids + (left - 1) * n)[ended])
+        stride = self._stride or n
+        steps = Steps(ids, stride, back, left, left, ended, finals, tuple(pending))
+        return Span(steps, back, oldest, left)
+
+    # ------------------------------------------------------------ episodes
 
     def episodes(self, lane: int) -> LaneEpisodes:
         """The episodes of a lane of which steps can be sampled."""
+        one, n = self._lanes[lane], int(self._n[lane])
+        newest = oldest = _NONE
+        if one.first < one.head:
+            newest = self._step.view(lane, (one.head - 1) * n, one.head * n)
+            oldest = self._step.view(lane, one.first * n, (one.first + 1) * n)
+        found = lane_episodes(one.finals, (one.first, one.head), newest, oldest)
+        if found is None:
+            raise self._sources.lost(lane, "an episode that was begun neither ends nor runs")
+        zero = lane << LANE_SHIFT
+        return dataclasses.replace(found, firsts=lambda places: found.firsts(places) + zero)
 
     def ended(self, lane: int, numbers: Ids) -> tuple[Ids, Ids]:
         """The id of the first step, and the steps, of episodes that are over: (n,) each."""
+        finals = self._lanes[lane].finals
+        firsts = finals.firsts[numbers - finals.base]
+        steps = (finals.ids[numbers - finals.base] - firsts) // self._lanes[lane].n + 1
+        return firsts + self._zeros[lane], steps

@@ -1,6 +1,6 @@
-"""The arrays of a log: of a lane's rows, of a vector lane's ticks, of its episodes' starts.
+"""The arrays of a lane: those of its steps, and those of its final observations.
 
-Invariant: whoever makes, reads or checks a log takes its arrays from here.
+Invariant: whatever makes, reads or checks a lane takes its arrays from here.
 """
 
 from __future__ import annotations
@@ -12,48 +12,40 @@ import numpy as np
 
 from mmreplay.schema import Schema
 
-__all__ = ["Column", "lane_columns", "start_columns", "tick_columns"]
+__all__ = ["Column", "final_columns", "row_columns"]
+
+_FLAG, _NUMBER = np.dtype("uint8"), np.dtype("int64")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Shape and dtype of one row; `width` as of `ArraySpec`, if its parts lie apart there."""
+    """Shape and dtype of one row; `width` as of `ArraySpec`."""
 
     row_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     width: int = 1
 
 
-def lane_columns(schema: Schema) -> dict[str, Column]:
-    """Of a lane of one environment, by path; a row is a frame and what happened after it."""
-    return {path: Column(one.shape, one.dtype) for path, one in schema.arrays().items()}
+def row_columns(schema: Schema, environments: int | None) -> dict[str, Column]:
+    """The arrays of a lane's steps, by path; a row is what one step gave to all environments.
 
-
-def tick_columns(schema: Schema, width: int) -> dict[str, Column]:
-    """Of the log of ticks, by path; a row is what one step gave to `width` environments."""
+    `environments` is None in a lane of one environment, whose arrays have no axis for them.
+    """
+    shape = () if environments is None else (environments,)
+    width = environments or 1
     out = {
-        path: Column((width, *one.shape), one.dtype, width)
+        path: Column((*shape, *one.shape), one.dtype, width)
         for path, one in schema.columns().items()
     }
-    flag = np.dtype("uint8")
-    return {
-        **out,
-        "non_terminals": Column((width,), flag),
-        "ends": Column((width,), flag),
-        "episode": Column((width,), np.dtype("int64")),
-        "count": Column((), np.dtype("int64")),
-    }
+    flags = dict.fromkeys(("non_terminals", "resets", "ends"), Column(shape, _FLAG, width))
+    return {**out, **flags, "step": Column(shape, _NUMBER, width)}
 
 
-def start_columns(schema: Schema) -> dict[str, Column]:
-    """Of the log of starts, by path; a row is the beginning of one episode."""
+def final_columns(schema: Schema) -> dict[str, Column]:
+    """The arrays of the final observations, by path below `finals`; a row is one episode's end."""
     columns = schema.columns()
-    number = Column((), np.dtype("int64"))
-    return {
-        **{
-            path: Column(columns[path].shape, columns[path].dtype)
-            for path in schema.frame_paths.values()
-        },
-        "env": number,
-        "tick": number,
+    frames = {
+        path: Column(columns[path].shape, columns[path].dtype)
+        for path in schema.frame_paths.values()
     }
+    return {**frames, "id": Column((), _NUMBER), "first": Column((), _NUMBER)}

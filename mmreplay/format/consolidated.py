@@ -7,7 +7,7 @@ where both are there and differ, the own one is right.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from mmreplay.errors import FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 
-__all__ = ["EMPTY", "Copy", "documents_of", "documents_of_log", "find_copy"]
+__all__ = ["EMPTY", "Copy", "documents_of", "find_copy"]
 
 _INLINE = {"kind": "inline", "must_understand": False}
 
@@ -23,20 +23,14 @@ EMPTY = {**_INLINE, "metadata": {}}
 """What zarr-python puts into each group in a copy."""
 
 Documents = dict[str, dict[str, Any]]
-"""What stands in each zarr.json below a lane or log, by the path of its directory."""
+"""What stands in each zarr.json below a lane, by the path of its directory."""
 
 
-def documents_of(arrays: Iterable[tuple[ArraySpec, int]]) -> Documents:
-    """The documents of some arrays, (spec, rows) each, and of the groups that hold them."""
-    out = {spec.path: json.loads(layout.array_json(spec, rows)) for spec, rows in arrays}
+def documents_of(arrays: Mapping[str, tuple[ArraySpec, int]]) -> Documents:
+    """The documents of arrays, (spec, rows) by path, and of the groups that hold them."""
+    out = {path: json.loads(layout.array_json(*one)) for path, one in arrays.items()}
     groups = layout.group_paths(out)
     return out | {path: json.loads(layout.group_json()) for path in groups}
-
-
-def documents_of_log(name: str, attributes: Mapping[str, Any], below: Documents) -> Documents:
-    """A log of a vector lane, and what is below it, by path below the lane."""
-    own = json.loads(layout.group_json(attributes))
-    return {name: own, **{f"{name}/{path}": document for path, document in below.items()}}
 
 
 def root_json(attributes: Mapping[str, Any], documents: Documents) -> bytes | None:
@@ -65,29 +59,14 @@ def find_copy(document: Mapping[str, Any], where: str) -> Copy | None:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The documents of a lane, or of one of its logs, as its own zarr.json has them.
+    """The documents of a lane as its own zarr.json has them.
 
-    `given` is the value in there, `where` names it in messages, `log` the log whose documents are
-    meant, empty for all. Whatever is asked raises FormatError if it has not the form that it must
-    have.
+    `given` is the value in there, `where` names it in messages. Whatever is asked raises
+    FormatError if it has not the form that it must have.
     """
 
     given: Any
     where: str
-    log: str = ""
-
-    def of_log(self, name: str, attributes: Mapping[str, Any]) -> Copy | None:
-        """The part that is about a log; None if that says other attributes than its own does.
-
-        Then it is of another close than the log is.
-        """
-        document = self.documents().get(name)
-        own = document.get("attributes") if isinstance(document, dict) else None
-        own = own.get(layout.ATTRIBUTE) if isinstance(own, dict) else None
-        if not isinstance(own, dict):
-            return None
-        copied = {key: value for key, value in own.items() if key != layout.DIGEST}
-        return Copy(self.given, self.where, name) if copied == attributes else None
 
     def documents(self) -> Mapping[str, Any]:
         """Every document that is there, by path."""
@@ -102,14 +81,11 @@ class Copy:
         metadata: dict[str, Any] = given["metadata"]
         return metadata
 
-    def array(self, path: str) -> tuple[ArraySpec, int] | None:
-        """The spec and the rows of an array, as `parse.parse_array` gives them; None if missing."""
-        key = f"{self.log}/{path}" if self.log else path
-        document = self.documents().get(key)
-        if document is None:
-            return None
-        return parse.array_spec(document, path, self.name(path))
+    def array(self, path: str, name: str) -> tuple[ArraySpec, int] | None:
+        """The spec, of that name, and the rows of the array at a path; None if it is missing."""
+        document = self.documents().get(path)
+        return None if document is None else parse.array_spec(document, name, self.name(path))
 
     def name(self, path: str) -> str:
         """What to call an array's document in a message."""
-        return f"{self.where}: {self.log}/{path}" if self.log else f"{self.where}: {path}"
+        return f"{self.where}: {path}"

@@ -16,8 +16,8 @@ import google_crc32c
 import numpy as np
 
 FORMAT = 1
-KINDS = ("lane", "lanes", "vector", "log")
-"""One environment's log; a group of lanes; a lane of many environments; one of its two logs."""
+KINDS = ("lane", "lanes")
+"""What one process writes; a group of these."""
 ATTRIBUTE = "mmreplay"
 DIGEST = "crc32c"
 """The key under which attributes.mmreplay have a checksum of themselves."""
@@ -25,23 +25,19 @@ COPY = "consolidated_metadata"
 """The key under which a closed lane's own zarr.json has a copy of those of its arrays."""
 CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
-CONTEXT_TICKS = CONTEXT_ROWS + 1
-"""One more: a tick holds the frames after its steps, so a stack begins in the tick before."""
 MAX_STACK = CONTEXT_ROWS + 1
 
 MAX_METADATA_BYTES = 1 << 20
-SCALARS = ("actions", "rewards", "non_terminals", "resets")
-"""What each step writes beside frames; of one chunk length, so that all meet a border at once."""
-TICKS, STARTS = "ticks", "starts"
-LOGS = (TICKS, STARTS)
-"""The logs of a vector lane."""
+SCALARS = ("actions", "rewards", "non_terminals", "resets", "ends", "step")
+"""What each step writes beside frames."""
+FINALS = "finals"
+"""The directory, below a lane, of the log of final observations."""
 CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
 MAX_CHUNK_BYTES = 4 << 30
 MAX_INNER_BYTES = 64 << 20
 """Who reads one row decodes a whole inner chunk, and somebody else may have chosen its length."""
 
-_INDEX_ROWS = 65_536
 _LANE = re.compile(r"lane-[0-9]{5}\Z")
 CODECS: dict[str, dict[str, Any]] = {
     "lz4": {
@@ -63,11 +59,6 @@ INDEX_CODECS = [
 ]
 
 
-def context_rows(width: int | None) -> int:
-    """Rows of a log kept below the oldest to be sampled; `width` is that of its ticks, or None."""
-    return CONTEXT_ROWS if width is None else CONTEXT_TICKS
-
-
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
     """One array of a lane; `path` is below the lane, such as ``frames`` or ``extras/log_prob``.
@@ -76,10 +67,10 @@ class ArraySpec:
     chunk, 0 for raw chunks; `codec` is the compressor as it stands in zarr.json, None for raw.
     `row_bytes` are those of a row, uncompressed, `chunk_bytes` those of a chunk, which are the size
     of a raw chunk file, and `inner_bytes` those of each of the `n_inner` inner chunks of a shard.
-    `width` is N where a row is a tick of N environments, each of which has parts of its own in a
-    chunk file, else 1: inner chunks of `inner_rows` ticks; of a raw chunk file one part, with all
-    of its ticks. With `of_cells` a row is one environment's part of a tick, a cell, and
-    `chunk_rows` counts these; see `cells`.
+    `width` is N where each of N environments has parts of its own in a chunk file, else 1: inner
+    chunks of `inner_rows` rows each; in a raw chunk file one part, with all of its rows.
+    With `of_entries` a row is one environment's part of a step, and `chunk_rows` counts these; see
+    `entries`. `dims` names the axes, for `zarr.json`.
     """
 
     path: str
@@ -89,7 +80,8 @@ class ArraySpec:
     inner_rows: int = 0
     codec: dict[str, Any] | None = None
     width: int = 1
-    of_cells: bool = False
+    of_entries: bool = False
+    dims: tuple[str, ...] | None = None
 
     # Worked out once: they are asked for with every chunk that is read.
     row_bytes: int = field(init=False, repr=False, compare=False)
@@ -104,8 +96,8 @@ class ArraySpec:
         for name, value in (
             ("row_bytes", row_bytes),
             ("chunk_bytes", self.chunk_rows * row_bytes),
-            ("n_inner", blocks if self.of_cells else blocks * self.width),
-            ("inner_bytes", inner_bytes if self.of_cells else inner_bytes // self.width),
+            ("n_inner", blocks if self.of_entries else blocks * self.width),
+            ("inner_bytes", inner_bytes if self.of_entries else inner_bytes // self.width),
         ):
             object.__setattr__(self, name, value)
 
@@ -114,13 +106,13 @@ class ArraySpec:
         """Whether a chunk file holds the rows as they are."""
         return self.codec is None
 
-    def cells(self, width: int) -> ArraySpec:
-        """The same array of ticks with cells as rows: tick t of environment e is t * width + e."""
+    def entries(self, n: int) -> ArraySpec:
+        """An array with an axis of n environments, with entries as rows: (t, e) is t * n + e."""
         return dataclasses.replace(
             self,
             row_shape=self.row_shape[1:],
-            chunk_rows=self.chunk_rows * width,
-            of_cells=True,
+            chunk_rows=self.chunk_rows * n,
+            of_entries=True,
         )
 
     @property
@@ -135,7 +127,7 @@ class ArraySpec:
 
     def key(self, chunk: int) -> str:
         """Name of a chunk file in the array's directory."""
-        return f"c.{chunk}" + ".0" * (len(self.row_shape) + self.of_cells)
+        return f"c.{chunk}" + ".0" * (len(self.row_shape) + self.of_entries)
 
     def chunk_of(self, name: str) -> int | None:
         """The chunk that a file name stands for; None if it is none of ours."""
@@ -150,7 +142,7 @@ def _cname(codec: Mapping[str, Any]) -> object:
 
 
 def width_problem(spec: ArraySpec, width: int) -> str:
-    """Why an array cannot be one of ticks of that many environments; empty if it can."""
+    """Why an array cannot be one of that many environments; empty if it can."""
     if spec.width == width or (spec.is_raw and spec.width == 1):
         return ""
     what = "parts of a chunk file" if spec.is_raw else "inner chunks beside each other in a row"
@@ -160,11 +152,11 @@ def width_problem(spec: ArraySpec, width: int) -> str:
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
     """(path, what is wrong) of arrays whose chunk files are longer or shorter than they should be.
 
-    All shards have one length, and so have all `SCALARS` of a lane of one environment.
+    All shards have one length, and so have all `SCALARS` of a lane without an axis of environments.
     """
     out: list[tuple[str, str]] = []
     shards = [path for path, spec in specs.items() if not spec.is_raw]
-    scalars = [path for path in SCALARS if path in specs and "resets" in specs]
+    scalars = [path for path in SCALARS if "resets" in specs and not specs["resets"].row_shape]
     for what, paths in (("all shards", shards), (", ".join(SCALARS), scalars)):
         lengths = collections.Counter(specs[path].chunk_rows for path in paths)
         usual = max(lengths, key=lambda rows: lengths[rows], default=0)
@@ -181,17 +173,20 @@ def checksum_spec(path: str) -> ArraySpec:
     return ArraySpec(f"checksums/{path}", (), np.dtype("uint32"), CHECKSUM_ROWS)
 
 
-def index_spec(n_starts: int = 0) -> ArraySpec:
-    """The array of the rows with a reset, of that many; written whole, so no longer than it is."""
-    rows = max(1, min(n_starts, _INDEX_ROWS))
-    return ArraySpec("episodes/starts", (), np.dtype("int64"), rows)
+def priority_spec(chunk_rows: int, environments: int | None = None) -> ArraySpec:
+    """The array of priorities beside the steps of a lane; `environments` as of `row_columns`."""
+    shape, axes = ((), ("step",)) if environments is None else ((environments,), ("step", "env"))
+    return ArraySpec("priorities", shape, np.dtype("float64"), chunk_rows, dims=axes)
 
 
-def priority_spec(chunk_rows: int, width: int | None = None) -> ArraySpec:
-    """The array of priorities beside the rows, or the ticks of that many environments."""
-    return ArraySpec(
-        "priorities", () if width is None else (width,), np.dtype("float64"), chunk_rows
-    )
+def named_axes(spec: ArraySpec, *first: str) -> ArraySpec:
+    """The same array with names for its axes: the `first` ones, then one for each other axis.
+
+    A name is of one array only, as xarray wants all axes of a name to be as long.
+    """
+    stem, known = spec.path.replace("/", "."), len(first) - 1
+    others = (f"{stem}.{number}" for number in range(1, 1 + len(spec.row_shape) - known))
+    return dataclasses.replace(spec, dims=(*first, *others))
 
 
 def lane_name(number: int) -> str:
@@ -239,19 +234,20 @@ def _array_json(spec: ArraySpec, codec: str | None, rows: int) -> bytes:
         }
         codecs = [{"name": "sharding_indexed", "configuration": sharding}]
     fill: object = {"b": False, "f": 0.0}.get(spec.dtype.kind, 0)
-    return dump(
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": [rows, *spec.row_shape],
-            "data_type": spec.dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": whole}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-            "fill_value": fill,
-            "codecs": codecs,
-            "attributes": {},
-        }
-    )
+    document: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, *spec.row_shape],
+        "data_type": spec.dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": whole}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": fill,
+        "codecs": codecs,
+        "attributes": {},
+    }
+    if spec.dims is not None:
+        document["dimension_names"] = list(spec.dims)
+    return dump(document)
 
 
 def _inner_shape(spec: ArraySpec) -> tuple[int, ...]:
@@ -293,9 +289,8 @@ def digest(attributes: Mapping[str, Any]) -> str:
 
 
 LARGE_FRAME_BYTES = 4096
-"""Raw frames of ticks from this size on lie environment by environment in a chunk file; in lanes of
-before that was so, and smaller ones, they lie tick by tick."""
+"""Raw frames of many environments from this size on lie environment by environment in a chunk file,
+so that a stack is read as one piece; smaller ones lie step by step."""
 
-MAX_LANES = 4096
-"""Environments that one process writes. A store with a lane for each takes about a dozen maps a
-lane, of the 65,530 that Linux gives."""
+MAX_ENVIRONMENTS = 65_536
+"""Environments that step together in one lane; simulators on a GPU step some thousands."""

@@ -26,8 +26,8 @@ from mmreplay.format.layout import (
     INDEX_CODECS,
     KINDS,
     MAX_CHUNK_BYTES,
+    MAX_ENVIRONMENTS,
     MAX_INNER_BYTES,
-    MAX_LANES,
     ArraySpec,
     transpose_codec,
 )
@@ -45,6 +45,7 @@ _SHORT_BYTES = 8192
 """Ours have some 1,500."""
 _MARSHAL_BY_VALUE = 2
 """The newest version in which equal values give equal bytes."""
+_MOST_LETTERS = 255
 _BLOSC_NAMES = ("lz4", "lz4hc", "zstd")
 
 
@@ -108,11 +109,10 @@ def _depth(document: Mapping[str, Any]) -> int:
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:
-    """The checked attributes of a store, a lane or a log of a vector lane; raises FormatError.
+    """The checked attributes of a store or a lane; raises FormatError.
 
-    They come without their checksum, which nobody needs who reads rows. Checked are format, kind,
-    uuid; but for a log capacity and padding; of a lane or log rows, first and closed; of a vector
-    lane its width.
+    They come without their checksum, which reading rows does not need. Checked are format, kind,
+    uuid, capacity and padding; of a lane also its environments, rows and whether it is closed.
     """
     return root_attributes(parse_json(data, where), where)
 
@@ -135,16 +135,20 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"a newer mmreplay may read it"
         )
     kind = own.get("kind")
+    if kind in ("vector", "log") or (kind == "lane" and "environments" not in own):
+        raise FormatError(
+            f"{where}: this store was written by a development version of mmreplay, in a layout "
+            f"that is not read any more; record it again"
+        )
     if kind not in KINDS:
         raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")
     if not isinstance(own.get("uuid"), str) or not re.fullmatch("[0-9a-f]{32}", own["uuid"]):
         raise FormatError(
             f"{where}: expected a uuid of 32 hex digits, found {own.get('uuid')!r:.200}"
         )
-    if kind != "log":
-        _check_settings(own, where)
-    if kind in ("lane", "log"):
-        _check_rows(own, where)
+    _check_settings(own, where)
+    if kind == "lane":
+        _check_lane(own, where)
     return {key: value for key, value in own.items() if key != DIGEST}
 
 
@@ -156,22 +160,26 @@ def _check_settings(own: dict[str, Any], where: str) -> None:
         raise FormatError(
             f"{where}: expected padding 'reset' or 'zero', found {own.get('padding')!r:.200}"
         )
-    if not isinstance(own.get("finite", False), bool):
-        raise FormatError(f"{where}: finite: expected a bool, found {own['finite']!r:.200}")
-    width = own.get("width", 0)
-    if own["kind"] == "vector" and not (_is_int(width) and 1 <= width <= MAX_LANES):
+
+
+def _check_lane(own: dict[str, Any], where: str) -> None:
+    n = own["environments"]
+    if n is not None and not (_is_int(n) and 1 <= n <= MAX_ENVIRONMENTS):
         raise FormatError(
-            f"{where}: width: expected 1 to {MAX_LANES:,} environments, found {width!r:.200}"
+            f"{where}: environments: expected null, or 1 to {MAX_ENVIRONMENTS:,}, found {n!r:.200}"
         )
-
-
-def _check_rows(own: dict[str, Any], where: str) -> None:
-    for name in ("rows", "first"):
+    for name in ("rows", "first", "finals", "first_final", "episodes_before"):
         if not _is_int(own.get(name)) or not 0 <= own[name] < 1 << LANE_SHIFT:
-            raise FormatError(f"{where}: {name}: expected a row, found {own.get(name)!r:.200}")
-    if own["first"] > own["rows"]:
+            raise FormatError(f"{where}: {name}: expected a number, found {own.get(name)!r:.200}")
+    for low, high in (("first", "rows"), ("first_final", "finals")):
+        if own[low] > own[high]:
+            raise FormatError(
+                f"{where}: {low}: expected at most {high} = {own[high]}, found {own[low]}"
+            )
+    if own["rows"] * (n or 1) >= 1 << LANE_SHIFT:
         raise FormatError(
-            f"{where}: first: expected at most rows = {own['rows']}, found {own['first']}"
+            f"{where}: rows: expected fewer than 2**{LANE_SHIFT} transitions of {n or 1:,} "
+            f"environments, found {own['rows']:,} steps"
         )
     if not isinstance(own.get("closed"), bool):
         raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r:.200}")
@@ -276,6 +284,7 @@ def _array_spec(document: object, path: str, where: str) -> tuple[ArraySpec, int
         raise FormatError(
             f"{where}: expected chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {chunk}"
         )
+    dims = _names(document.get("dimension_names"), len(shape), where)
     codecs = document.get("codecs")
     if not isinstance(codecs, list) or not 1 <= len(codecs) <= 1 + _may_be_transposed(path, chunk):
         raise FormatError(
@@ -284,16 +293,32 @@ def _array_spec(document: object, path: str, where: str) -> tuple[ArraySpec, int
     if len(codecs) > 1:
         _expect(codecs[0], transpose_codec(len(chunk)), "the first of two codecs", where)
         _check_bytes(codecs[1], dtype, where)
-        return ArraySpec(path, shape[1:], dtype, chunk[0], width=chunk[1]), shape[0]
+        return ArraySpec(path, shape[1:], dtype, chunk[0], width=chunk[1], dims=dims), shape[0]
     if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
         inner, width, codec = _parse_sharding(codecs[0], chunk, dtype, where)
-        return ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec, width), shape[0]
+        spec = ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec, width, dims=dims)
+        return spec, shape[0]
     _check_bytes(codecs[0], dtype, where)
-    return ArraySpec(path, shape[1:], dtype, chunk[0]), shape[0]
+    return ArraySpec(path, shape[1:], dtype, chunk[0], dims=dims), shape[0]
+
+
+def _names(given: object, n_axes: int, where: str) -> tuple[str, ...] | None:
+    """The names of the axes; None if they have none."""
+    if given is None:
+        return None
+    if (
+        not isinstance(given, list)
+        or len(given) != n_axes
+        or not all(isinstance(name, str) and len(name) <= _MOST_LETTERS for name in given)
+    ):
+        raise FormatError(
+            f"{where}: dimension_names: expected {n_axes} names, found {given!r:.200}"
+        )
+    return tuple(given)
 
 
 def _may_be_transposed(path: str, chunk: tuple[int, ...]) -> bool:
-    """Whether an array may be one of frames of ticks."""
+    """Whether an array may be one of frames of many environments."""
     return path.startswith("frames") and len(chunk) > 1
 
 

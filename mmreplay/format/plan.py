@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.format.columns import start_columns, tick_columns
+from mmreplay.format.columns import final_columns, row_columns
 from mmreplay.format.layout import (
     CODECS,
     LARGE_FRAME_BYTES,
     MAX_CHUNK_BYTES,
     MAX_INNER_BYTES,
-    STARTS,
-    TICKS,
     ArraySpec,
     array_json,
+    named_axes,
     odd_lengths,
 )
 from mmreplay.format.parse import checked_codec, parse_array
@@ -35,11 +34,11 @@ _INNER_BYTES = 512 * 1024
 _COMPRESS_FROM_BYTES = 1024
 _PAGE_BYTES = 4096
 _SCALAR_ROWS = 65_536
-_STARTS_BYTES = 8 << 20
-_START_ROWS = 1024
-_NUMBER_ROWS = 16_384
+_FINAL_BYTES, _LEAST_FINALS = 1 << 20, 16
+"""Episodes end seldom: their log takes little room while the lane is open."""
+_FINAL_NUMBERS = 16_384
 _ROUND_UP_BYTES = 1 << 20
-_TICKS, _LEAST_CELLS = 64, 65_536
+_STEPS_OF_MANY, _LEAST_ENTRIES = 64, 65_536
 _PARTS_OF_CAPACITY = 10
 """Disk space comes free in whole chunk files: no more than so much of what a capacity holds."""
 _ROWS_OF_MANY, _LEAST_ROWS_OF_MANY = 8_192, 1_024
@@ -48,133 +47,154 @@ _LEVELS = {"zstd": "level", "gzip": "level", "lz4": "clevel"}
 """What zarr calls the level of a codec that may be given with one."""
 
 
-def plan_arrays(
-    schema: Schema, lanes: int | None, capacity: int | None = None
-) -> dict[str, ArraySpec]:
-    """Chunk lengths and codecs of every array, by path; raises SchemaError if they do not fit.
+@dataclasses.dataclass(frozen=True, slots=True)
+class LanePlan:
+    """Every array of a new lane, by path: those of its steps, and those of its final observations.
+
+    The paths of `finals` are below the directory of that name.
+    """
+
+    rows: dict[str, ArraySpec]
+    finals: dict[str, ArraySpec]
+
+
+def plan_lane(
+    schema: Schema, environments: int | None, capacity: int | None, lanes: int | None = None
+) -> LanePlan:
+    """Chunk lengths and codecs of every array; raises SchemaError if they do not fit.
 
     `lanes` share the memory that the tails may take: None for a store of one lane, 0 where lanes
-    come one by one and nobody knows how many. In a store of lanes, chunk files follow the
-    `capacity` of each.
+    come one by one and nobody knows how many.
     """
+    if environments is None:
+        rows = _plan_one(schema, lanes, capacity)
+    else:
+        rows = _plan_many(schema, environments, capacity)
+    return LanePlan(rows, plan_finals(schema, environments or 1))
+
+
+def _plan_one(schema: Schema, lanes: int | None, capacity: int | None) -> dict[str, ArraySpec]:
+    """The arrays of the steps of one environment; in a store of lanes they follow the capacity."""
     default_rows = _SCALAR_ROWS
     if lanes is not None:
         parts = _ROWS_OF_MANY if capacity is None else capacity // _PARTS_OF_CAPACITY
         default_rows = max(min(parts, _ROWS_OF_MANY), _LEAST_ROWS_OF_MANY)
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
     out: dict[str, ArraySpec] = {}
+    fields = schema.columns()
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
-    for path, one in schema.arrays().items():
-        codec = codec_of(one, path) if path.startswith("frames") else None
-        if codec is not None:
-            compressed[path] = (one, codec)
-        elif path.startswith("frames"):
-            rows = one.chunk or _raw_rows(one.row_bytes, default_rows)
-            out[path] = ArraySpec(path, one.shape, one.dtype, rows)
-        else:
-            rows = scalar_rows
-            if path.startswith("extras"):
-                rows = one.chunk or min(scalar_rows, _raw_rows(one.row_bytes))
-            out[path] = ArraySpec(path, one.shape, one.dtype, rows)
+    for path, column in row_columns(schema, None).items():
+        rows = scalar_rows
+        if path.startswith("frames"):
+            codec = codec_of(fields[path], path)
+            if codec is not None:
+                compressed[path] = (fields[path], codec)
+                continue
+            rows = fields[path].chunk or _raw_rows(fields[path].row_bytes, default_rows)
+        elif path.startswith("extras"):
+            rows = fields[path].chunk or min(scalar_rows, _raw_rows(fields[path].row_bytes))
+        spec = ArraySpec(path, column.row_shape, column.dtype, rows)
+        out[path] = named_axes(spec, "step")
     if compressed:
-        fields = {path: one for path, (one, _) in compressed.items()}
-        shard, inners = _shard_rows(fields, lanes, min(default_rows, _MAX_SHARD_ROWS))
+        shard, inners = _shard_rows(
+            {path: one for path, (one, _) in compressed.items()},
+            lanes,
+            min(default_rows, _MAX_SHARD_ROWS),
+        )
         for path, (one, codec) in compressed.items():
-            out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
+            spec = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
+            out[path] = named_axes(spec, "step")
     _check_lengths(out)
     return out
 
 
-def plan_ticks(schema: Schema, width: int, capacity: int | None) -> dict[str, ArraySpec]:
-    """As `plan_arrays` for the log of ticks of `width` environments; lengths are in ticks."""
+def _plan_many(schema: Schema, n: int, capacity: int | None) -> dict[str, ArraySpec]:
+    """The arrays of the steps of n environments; lengths are in steps."""
     # Of few environments, as many as a lane of one has rows: a file is a hole until it is filled.
-    cells = width * _TICKS
+    entries = n * _STEPS_OF_MANY
     if capacity is not None:
-        cells = min(cells, capacity // _PARTS_OF_CAPACITY)
-    cells = max(cells, _LEAST_CELLS)
+        entries = min(entries, capacity // _PARTS_OF_CAPACITY)
+    entries = max(entries, _LEAST_ENTRIES)
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
+    fields = schema.columns()
     out: dict[str, ArraySpec] = {}
-    for path, column in tick_columns(schema, width).items():
-        one = schema.columns().get(path)
+    for path, column in row_columns(schema, n).items():
+        one = fields.get(path)
         if path.startswith("frames") and one and (codec := codec_of(one, path)) is not None:
             compressed[path] = (one, codec)
             continue
         given = schema.action.chunk if one is None or path == "rewards" else one.chunk
         spec = ArraySpec(path, column.row_shape, column.dtype, 1)
-        if path.startswith("frames") and spec.row_bytes // width >= LARGE_FRAME_BYTES:
-            # A stack is read as one piece then. Smaller ones would cost each step more than that
-            # saves: their pages are those of many environments.
-            spec = dataclasses.replace(spec, width=width)
-        if path == "count":
-            given, rows = None, _SCALAR_ROWS
-        else:
-            rows = max(min(cells // width, _TARGET_BYTES // spec.row_bytes), 1)
-            page = _PAGE_BYTES // math.gcd(spec.row_bytes, _PAGE_BYTES)
-            if page * spec.row_bytes <= _ROUND_UP_BYTES:
-                rows = max(rows, page)
+        if path.startswith("frames") and spec.row_bytes // n >= LARGE_FRAME_BYTES:
+            # Smaller ones would cost each step more than reading a stack as one piece saves: their
+            # pages are those of many environments.
+            spec = dataclasses.replace(spec, width=n)
+        rows = max(min(entries // n, _TARGET_BYTES // spec.row_bytes), 1)
+        page = _PAGE_BYTES // math.gcd(spec.row_bytes, _PAGE_BYTES)
+        if page * spec.row_bytes <= _ROUND_UP_BYTES:
+            rows = max(rows, page)
         rows = given or _whole_pages(rows, spec.row_bytes)
-        out[path] = dataclasses.replace(spec, chunk_rows=rows)
+        out[path] = named_axes(dataclasses.replace(spec, chunk_rows=rows), "step", "env")
     if compressed:
-        fields = {path: one for path, (one, _) in compressed.items()}
         most = _MAX_SHARD_ROWS if capacity is None else capacity // _PARTS_OF_CAPACITY
-        shard, inners = _shard_ticks(fields, width, min(most, _MAX_SHARD_ROWS))
+        shard, inners = _shard_of_many(
+            {path: one for path, (one, _) in compressed.items()}, n, min(most, _MAX_SHARD_ROWS)
+        )
         for path, (one, codec) in compressed.items():
-            out[path] = ArraySpec(
-                path, (width, *one.shape), one.dtype, shard, inners[path], codec, width
-            )
+            spec = ArraySpec(path, (n, *one.shape), one.dtype, shard, inners[path], codec, n)
+            out[path] = named_axes(spec, "step", "env")
     _check_lengths(out)
     return out
 
 
-def plan_starts(schema: Schema) -> dict[str, ArraySpec]:
-    """As `plan_arrays` for the log of the episodes' starts."""
+def plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
+    """The arrays of final observations; each chunk file has room for one of all n environments."""
     out: dict[str, ArraySpec] = {}
     fields = schema.columns()
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
-    for path, column in start_columns(schema).items():
+    for path, column in final_columns(schema).items():
         codec = codec_of(fields[path], path) if path in fields else None
         if codec is not None:
             compressed[path] = (fields[path], codec)
             continue
         spec = ArraySpec(path, column.row_shape, column.dtype, 1)
-        rows = max(min(_STARTS_BYTES // spec.row_bytes, _NUMBER_ROWS), 1)
-        out[path] = dataclasses.replace(spec, chunk_rows=_whole_pages(rows, spec.row_bytes))
+        rows = max(min(_FINAL_BYTES // spec.row_bytes, _FINAL_NUMBERS), _LEAST_FINALS, n)
+        rows = _up_to_pages(rows, spec.row_bytes)
+        out[path] = named_axes(dataclasses.replace(spec, chunk_rows=rows), "episode")
     if compressed:
         inners = {path: _inner_rows(one) for path, (one, _) in compressed.items()}
         step = math.lcm(*inners.values())
         largest = max(one.row_bytes for one, _ in compressed.values())
-        shard = max(min(_STARTS_BYTES // largest, _START_ROWS) // step, 1) * step
+        shard = -(-max(_FINAL_BYTES // largest, _LEAST_FINALS, n) // step) * step
         for path, (one, codec) in compressed.items():
-            out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
+            spec = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
+            out[path] = named_axes(spec, "episode")
     _check_lengths(out)
     return out
 
 
-def plan_vector(
-    schema: Schema, width: int, capacity: int | None
-) -> dict[str, dict[str, ArraySpec]]:
-    """The arrays of both logs of a vector lane, by log, in the order in which they are opened."""
-    return {STARTS: plan_starts(schema), TICKS: plan_ticks(schema, width, capacity)}
+def _up_to_pages(rows: int, row_bytes: int) -> int:
+    """As many rows or more: whole pages, where that adds little."""
+    page = _PAGE_BYTES // math.gcd(row_bytes, _PAGE_BYTES)
+    return -(-rows // page) * page if page * row_bytes <= _ROUND_UP_BYTES else rows
 
 
-def _shard_ticks(
-    fields: Mapping[str, Field], width: int, frames: int
-) -> tuple[int, dict[str, int]]:
-    """One shard length for all compressed keys, in ticks, and each one's inner chunk length.
+def _shard_of_many(fields: Mapping[str, Field], n: int, frames: int) -> tuple[int, dict[str, int]]:
+    """One shard length for all compressed keys, in steps, and each one's inner chunk length.
 
     `frames` are those of a shard, over all environments.
     """
     given = {one.shard for one in fields.values() if one.shard}
     if given:  # lengths of the user's own; `_shard_rows` checks them
         return _shard_rows(dict(fields), None)
-    tick = sum(one.row_bytes for one in fields.values()) * width
-    most = max(_TAILS_BYTES // 2 // (2 * tick), 1)
+    row = sum(one.row_bytes for one in fields.values()) * n
+    most = max(_TAILS_BYTES // 2 // (2 * row), 1)
     inners = {
         path: one.chunk or 1 << (min(_inner_rows(one), most).bit_length() - 1)
         for path, one in fields.items()
     }
     step = math.lcm(*inners.values())
-    return max(min(frames // width, most) // step, 1) * step, inners
+    return max(min(frames // n, most) // step, 1) * step, inners
 
 
 def _inner_rows(field: Field) -> int:
@@ -200,15 +220,18 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
     """The arrays of a further lane, as attributes.mmreplay.layout of its store has them."""
     try:
         specs = {
-            path: ArraySpec(
-                path,
-                one.shape,
-                one.dtype,
-                layout[path]["chunk"],
-                layout[path]["inner"],
-                layout[path]["codec"],
+            path: named_axes(
+                ArraySpec(
+                    path,
+                    one.row_shape,
+                    one.dtype,
+                    layout[path]["chunk"],
+                    layout[path]["inner"],
+                    layout[path]["codec"],
+                ),
+                "step",
             )
-            for path, one in schema.arrays().items()
+            for path, one in row_columns(schema, None).items()
         }
     except (KeyError, TypeError) as error:
         raise FormatError(f"{where}: layout: cannot be read: {error!s:.400}") from error

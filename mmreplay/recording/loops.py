@@ -20,7 +20,6 @@ from mmreplay.recording.environments import World
 from mmreplay.recording.lives import lives_of_all, lives_of_one
 from mmreplay.recording.policies import make_actor, make_vector_actor
 from mmreplay.recording.progress import Meter
-from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
@@ -158,7 +157,7 @@ class _VectorLoop:
 
     def run(
         self,
-        writer: VectorWriter | LanesWriter,
+        writer: VectorWriter,
         total: int,
         tally: Tally,
         meter: Meter,
@@ -176,9 +175,8 @@ class _VectorLoop:
             if n_recorded > total - tally.steps:
                 n_recorded = total - tally.steps
                 some = _first(n_recorded, recorded, n_lanes)
-                if isinstance(writer, VectorWriter):  # in a lane of its own it just ends there
-                    left_out = ~some if recorded is None else recorded & ~some
-                    writer._end_episodes(left_out)  # noqa: SLF001 (users reset environments)
+                left_out = ~some if recorded is None else recorded & ~some
+                writer._end_episodes(left_out)  # noqa: SLF001 (users reset environments)
                 recorded = some
             if lives is not None:
                 lost = lives_of_all(step.lives) < lives

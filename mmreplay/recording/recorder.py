@@ -27,7 +27,6 @@ from mmreplay.recording.policies import PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
 from mmreplay.system import user_paths
 from mmreplay.writing.create import create
-from mmreplay.writing.lanes_writer import LanesWriter
 
 _POLICIES = load_policy.__module__
 _NOT_THEIRS = ("mmreplay.writing.", Meter.__module__)
@@ -174,7 +173,6 @@ def record(
         meter.start()
         with writer, _explained(path, tally):
             loop.run(writer, steps, tally, meter, stop or _never)
-        writers = writer.writers if isinstance(writer, LanesWriter) else (writer,)
         last = meter.finish(tally.steps, tally.episodes)
     finally:
         world.close()
@@ -184,8 +182,8 @@ def record(
         environments=world.n_envs,
         steps=tally.steps,
         episodes=tally.episodes,
-        rows=sum(one.rows for one in writers),
-        evicted_rows=sum(one.files.log.first for one in writers),
+        rows=writer.rows,
+        evicted_rows=writer.files.log.first,
         seconds=last.seconds,
         steps_per_s=last.steps_per_s,
         bytes_on_disk=last.bytes_on_disk,
@@ -229,20 +227,15 @@ class _Earlier:
 def _earlier(path: Path) -> _Earlier | None:
     try:
         with open_store(path) as store:
-            readers = store.live.readers
-            own = readers[0].metadata
-            is_group = readers[0].path != store.live.path  # a lane for each environment
-            if is_group and any(reader.metadata["kind"] == "vector" for reader in readers):
+            reader = store.live.readers[0]
+            if reader.path != store.live.path:
                 raise SchemaError(
-                    f"append: {path} has {len(readers):,} lanes of many environments, each written "
-                    f"by a process of its own; record into another path, and load both, or write "
-                    f"one of them in a loop: mmreplay.create({str(path)!r}, lane=NAME, env=...)"
+                    f"append: {path} has several lanes, each written by a process of its own; "
+                    f"record into another path, and load both, or write one of them in a loop: "
+                    f"mmreplay.create({str(path)!r}, lane=NAME, env=...)"
                 )
-            return _Earlier(
-                n_envs=len(readers) if is_group else own.get("width"),
-                rows=sum(reader.head for reader in readers),
-                metadata=dict(own.get("env") or {}),
-            )
+            own = reader.metadata
+            return _Earlier(own.get("width"), reader.head, dict(own.get("env") or {}))
     except StoreNotFoundError:
         return None
 

@@ -117,8 +117,8 @@ class Prioritization:
 class PrioritizedSampler:
     """Draws transitions by priorities, and takes new ones.
 
-    Whoever calls holds the lock of the store, so that nobody changes the index meanwhile. Lanes of
-    other writers that came to the store since have no priorities here, and are not drawn.
+    Whoever calls holds the lock of the store, so that nobody changes the index meanwhile. The store
+    has one lane.
 
     `largest` is the largest priority ever given, 1 until one was; if it is not told, that of the
     column. `n_late` counts updates that came too late: their transitions had been evicted;
@@ -138,7 +138,7 @@ class PrioritizedSampler:
         largest = max(largest or 0.0, self._mend(index))
         self.largest = largest or _FIRST_PRIORITY
         self._fill(index)
-        self._take_over(index, [index.extent(lane) for lane in range(column.n_lanes)])
+        self._take_over(index)
         self._masses.load(column.values)
         self._generation: int | None = column.generation
 
@@ -168,22 +168,16 @@ class PrioritizedSampler:
 
     def _pieces(self, index: Index) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
         """(first position, which are transitions) of what can be sampled, ascending."""
-        for lane in range(self._column.n_lanes):
-            first, stop = index.extent(lane)
-            for start in range(first, stop, _PIECE):
-                end = min(start + _PIECE, stop)
-                position = self._column.positions(np.array([(lane << LANE_SHIFT) + start]))
-                yield int(position[0]), index.present(lane, start, end)
+        first, stop = index.extent(0)
+        for start in range(first, stop, _PIECE):
+            end = min(start + _PIECE, stop)
+            yield int(self._column.positions(np.array([start]))[0]), index.present(0, start, end)
 
     # ------------------------------------------------------------ following the store
 
-    def _take_over(self, index: Index, extents: list[tuple[int, int]]) -> None:
-        self._extents = extents
-        self._n = index.n_transitions_of(len(extents))
-        ids = np.arange(len(extents)) << LANE_SHIFT
-        self._first = ids + [first for first, _ in extents]
-        self._stop = ids + [stop for _, stop in extents]
-        self._lowest = int(self._first[0])
+    def _take_over(self, index: Index) -> None:
+        self._first, self._stop = index.extent(0)
+        self._n = index.n_transitions
         self._index, self._version = index, index.version
 
     def _follow(self, index: Index) -> None:
@@ -191,19 +185,15 @@ class PrioritizedSampler:
         if index is self._index and index.version == self._version:
             return
         column = self._column
-        windows = [index.window(lane) for lane in range(column.n_lanes)]
-        column.reach([(base, head) for base, _, head in windows])
-        extents = [index.extent(lane) for lane in range(column.n_lanes)]
-        changed, priorities = [], []
-        for lane, (known, (first, stop)) in enumerate(zip(self._extents, extents, strict=True)):
-            old_first, old_stop = known
-            start = min(max(old_stop, first), stop)
-            came = np.arange(start, stop)
-            new = np.where(index.present(lane, start, stop), self.largest, 0.0)
-            gone = np.arange(max(old_first, column.lowest(lane)), min(first, old_stop))
-            changed += [(lane << LANE_SHIFT) + came, (lane << LANE_SHIFT) + gone]
-            priorities += [new, np.zeros(gone.size)]
-        positions, values = column.positions(np.concatenate(changed)), np.concatenate(priorities)
+        base, _, head = index.window(0)
+        column.reach((base, head))
+        first, stop = index.extent(0)
+        start = min(max(self._stop, first), stop)
+        came = np.arange(start, stop)
+        gone = np.arange(max(self._first, column.lowest), min(first, self._stop))
+        positions = column.positions(np.concatenate([came, gone]))
+        values = np.zeros(positions.size)
+        values[: came.size][index.present(0, start, stop)] = self.largest
         # An interrupt leaves the rest to the next call, which takes all masses again.
         generation, self._generation = self._generation, None
         column.values[positions] = values
@@ -211,7 +201,7 @@ class PrioritizedSampler:
             self._masses.load(column.values)
         elif positions.size:
             self._masses.set(positions, values)
-        self._take_over(index, extents)
+        self._take_over(index)
         self._generation = column.generation
 
     # ------------------------------------------------------------ drawing
@@ -277,25 +267,16 @@ class PrioritizedSampler:
 
     def _positions(self, ids: Ids) -> Ids | None:
         """The positions of transitions; None if any of the ids is none now."""
-        values = self._column.values
-        if len(self._first) == 1:
-            if ids.min() < self._lowest:
-                return None
-            positions = self._column.positions(ids)
-            # Past the end is the last position, which never has a priority.
-            return positions if values.take(positions, mode="clip").all() else None
-        lanes = (ids >> LANE_SHIFT).clip(0, len(self._first) - 1)
-        if not ((ids >= self._first[lanes]) & (ids < self._stop[lanes])).all():
+        if ids.min() < self._first:
             return None
         positions = self._column.positions(ids)
-        return positions if values.take(positions).all() else None
+        # Past the end is the last position, which never has a priority.
+        return positions if self._column.values.take(positions, mode="clip").all() else None
 
     def _late(self, index: Index, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which of the ids are of transitions that are gone."""
-        lanes = ids >> LANE_SHIFT
-        known = (ids >= 0) & (lanes < len(self._first))
-        late: npt.NDArray[np.bool_] = known & (ids < self._first[np.where(known, lanes, 0)])
-        wrong = (~known | index.invalid(ids)) & ~late
+        late: npt.NDArray[np.bool_] = (ids >= 0) & (ids < self._first)
+        wrong = index.invalid(ids) & ~late
         if wrong.any():
             raise _no_transition(int(ids[wrong][0]))
         return late
@@ -315,7 +296,7 @@ class PrioritizedSampler:
     def _checked(self, index: Index, ids: Ids) -> Ids:
         """The positions of valid transitions."""
         self._follow(index)
-        wrong = index.invalid(ids) | (ids >> LANE_SHIFT >= len(self._first))
+        wrong = index.invalid(ids)
         if wrong.any():
             raise _no_transition(int(ids[wrong][0]))
         return self._column.positions(ids)

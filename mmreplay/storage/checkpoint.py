@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format.compression import crc32c
-from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.system import checked_reads, durable_writes, memory_maps, platform
 from mmreplay.system.disk_errors import writing
@@ -19,7 +18,7 @@ from mmreplay.system.held_directories import AnyPath
 
 PAGE_BYTES = 4096
 
-_RECORD = struct.Struct("<8s16s16sQQQQ")
+_RECORD = struct.Struct("<8s16s16sQQQQQ")
 _CHECKPOINT_MAGIC = b"MMRCKPT1"
 _MOST_CHECKPOINTS = 1 << 63  # in a page that is one, so that there is always a next one
 
@@ -28,30 +27,31 @@ def check_rows(live: AnyPath, base: int, head: int, capacity: int | None) -> Non
     """Raise CorruptStoreError if what a page or checkpoint says cannot be rows of this lane."""
     if not may_be_rows(base, head):
         raise CorruptStoreError(
-            f"{live}: expected a head < 2**{LANE_SHIFT}, and a base of 0 or at least "
-            f"{CONTEXT_ROWS} rows before it; found {head:,} and {base:,}"
+            f"{live}: expected a head < 2**{LANE_SHIFT}, and a base of at most that; found "
+            f"{head:,} and {base:,}"
         )
     if base and capacity is None:
         raise CorruptStoreError(f"{live}: expected base 0 where no capacity is set, found {base:,}")
 
 
 def may_be_rows(base: int, head: int) -> bool:
-    """Whether they may be of one lane: rows are evicted below the context of one that is kept."""
-    return head < 1 << LANE_SHIFT and (base == 0 or base + CONTEXT_ROWS <= head)
+    """Whether they may be of one log."""
+    return base <= head < 1 << LANE_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What is durable: rows below `head`; those below `tail_start` in shards, the rest in the tail.
 
-    `base` is the oldest row kept: without it a power cut would leave nobody who knows which chunk
-    files may be missing. `generation` counts the checkpoints of a session; `boot` is the boot id of
-    the system that wrote it.
+    `base` is the oldest row kept: without it, after a power cut, nothing would say which chunk
+    files may be missing. `before` counts the episodes that began below it. `generation` counts the
+    checkpoints of a session; `boot` is the boot id of the system that wrote it.
     """
 
     head: int
     tail_start: int
     base: int
+    before: int
     generation: int
     boot: bytes
 
@@ -83,10 +83,10 @@ class CheckpointFile:
 
     @staticmethod
     def create(
-        path: AnyPath, store: str, *, head: int, tail_start: int, base: int
+        path: AnyPath, store: str, *, head: int, tail_start: int, base: int, before: int
     ) -> CheckpointFile:
         """A file with one valid slot; the caller makes it durable."""
-        first = Checkpoint(head, tail_start, base, 1, platform.boot_id())
+        first = Checkpoint(head, tail_start, base, before, 1, platform.boot_id())
         data = _pack(first, uuid.UUID(store).bytes)
         durable_writes.write_file(
             path, data.ljust(2 * PAGE_BYTES, b"\0"), durable=False, overwritten=True
@@ -104,12 +104,12 @@ class CheckpointFile:
         record, stored = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + 4]
         if len(stored) < 4 or crc32c(record) != int.from_bytes(stored, "little"):  # noqa: PLR2004
             return None
-        magic, store, boot, generation, head, tail_start, base = _RECORD.unpack(record)
+        magic, store, boot, generation, head, tail_start, base, before = _RECORD.unpack(record)
         if magic != _CHECKPOINT_MAGIC or store != self._store:
             return None
         if not may_be_rows(base, head) or generation >= _MOST_CHECKPOINTS:
             return None
-        return Checkpoint(head, tail_start, base, generation, boot)
+        return Checkpoint(head, tail_start, base, before, generation, boot)
 
     def renew(self) -> None:
         """Make the best slot durable, also if the fsync after it was written has failed."""
@@ -119,7 +119,12 @@ class CheckpointFile:
         durable_writes.sync_file(self._path)
 
     def write(
-        self, *, head: int | None = None, tail_start: int | None = None, base: int | None = None
+        self,
+        *,
+        head: int | None = None,
+        tail_start: int | None = None,
+        base: int | None = None,
+        before: int | None = None,
     ) -> None:
         """Write the other slot durably, what is not given copied; if it fails, the best stands."""
         old = self.best
@@ -127,6 +132,7 @@ class CheckpointFile:
             old.head if head is None else head,
             old.tail_start if tail_start is None else tail_start,
             old.base if base is None else base,
+            old.before if before is None else before,
             old.generation + 1,
             platform.boot_id(),
         )
@@ -138,7 +144,6 @@ class CheckpointFile:
 
 
 def _pack(slot: Checkpoint, store: bytes) -> bytes:
-    record = _RECORD.pack(
-        _CHECKPOINT_MAGIC, store, slot.boot, slot.generation, slot.head, slot.tail_start, slot.base
-    )
+    rows = slot.head, slot.tail_start, slot.base, slot.before
+    record = _RECORD.pack(_CHECKPOINT_MAGIC, store, slot.boot, slot.generation, *rows)
     return record + crc32c(record).to_bytes(4, "little")

@@ -11,8 +11,9 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.format import consolidated, layout, parse
-from mmreplay.format.columns import Column
+from mmreplay.format.columns import Column, final_columns, row_columns
 from mmreplay.format.consolidated import Copy
+from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
@@ -44,24 +45,70 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
-    """The zarr.json of a store, lane or log: its bytes, its attributes, and its copy of others.
+class LaneDocument:
+    """What the zarr.json files of a lane say, read and checked once.
 
-    `copy` is None if it has none, as any but a closed lane.
+    Attributes:
+        path: its directory.
+        data: the bytes of its own zarr.json.
+        metadata: attributes.mmreplay.
+        schema: what a step of one environment holds.
+        rows: the arrays of its steps, by path.
+        finals: those of its final observations, by path below `finals`.
+        lengths: how many rows the arrays of each say.
     """
 
+    path: AnyPath
     data: bytes
     metadata: dict[str, Any]
-    copy: Copy | None
+    schema: Schema
+    rows: dict[str, layout.ArraySpec]
+    finals: dict[str, layout.ArraySpec]
+    lengths: tuple[int, int]
+
+    @property
+    def environments(self) -> int | None:
+        """How many step together; None where arrays have no axis for them, as there is one."""
+        environments: int | None = self.metadata["environments"]
+        return environments
+
+    @property
+    def n(self) -> int:
+        """Environments."""
+        return self.environments or 1
 
 
-def read_root(path: AnyPath) -> Root:
-    """As `read_metadata`, with all that stands there."""
-    where = path / "zarr.json"
+def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
+    """A lane's documents: of a closed one its own zarr.json alone, which has a copy of the others.
+
+    With `own_documents` the copy is not looked at.
+
+    Raises:
+        StoreNotFoundError: there is nothing.
+        FormatError: it is no lane, or its arrays do not fit its schema or each other.
+    """
+    where = str(path / "zarr.json")
     data = read_document(path)
-    document = parse.parse_json(data, str(where))
-    metadata = parse.root_attributes(document, str(where))
-    return Root(data, metadata, consolidated.find_copy(document, str(where)))
+    document = parse.parse_json(data, where)
+    metadata = parse.root_attributes(document, where)
+    if metadata["kind"] != "lane":
+        raise FormatError(f"{path}: expected a lane, found a store of lanes")
+    schema = parse.schema_from_json(metadata.get("schema"), where)
+    copy = None
+    if metadata["closed"] and not own_documents:
+        copy = consolidated.find_copy(document, where)
+    columns = row_columns(schema, metadata["environments"])
+    finals = final_columns(schema)
+    checked_reads.check_directories(path, ".live", layout.FINALS, *columns)
+    rows, n_rows = _read_specs(path, columns, copy)
+    ends, n_ends = _read_specs(path, finals, copy, layout.FINALS)
+    for name, spec in ends.items():
+        if name in rows and rows[name].is_raw != spec.is_raw:
+            raise FormatError(
+                f"{path}: {name}: expected frames and final frames both raw, or both compressed; "
+                f"found {rows[name].codec_name} and {spec.codec_name}"
+            )
+    return LaneDocument(path, data, metadata, schema, rows, ends, (n_rows, n_ends))
 
 
 def read_name(path: AnyPath) -> str | None:
@@ -70,7 +117,7 @@ def read_name(path: AnyPath) -> str | None:
 
 
 def read_kind(path: AnyPath) -> str:
-    """What a store, lane or log is; raises as `read_metadata`."""
+    """What a store is, or a lane; raises as `read_metadata`."""
     return _kind_and_name(read_document(path), str(path / "zarr.json"))[0]
 
 
@@ -123,20 +170,21 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
     return about.st_dev, about.st_ino
 
 
-def read_specs(
-    path: AnyPath, columns: Mapping[str, Column], copy: Copy | None = None
+def _read_specs(
+    path: AnyPath, columns: Mapping[str, Column], copy: Copy | None, log: str = ""
 ) -> tuple[dict[str, layout.ArraySpec], int]:
-    """Every array of a lane, or log, that holds rows, by path, and the rows that all of them say.
+    """The arrays of one of a lane's logs, by path below it, and the rows that all of them say.
 
     From a `copy` that has them no other file is read. Raises FormatError unless they fit the
     columns and each other.
     """
-    checked_reads.check_directories(path, ".live", "episodes/starts", *columns)
-    checked_reads.check_directories(path, *(f"checksums/{name}" for name in columns))
+    below = f"{log}/" if log else ""
+    checked_reads.check_directories(path, *(f"{below}{name}" for name in columns))
+    checked_reads.check_directories(path, *(f"{below}checksums/{name}" for name in columns))
     specs: dict[str, layout.ArraySpec] = {}
     rows: int | None = None
     for name, one in columns.items():
-        (spec, found), where = _read_array(path, name, copy)
+        (spec, found), where = _read_array(path, below + name, name, copy)
         if (spec.row_shape, spec.dtype) != (one.row_shape, one.dtype):
             raise FormatError(
                 f"{where}: expected rows of {one.row_shape} {one.dtype}, as the schema says; found "
@@ -151,18 +199,18 @@ def read_specs(
         if not spec.is_raw and not name.startswith("frames"):
             raise FormatError(f"{where}: expected raw chunks, found {spec.codec_name}")
     for name, text in layout.odd_lengths(specs):
-        raise FormatError(f"{_read_array(path, name, copy)[1]}: {text}")
+        raise FormatError(f"{_read_array(path, below + name, name, copy)[1]}: {text}")
     return specs, rows or 0
 
 
 def _read_array(
-    path: AnyPath, name: str, copy: Copy | None
+    lane: AnyPath, path: str, name: str, copy: Copy | None
 ) -> tuple[tuple[layout.ArraySpec, int], str]:
-    """An array of a lane or log and its rows, and what to call the document that says so."""
-    copied = None if copy is None else copy.array(name)
+    """An array of a lane, by that name, and its rows, and what to call the document."""
+    copied = None if copy is None else copy.array(path, name)
     if copy is not None and copied is not None:
-        return copied, copy.name(name)
-    where = path.joinpath(name, "zarr.json")
+        return copied, copy.name(path)
+    where = lane.joinpath(path, "zarr.json")
     try:
         data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -174,15 +222,11 @@ def _read_array(
     return parse.parse_array(data, name, str(where)), str(where)
 
 
-def read_holder(lane: AnyPath, log: str = "") -> dict[str, Any] | None:
-    """Who opened a lane for writing last: pid, host, since; None if that is not known.
-
-    The word of it lies in the lane, or in the log of that name.
-    """
-    folder = f"{log}/.live" if log else ".live"
-    where = lane / folder / "writer"
+def read_holder(lane: AnyPath) -> dict[str, Any] | None:
+    """The process that opened a lane for writing last: pid, host, since; None if not known."""
+    where = lane / ".live" / "writer"
     try:
-        checked_reads.check_directories(lane, folder)
+        checked_reads.check_directories(lane, ".live")
         about = parse.parse_json(
             checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES), str(where)
         )
@@ -204,7 +248,7 @@ def lane_paths(path: AnyPath) -> list[AnyPath]:
     checked_reads.check_directories(path, *(lane.name for lane in lanes))
     if not lanes:
         raise FormatError(
-            f"{path}: a store of lanes with no lane in it yet: the first of its writers is just "
-            f"making one, or was killed before; write a lane (create with lane=...) to go on"
+            f"{path}: no process has written to this store yet; try again, or write a lane of it "
+            f"(create with lane=...)"
         )
     return lanes

@@ -1,4 +1,4 @@
-"""The column of priorities: one float64 for each row, or cell, changed in place.
+"""The column of priorities: one float64 for each entry of a lane, changed in place.
 
 Invariant: the value at a transition's position is the priority that it was last given, also after a
 kill; it is 0 where none was given, and past the head. Losing the column loses no row.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +23,17 @@ from mmreplay.system import checked_reads, durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
 _CHUNK_ROWS = 65_536
-_CHUNK_ROWS_OF_MANY = 16_384
 _MOST_BYTES = 8 << 20  # a chunk is in memory whole
 _SPEC = layout.priority_spec(_CHUNK_ROWS)
 _SUMS = layout.checksum_spec(_SPEC.path)
 
-Windows = Sequence[tuple[int, int]]
+Window = tuple[int, int]
 
 
-def find_spec(lane: AnyPath, width: int | None = None) -> ArraySpec | None:
+def find_spec(lane: AnyPath, environments: int | None = None) -> ArraySpec | None:
     """The column that a lane has, None if it has none; raises FormatError, CorruptStoreError.
 
-    `lane` is what holds the rows; if they are ticks, `width` is the number of their environments.
+    `environments` as of `format.columns.row_columns`.
     """
     folder = lane / _SPEC.path
     checked_reads.check_directories(lane, _SPEC.path)
@@ -48,21 +46,22 @@ def find_spec(lane: AnyPath, width: int | None = None) -> ArraySpec | None:
     except FileNotFoundError as error:
         raise FormatError(f"{where}: missing; {advice}") from error
     spec, _ = parse.parse_array(data, _SPEC.path, str(where))
-    row_shape = layout.priority_spec(1, width).row_shape
+    row_shape = layout.priority_spec(1, environments).row_shape
     fits = (spec.row_shape, spec.dtype, spec.is_raw) == (row_shape, _SPEC.dtype, True)
-    if not fits or spec.chunk_bytes % memory_maps.GRANULARITY or spec.chunk_bytes > _MOST_BYTES:
+    most = max(_MOST_BYTES, _chunk_length(environments) * spec.row_bytes)
+    if not fits or spec.chunk_bytes % memory_maps.GRANULARITY or spec.chunk_bytes > most:
         raise FormatError(
-            f"{where}: expected {width or 'one'} float64 a row in raw chunks of a multiple of "
-            f"{memory_maps.GRANULARITY:,} bytes, of at most {_MOST_BYTES:,}; {advice}"
+            f"{where}: expected {environments or 1:,} float64 per row in raw chunks of a multiple "
+            f"of {memory_maps.GRANULARITY:,} bytes, of at most {most:,}; {advice}"
         )
     return spec
 
 
-def _find_or_create(lane: AnyPath, chunk_rows: int, width: int | None) -> ArraySpec:
-    there = find_spec(lane, width)
+def _find_or_create(lane: AnyPath, environments: int | None) -> ArraySpec:
+    there = find_spec(lane, environments)
     if there is not None:
         return there
-    wanted = layout.priority_spec(chunk_rows, width)
+    wanted = layout.priority_spec(_chunk_length(environments), environments)
     # Renamed when it is complete: a kill in between leaves no column rather than half of one.
     staged = _staging_path(lane)
     durable_writes.remove_tree(staged)
@@ -72,37 +71,31 @@ def _find_or_create(lane: AnyPath, chunk_rows: int, width: int | None) -> ArrayS
     return wanted
 
 
-def _chunk_length(chunk_rows: int, width: int | None) -> int:
-    """The rows of a chunk file, or the ticks of about as many cells: whole pages."""
-    if width is None:
-        return chunk_rows
-    page = memory_maps.GRANULARITY // math.gcd(memory_maps.GRANULARITY, width * _SPEC.row_bytes)
-    return max(chunk_rows // width // page, 1) * page
+def _chunk_length(environments: int | None) -> int:
+    """The rows of a chunk file, which hold about 65,536 priorities: whole pages."""
+    n = environments or 1
+    page = memory_maps.GRANULARITY // math.gcd(memory_maps.GRANULARITY, n * _SPEC.row_bytes)
+    return max(_CHUNK_ROWS // n // page, 1) * page
 
 
 def _staging_path(lane: AnyPath) -> AnyPath:
     return lane / f"{_SPEC.path}.tmp"
 
 
-def trim(lane: AnyPath, base: int, head: int, width: int | None = None) -> None:
+def trim(lane: AnyPath, base: int, head: int, environments: int | None = None) -> None:
     """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
 
-    Whoever appends next may know nothing of priorities: theirs must not stand there already. The
-    lane is locked for writing. `width` as for `find_spec`, `base` and `head` in rows.
+    The next writer may know nothing of priorities: theirs must not stand there already. The lane is
+    locked for writing. `environments` as for `find_spec`, `base` and `head` in rows.
     """
     if _staging_path(lane).exists():
         durable_writes.remove_tree(_staging_path(lane))
-    spec = find_spec(lane, width)
+    spec = find_spec(lane, environments)
     if spec is None:
         return
-    evict(lane, base, width)
-    _clear(lane, spec, _n_prioritized(head, width))
+    evict(lane, base, environments)
+    _clear(lane, spec, head)
     durable_writes.sync_directory(lane / spec.path)
-
-
-def _n_prioritized(head: int, width: int | None) -> int:
-    """Rows that may have priorities: ticks are whole, and other newest rows no transitions yet."""
-    return max(head - 1, 0) if width is None else head
 
 
 def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
@@ -120,9 +113,9 @@ def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
             chunk_files.zero_rows(lane, spec, chunk, stop - start)
 
 
-def evict(lane: AnyPath, base: int, width: int | None = None) -> None:
-    """Unlink the chunk files wholly below row `base`; `width` as for `find_spec`."""
-    spec = find_spec(lane, width)
+def evict(lane: AnyPath, base: int, environments: int | None = None) -> None:
+    """Unlink the chunk files wholly below row `base`; `environments` as for `find_spec`."""
+    spec = find_spec(lane, environments)
     if spec is None:
         return
     for chunk in chunk_files.chunk_files(lane, spec):
@@ -131,17 +124,19 @@ def evict(lane: AnyPath, base: int, width: int | None = None) -> None:
         durable_writes.unlink(chunk_files.chunk_path(lane, spec, chunk))
 
 
-def finish(lane: AnyPath, head: int, width: int | None = None) -> list[tuple[ArraySpec, int]]:
+def finish(
+    lane: AnyPath, head: int, environments: int | None = None
+) -> list[tuple[ArraySpec, int]]:
     """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
 
-    Returns these two, and how many rows each has; nothing if there is no column. `width` as for
-    `find_spec`.
+    Returns these two, and how many rows each has; nothing if there is no column. `environments` as
+    for `find_spec`.
     """
-    spec = find_spec(lane, width)
+    spec = find_spec(lane, environments)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
         return []
-    _clear(lane, spec, _n_prioritized(head, width))
+    _clear(lane, spec, head)
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
     _sync(lane, spec)
     n_chunks = -(-head // spec.chunk_rows)
@@ -196,81 +191,61 @@ def _sync(lane: AnyPath, spec: ArraySpec) -> None:
 
 
 class PriorityColumn:
-    """The priorities of all lanes of a store, as one array that is written in place.
+    """The priorities of a lane, as one array that is written in place.
 
-    The chunk files of all lanes lie side by side in one range of addresses. What is stored into
-    `values`, (n,) float64 by position, is in the page cache, which outlives the process; its last
-    element is never of a transition. `generation` grows when positions have changed.
+    Its chunk files lie side by side in one range of addresses. What is stored into `values`, (n,)
+    float64 by position, is in the page cache, which outlives the process; its last element is never
+    of a transition. `generation` grows when positions have changed.
 
-    This process has locked the lanes for writing; `lanes` are the directories of their logs.
-    `windows` are (base, head) of each, in rows or cells; what stands past a head is forgotten.
-    `widths` are the environments of vector lanes, None of lanes of one, or for all of these.
+    This process has locked the lane for writing. `window` is (base, head) in entries; what stands
+    past the head is forgotten. `environments` as for `find_spec`.
     DiskFullError: nothing was changed.
     """
 
-    def __init__(
-        self,
-        lanes: Sequence[AnyPath],
-        windows: Windows,
-        widths: Sequence[int | None] | None = None,
-    ) -> None:
-        self._lanes = list(lanes)
-        widths = widths or [None] * len(lanes)
-        chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
-        self._specs: list[ArraySpec] = []
-        for lane, width in zip(lanes, widths, strict=True):
-            spec = _find_or_create(lane, _chunk_length(chunk_rows, width), width)
-            self._specs.append(spec if width is None else spec.cells(width))
+    def __init__(self, lane: AnyPath, window: Window, environments: int | None = None) -> None:
+        self._lane = lane
+        spec = _find_or_create(lane, environments)
+        self._spec = spec if environments is None else spec.entries(environments)
         self.generation = 0
-        for lane, (base, head), width in zip(self._lanes, windows, widths, strict=True):
-            trim(lane, base // (width or 1), head // (width or 1), width)
-        self._layout(windows)
+        base, head = window
+        n = environments or 1
+        trim(lane, base // n, head // n, environments)
+        self._layout(window)
 
-    def _layout(self, windows: Windows) -> None:
+    def _layout(self, window: Window) -> None:
         """A range with room for as many rows again, with the files that there are in it."""
-        pairs = list(zip(self._specs, windows, strict=True))
-        first = [base // spec.chunk_rows for spec, (base, _) in pairs]
-        stops = [
-            max(-(-head // spec.chunk_rows), start)
-            for start, (spec, (_, head)) in zip(first, pairs, strict=True)
-        ]
+        base, head = window
+        start = base // self._spec.chunk_rows
+        stop = max(-(-head // self._spec.chunk_rows), start)
         # What may find no room on the disk comes first, so that nothing changes then.
-        for number, (start, stop) in enumerate(zip(first, stops, strict=True)):
-            self._allocate(number, start, stop)
-        room = [2 * (stop - start) + 1 for start, stop in zip(first, stops, strict=True)]
-        self._files = SideBySide(self._specs, first, room, writable=True)
+        self._allocate(start, stop)
+        self._files = SideBySide([self._spec], [start], [2 * (stop - start) + 1], writable=True)
         self.values: npt.NDArray[np.float64] = self._files.rows
         self.generation += 1
-        for number, stop in enumerate(stops):
-            self._map(number, stop)
+        self._map(stop)
 
-    def _allocate(self, number: int, start: int, stop: int) -> None:
-        lane, spec = self._lanes[number], self._specs[number]
+    def _allocate(self, start: int, stop: int) -> None:
         for chunk in range(start, stop):
-            durable_writes.allocate(chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes)
+            path = chunk_files.chunk_path(self._lane, self._spec, chunk)
+            durable_writes.allocate(path, self._spec.chunk_bytes)
 
-    def _map(self, number: int, stop: int) -> None:
-        """Map a lane's chunk files below `stop`."""
-        lane, spec = self._lanes[number], self._specs[number]
-        for chunk in range(self._files.stop[number], stop):
+    def _map(self, stop: int) -> None:
+        """Map the chunk files below `stop`."""
+        for chunk in range(self._files.stop[0], stop):
             # Another thread may have evicted it just now; of rows that are gone nothing is kept.
             with contextlib.suppress(FileNotFoundError):
-                self._files.put(number, chunk, chunk_files.chunk_path(lane, spec, chunk))
-            self._files.stop[number] = chunk + 1
+                self._files.put(0, chunk, chunk_files.chunk_path(self._lane, self._spec, chunk))
+            self._files.stop[0] = chunk + 1
 
     # ------------------------------------------------------------ positions
 
     @property
-    def n_lanes(self) -> int:
-        """Lanes."""
-        return len(self._lanes)
-
-    def lowest(self, lane: int) -> int:
-        """The lowest row or cell of a lane that has a position."""
-        return self._files.first[lane] * self._specs[lane].chunk_rows
+    def lowest(self) -> int:
+        """The lowest entry that has a position."""
+        return self._files.first[0] * self._spec.chunk_rows
 
     def positions(self, ids: Ids) -> Ids:
-        """The positions of ids, (B,) int64; ids of lanes that there are."""
+        """The positions of ids, (B,) int64."""
         return self._files.index(ids)
 
     def ids(self, positions: Ids) -> Ids:
@@ -279,20 +254,18 @@ class PriorityColumn:
 
     # ------------------------------------------------------------ growing, and making durable
 
-    def reach(self, windows: Windows) -> None:
-        """Make room for all rows below the heads; DiskFullError: nothing was changed."""
-        for number, (_, head) in enumerate(windows):
-            stop = -(-head // self._specs[number].chunk_rows)
-            if stop <= self._files.stop[number]:
-                continue
-            if not self._files.has_room(number, stop):
-                self._layout(windows)
-                return
-            self._allocate(number, self._files.stop[number], stop)
-            self._map(number, stop)
+    def reach(self, window: Window) -> None:
+        """Make room for all rows below the head; DiskFullError: nothing was changed."""
+        stop = -(-window[1] // self._spec.chunk_rows)
+        if stop <= self._files.stop[0]:
+            return
+        if not self._files.has_room(0, stop):
+            self._layout(window)
+            return
+        self._allocate(self._files.stop[0], stop)
+        self._map(stop)
 
     def sync(self) -> None:
         """Make them durable."""
-        for lane, spec in zip(self._lanes, self._specs, strict=True):
-            with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
-                _sync(lane, spec)
+        with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
+            _sync(self._lane, self._spec)

@@ -23,6 +23,7 @@ _MAGIC = int.from_bytes(b"MMRSTATE", "little")
 SESSION, BASE, TAIL_START, COMMITTED = 1, 2, 3, 4
 _DEVICE, _INODE, _BOOT = 5, 6, 7
 _HOME_DEVICE, _HOME_INODE, _LEAST_BLOCKS = 9, 10, 11
+EPISODES_BEFORE = 12
 
 _BLOCK = 512  # of which st_blocks counts
 _BEYOND = (PAGE_BYTES, 64 << 10, 1 << 20, 4 << 20)
@@ -77,7 +78,7 @@ class State:
 
         durable_writes.make_own(path, prepare)
 
-    def start(self, *, base: int, tail_start: int, committed: int) -> None:
+    def start(self, *, base: int, tail_start: int, committed: int, before: int) -> None:
         """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
         words = self.words
         # No session while the page is half written: whoever reads it now looks again later.
@@ -89,6 +90,7 @@ class State:
         if platform.barrier is not None:
             platform.barrier()
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
+        words[EPISODES_BEFORE] = before
         self.name_files()
         words[0] = _MAGIC
         words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", platform.boot_id())
@@ -107,10 +109,11 @@ class State:
         """Let readers open all files of the session again."""
         self.words[SESSION] = secrets.randbits(63) | 1
 
-    def resume(self, *, base: int, tail_start: int) -> None:
+    def resume(self, *, base: int, tail_start: int, before: int) -> None:
         """Begin a session on a trusted page: a kill at any point leaves it trusted, and right."""
         self.renew()
         self.words[BASE], self.words[TAIL_START] = base, tail_start
+        self.words[EPISODES_BEFORE] = before
 
     def is_in_place(self) -> bool:
         """Whether the file at the path is still the one that is mapped."""
@@ -182,7 +185,7 @@ class State:
         words = self.words
         return (
             (words[_DEVICE], words[_INODE]) == self._identity
-            and (words[_HOME_DEVICE], words[_HOME_INODE]) in (self._home, (0, 0))
+            and (words[_HOME_DEVICE], words[_HOME_INODE]) == self._home
             and self._blocks >= words[_LEAST_BLOCKS]
         )
 

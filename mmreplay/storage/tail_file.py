@@ -32,7 +32,7 @@ def tail_path(lane: AnyPath, spec: ArraySpec) -> AnyPath:
 def inner_rows(spec: ArraySpec, tail: Array, start: int, inner: int) -> Array:
     """Where the rows of an inner chunk stand in a tail, of the shard that begins at row `start`.
 
-    (inner_rows, *row_shape); of ticks those of one environment, (inner_rows, *row_shape[1:]),
+    (inner_rows, *row_shape); of many environments those of one, (inner_rows, *row_shape[1:]),
     which do not follow one another.
     """
     block, environment = divmod(inner, spec.width)

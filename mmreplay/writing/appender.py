@@ -5,72 +5,172 @@ Invariant: a row's place is free and mapped before anything of the row is writte
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
+from mmreplay.errors import DiskFullError
+from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
-from mmreplay.storage import chunk_files, shard_file
+from mmreplay.storage.chunk_files import Window
+from mmreplay.system import memory_maps
+from mmreplay.writing import flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
-from mmreplay.writing.open_chunks import OpenChunks
-from mmreplay.writing.seal import Sealer
+from mmreplay.writing.seal import Sealer, sum_up
 
-__all__ = ["Appender"]
+__all__ = ["Appender", "Column"]
+
+_POPULATED_BYTES = 1 << 20
+_POPULATED_ROWS = 4
+
+
+class Column:
+    """A raw array that is appended to: the chunk files of its newest row and of the row before.
+
+    `beyond` as of `Log`: the rows that it has from the head on.
+    """
+
+    __slots__ = ("beyond", "new", "old", "spec")
+
+    def __init__(self, spec: ArraySpec, window: Window, beyond: int) -> None:
+        self.spec, self.beyond = spec, beyond
+        self.new = self.old = window
+
+    def window(self, row: int) -> Window:
+        """That of a row."""
+        return self.new if row >= self.new.start else self.old
+
+    @property
+    def stop(self) -> int:
+        """The row after the last one that has a place."""
+        return self.new.start + self.spec.chunk_rows
 
 
 class Appender:
-    """The end of one of the two logs of a vector lane.
+    """The end of a log.
 
     Attributes:
         log: that is appended to.
-        chunks: its mapped chunk files; empty once it is about to be closed.
+        columns: its raw arrays by path; empty once it is about to be closed.
         border: the first row that needs `make_room`: beyond it there is no place, or its pages have
             no memory yet.
     """
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:
+        """Map the chunk files of the newest rows."""
         self.log = log
-        self.chunks = OpenChunks(lane, log, background)
+        self._lane, self._background = lane, background
         self._sealer = Sealer(log, background)
         self._room = self.border = 0
+        # A row of one environment is small: its pages get their memory as they are touched.
+        self._populates = lane.environments is not None
+        self.columns: dict[str, Column] = {}
+        head = log.head
+        for spec in log.raw_specs:
+            beyond = log.beyond(spec)
+            window = log.open_window(spec, max(head - 1 + beyond, 0) // spec.chunk_rows)
+            self.columns[spec.path] = Column(spec, window, beyond)
+            if not spec.path.startswith("frames"):
+                # Past the head lies what a power cut left of rows that were never committed. Mostly
+                # there is nothing: pages that stay clean ask nothing of a full disk.
+                rest = window.rows[max(head - window.start, 0) :]
+                if rest.reshape(-1).view(np.uint8).any():
+                    rest[...] = 0
 
-    def make_room(self, n: int) -> None:
-        """Free the place of row n.
+    def make_room(self, n: int, count: int = 1) -> None:
+        """Free the places of `count` rows from n on, which the log does not have yet.
 
         Raises:
             DiskFullError: no room; nothing was changed.
         """
-        if n >= self.border:
-            self.border = 0  # until all of it is done
-            if n >= self._room:
-                self._room = 0
-                self.chunks.make_room(n)
-                self._sealer.make_room(n)
-                self._room = min(self.chunks.border(n), self._sealer.half_stop)
-            self.border = min(self._room, self.chunks.populate(n))
+        last = n + count - 1
+        if last < self.border:
+            return
+        self.border = 0  # until all of it is done
+        if last >= self._room:
+            self._room = 0
+            self._map(n, last)
+            self._sealer.make_room(last + self.log.pending)
+            self._room = min(self._mapped(n), self._sealer.half_stop - self.log.pending)
+        self.border = min(self._room, self._populate(n)) if self._populates else self._room
 
-    def place(self, path: str, n: int) -> tuple[Array, int]:
-        """Where row n of a column goes: an array, and the row of its first place."""
-        return self.chunks.place(path, n)
+    def _map(self, n: int, last: int) -> None:
+        """Map the chunk files of rows n to `last`."""
+        log = self.log
+        finished: list[tuple[ArraySpec, Window]] = []
+        for column in self.columns.values():
+            if n + column.beyond > column.new.start and column.old is not column.new:
+                finished.append((column.spec, column.old))
+                column.old = column.new
+            if last + column.beyond >= column.stop:
+                spec, chunk = column.spec, (last + column.beyond) // column.spec.chunk_rows
+                column.new = self._open_window(spec, chunk)
+                self._background.submit(functools.partial(log.prepare_window, spec, chunk + 1))
+        for spec, window in finished:
+            self._background.submit(functools.partial(sum_up, log, spec, window))
+        if self._lane.capacity is not None:
+            self._background.wake()
+
+    def _mapped(self, n: int) -> int:
+        """The first row from n on that needs another chunk file, or no longer an older one."""
+        border = min(column.stop - column.beyond for column in self.columns.values())
+        if any(column.old is not column.new for column in self.columns.values()):
+            border = min(border, n + 1)
+        return border
+
+    def _open_window(self, spec: ArraySpec, chunk: int) -> Window:
+        """As `Log.open_window`; on a full disk with what an eviction makes room for."""
+        try:
+            return self.log.open_window(spec, chunk)
+        except DiskFullError:
+            if self._lane.capacity is None:
+                raise
+            flush.flush(self._lane)  # or what is being evicted by another thread just now
+            return self.log.open_window(spec, chunk)
+
+    def _populate(self, n: int) -> int:
+        """Give the pages of some rows from n on their memory; the row after these.
+
+        In one call for many pages: a fault for each of them would be most of the time of a step.
+        Those of a chunk file that was prepared have it already, and are passed over quickly.
+        """
+        row_bytes = sum(column.spec.row_bytes for column in self.columns.values())
+        n_rows = max(_POPULATED_BYTES // row_bytes, _POPULATED_ROWS)
+        for column in self.columns.values():
+            window = column.window(n + column.beyond)
+            start = n + column.beyond - window.start
+            memory_maps.populate(window.rows[start : start + n_rows])
+        return n + n_rows
+
+    # ------------------------------------------------------------ rows
+
+    def place(self, path: str, row: int) -> tuple[Array, int]:
+        """Where a row of an array goes: an array, and the row of its first place."""
+        tail = self.log.tails.get(path)
+        if tail is not None:
+            return tail, row - row % len(tail)
+        window = self.columns[path].window(row)
+        return window.rows, window.start
+
+    def stored(self, path: str, row: int) -> Array:
+        """What an array holds in one of the newest two rows; a view of it."""
+        rows, start = self.place(path, row)
+        out: Array = rows[row - start, ...]  # an array also of rows of one number
+        return out
+
+    def put(self, path: str, row: int, values: Array) -> None:
+        """Store rows from `row` on, (k, *row_shape), in places that `make_room` has freed."""
+        done = 0
+        while done < len(values):
+            rows, start = self.place(path, row + done)
+            at = row + done - start
+            part = values[done : done + len(rows) - at]
+            rows[at : at + len(part)] = part
+            done += len(part)
 
     def finish(self) -> None:
         """Wait for the shard of the rows before the newest ones; no row is appended any more."""
         self._room = self.border = 0
         self._sealer.wait()
-
-    def read(self, path: str, row: int) -> Array:
-        """A committed row, wherever it is by now."""
-        log, spec = self.log, self.log.specs[path]
-        if spec.is_raw:
-            out: Array = chunk_files.read_rows(log, spec, row, row + 1)[0, ...]
-            return out
-        if row >= log.tail_start:  # and there until this thread makes room for others
-            tail = log.tails[path]
-            return tail[row % len(tail), ...]
-        chunk, first = divmod(row, spec.chunk_rows)
-        inner, place = divmod(first, spec.inner_rows)
-        file = chunk_files.chunk_path(log.path, spec, chunk)
-        buffer = np.empty(spec.inner_bytes, np.uint8)
-        shard_file.Shard(file, spec, log.codecs[path]).decode(inner, buffer)
-        rows: Array = buffer.view(spec.dtype).reshape(spec.inner_rows, *spec.row_shape)
-        return rows[place, ...]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
 from mmreplay.format import consolidated, layout
-from mmreplay.format.layout import ArraySpec
-from mmreplay.ids import Ids
+from mmreplay.format.layout import FINALS, ArraySpec
+from mmreplay.format.plan import LanePlan
 from mmreplay.schema import Schema
-from mmreplay.storage import chunk_files, tail_file
+from mmreplay.storage import tail_file
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
@@ -21,111 +21,72 @@ from mmreplay.system.held_directories import AnyPath
 __all__ = [
     "build_lane",
     "build_live",
-    "build_vector_lane",
+    "documents",
     "generator_path",
     "read_generator",
     "unmade",
-    "write_documents",
-    "write_index",
     "write_metadata",
 ]
 
 
 def build_lane(
-    path: AnyPath, schema: Schema, specs: Mapping[str, ArraySpec], attributes: Mapping[str, Any]
+    path: AnyPath,
+    schema: Schema,
+    plan: LanePlan,
+    environments: int | None,
+    attributes: Mapping[str, Any],
 ) -> None:
     """Make the directory of an empty, live lane; the caller makes it durable and renames it.
 
     Args:
         path: a directory that does not exist yet, beside the final one.
-        schema: what a row holds.
-        specs: every array by path.
+        schema: what a step of one environment holds.
+        plan: every array.
+        environments: how many step together; None for no axis of them.
         attributes: capacity, padding, env, versions, name for attributes.mmreplay.
     """
     own = {
         "format": layout.FORMAT,
         "kind": "lane",
         "uuid": uuid.uuid4().hex,
+        "environments": environments,
         "schema": schema.to_json(),
         "rows": 0,
         "first": 0,
+        "finals": 0,
+        "first_final": 0,
+        "episodes_before": 0,
         **attributes,
         "closed": False,
     }
-    _build_log(path, own, specs, layout.index_spec())
-
-
-def build_vector_lane(
-    path: AnyPath,
-    schema: Schema,
-    logs: Mapping[str, Mapping[str, ArraySpec]],
-    width: int,
-    attributes: Mapping[str, Any],
-) -> None:
-    """As `build_lane`, of `width` environments; `logs` are every array by path, by log."""
-    own = {
-        "format": layout.FORMAT,
-        "kind": "vector",
-        "uuid": uuid.uuid4().hex,
-        "width": width,
-        "schema": schema.to_json(),
-        **attributes,
-    }
-    for name, specs in logs.items():
-        of_log = {
-            "format": layout.FORMAT,
-            "kind": "log",
-            "uuid": own["uuid"],
-            "rows": 0,
-            "first": 0,
-            "closed": False,
-        }
-        _build_log(path / name, of_log, specs)
+    durable_writes.make_directory(path)
+    _write_arrays(path, plan.rows.values())
+    _write_arrays(path / FINALS, plan.finals.values())
+    durable_writes.write_new(path / FINALS / "zarr.json", layout.group_json())
     durable_writes.write_new(path / "zarr.json", layout.group_json(own))
+    for log, specs in ((path, plan.rows), (path / FINALS, plan.finals)):
+        # So that the first opening knows that there was none before.
+        build_live(log, own["uuid"], specs, head=0, tail_start=0, base=0, before=0).name_files()
 
 
-def _build_log(
-    path: AnyPath, own: Mapping[str, Any], specs: Mapping[str, ArraySpec], *more: ArraySpec
-) -> None:
-    """The directory of an empty, live log, with its arrays of rows and more of another length."""
-    arrays = (*specs.values(), *(layout.checksum_spec(name) for name in specs), *more)
-    write_documents(path, own, [(spec, 0) for spec in arrays])
-    # So that whoever opens it first knows that nobody has before.
-    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0).name_files()
-
-
-def write_documents(
-    path: AnyPath, own: Mapping[str, Any], arrays: Sequence[tuple[ArraySpec, int]]
-) -> None:
-    """The directories of a log that nobody knows yet, with every zarr.json.
-
-    `own` are the attributes of its root, `arrays` each one and its rows.
-    """
-    for spec, rows in arrays:
+def _write_arrays(path: AnyPath, specs: Iterable[ArraySpec]) -> None:
+    """The directories of a log's arrays and their checksums, and of the groups that hold them."""
+    arrays = [one for spec in specs for one in (spec, layout.checksum_spec(spec.path))]
+    for spec in arrays:
         durable_writes.make_directory(path / spec.path)
-        durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, rows))
-    for group in layout.group_paths(spec.path for spec, _ in arrays):
+        durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, 0))
+    for group in layout.group_paths(spec.path for spec in arrays):
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
-    durable_writes.write_new(path / "zarr.json", layout.group_json(own))
 
 
-def write_index(path: AnyPath, starts: Ids, *, durable: bool = True) -> tuple[ArraySpec, int]:
-    """Write the index of a lane that is closed, of its rows with a reset; replaces another.
-
-    `durable=False` in a directory that nobody knows yet. Returns the array that it is, and its
-    length.
-    """
-    spec = layout.index_spec(len(starts))
-    for chunk in chunk_files.chunk_files(path, spec):
-        durable_writes.unlink(chunk_files.chunk_path(path, spec, chunk))
-    for chunk in range(-(-len(starts) // spec.chunk_rows)):
-        part = starts[chunk * spec.chunk_rows : (chunk + 1) * spec.chunk_rows]
-        data = part.astype("<i8").tobytes().ljust(spec.chunk_bytes, b"\0")
-        to = chunk_files.chunk_path(path, spec, chunk)
-        durable_writes.write_file(to, data, durable=durable)
-    data = layout.array_json(spec, len(starts))
-    durable_writes.write_file(path / spec.path / "zarr.json", data, durable=durable)
-    return spec, len(starts)
+def documents(
+    rows: Iterable[tuple[ArraySpec, int]], finals: Iterable[tuple[ArraySpec, int]]
+) -> consolidated.Documents:
+    """What stands in every zarr.json below a lane, of the arrays of its two logs."""
+    arrays = {spec.path: (spec, n) for spec, n in rows}
+    return consolidated.documents_of(
+        arrays | {f"{FINALS}/{spec.path}": (spec, n) for spec, n in finals}
+    )
 
 
 def build_live(
@@ -136,8 +97,9 @@ def build_live(
     head: int,
     tail_start: int,
     base: int,
+    before: int,
 ) -> State:
-    """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint.
+    """`.live` with tails of zeros, a state that is not trusted yet, and a valid checkpoint.
 
     The caller makes it durable. Returns the state.
     """
@@ -146,7 +108,9 @@ def build_live(
     for spec in specs.values():
         if not spec.is_raw:
             durable_writes.allocate(tail_file.tail_path(path, spec), 2 * spec.chunk_bytes)
-    CheckpointFile.create(live / "checkpoint", store, head=head, tail_start=tail_start, base=base)
+    CheckpointFile.create(
+        live / "checkpoint", store, head=head, tail_start=tail_start, base=base, before=before
+    )
     return State.create(live / "state")
 
 
@@ -159,7 +123,7 @@ def write_metadata(
     durable: bool = True,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Replace attributes.mmreplay of a lane; returns them. `durable` as of `write_index`.
+    """Replace attributes.mmreplay of a lane; returns them. `durable=False` where no store is yet.
 
     `documents` are those of a closed lane, of which a copy comes along if there is room for it;
     else there is none.

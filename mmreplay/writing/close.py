@@ -1,6 +1,6 @@
-"""The order of a close: everything is durable before a log says that it is closed.
+"""The order of a close: everything is durable before a lane says that it is closed.
 
-Invariant: killed at any point, a close leaves each log open, and it recovers, or closed, and whole.
+Invariant: killed at any point, a close leaves the lane open, and it recovers, or closed, and whole.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout
-from mmreplay.format.consolidated import Documents, documents_of, documents_of_log
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files, priority_column, shard_file
 from mmreplay.storage.checksums import crc32c_of_file
@@ -24,7 +23,7 @@ __all__ = ["close"]
 
 
 def close(lane: LockedLane) -> None:
-    """Make the lane a plain zarr group. The newest row is final, and no job is running.
+    """Make the lane a plain zarr group. Every episode has ended, and no job is running.
 
     Raises:
         DiskFullError, FailedStoreError: it could not be finished; the lane is as before a
@@ -34,33 +33,39 @@ def close(lane: LockedLane) -> None:
 
 
 def _close(lane: LockedLane) -> None:
+    rows, finals = lane.logs
+    if not lane.closed:  # otherwise only what was private is still there
+        for log in lane.logs:
+            # A step that failed since the last flush has touched the newest row.
+            log.flushed = min(log.flushed, log.head - 1)
+        flush.flush_rows(lane)
+        arrays = [_finish(log) for log in lane.logs]
+        with contextlib.suppress(FormatError, CorruptStoreError):
+            arrays[0] += priority_column.finish(rows.path, rows.head, lane.environments)
+        generator = lane.generator()
+        more: dict[str, Any] = {} if generator is None else {"generator": generator}
+        lane.metadata = build_lane.write_metadata(
+            lane.path,
+            lane.metadata,
+            build_lane.documents(*arrays),
+            rows=rows.head,
+            first=rows.first,
+            finals=finals.head,
+            first_final=finals.base,
+            episodes_before=rows.before,
+            closed=True,
+            **more,
+        )
+        for log in lane.logs:
+            log.closed = True
+            log.state.end()
     for log in lane.logs:
-        # A step that failed since the last flush has touched the newest row.
-        log.flushed = min(log.flushed, log.head - 1)
-    flush.flush_rows(lane)
-    is_vector = len(lane.logs) > 1
-    for log in lane.logs:
-        if not log.closed:  # otherwise only what was private is still there
-            _finish(log, with_copy=not is_vector)
-        durable_writes.remove_tree(log.path / ".live")
+        durable_writes.remove_tree(log.live)
         durable_writes.sync_directory(log.path)
-    if is_vector:
-        _write_copy(lane)
 
 
-def _write_copy(lane: LockedLane) -> None:
-    """The copy of all documents of a vector lane, in its own; both its logs are closed."""
-    documents: Documents = {}
-    for log in lane.logs:
-        documents |= documents_of_log(log.path.name, log.metadata, log.documents)
-    build_lane.write_metadata(lane.path, lane.metadata, documents)
-
-
-def _finish(log: Log, *, with_copy: bool) -> None:
-    """Everything that a closed log has, and last of all the word that it is closed.
-
-    `with_copy`: with the copy of its documents, as it is a lane.
-    """
+def _finish(log: Log) -> list[tuple[ArraySpec, int]]:
+    """Everything that a closed log has; returns its arrays, and how many rows each has."""
     head = log.head
     if log.half:
         start = log.tail_start
@@ -72,23 +77,7 @@ def _finish(log: Log, *, with_copy: bool) -> None:
     flush.evict(log)
     _zero_unused(log, head)
     _finish_checksums(log, head)
-    arrays = [*log.kept.finish(head), *_write_shapes(log, head)]
-    with contextlib.suppress(FormatError, CorruptStoreError):
-        arrays += priority_column.finish(log.path, head, log.width)
-    log.documents = documents_of(arrays)
-    generator = build_lane.read_generator(log.path)
-    more: dict[str, Any] = {} if generator is None else {"generator": generator}
-    log.metadata = build_lane.write_metadata(
-        log.path,
-        log.metadata,
-        log.documents if with_copy else None,
-        rows=head,
-        first=log.first,
-        closed=True,
-        **more,
-    )
-    log.closed = True
-    log.state.end()
+    return _write_shapes(log, head)
 
 
 def _seal_here(log: Log, start: int, stop: int) -> None:

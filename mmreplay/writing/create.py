@@ -24,7 +24,7 @@ from mmreplay.errors import (
     StoreExistsError,
 )
 from mmreplay.format import layout, parse, plan
-from mmreplay.format.layout import MAX_LANES
+from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
 from mmreplay.storage.lane_metadata import hold_store, read_metadata, store_around
@@ -34,9 +34,9 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
-from mmreplay.writing.open_lanes import AnyWriter, open_lanes, release_all
+from mmreplay.writing.open_lanes import AnyWriter, open_lanes
 from mmreplay.writing.request import Request, check_capacity
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.vector_writer import VectorWriter
 
 __all__ = ["FLUSH_S", "create", "give_up"]
 
@@ -65,7 +65,6 @@ def create(
     metadata: Mapping[str, Any] | None = None,
     append: bool = False,
     flush_s: float = FLUSH_S,
-    finite: bool | None = None,
 ) -> AnyWriter:
     """Make a store and open it for writing.
 
@@ -89,13 +88,9 @@ def create(
             itself, in a new store: its id, how many it is, what its actions are called.
         append: open the store if it exists. Fields are then left out, or match.
         flush_s: seconds between flushes by the clock; 0 for none.
-        finite: whether a NaN or an infinity among floats (rewards, frames, actions, extras) is
-            refused, with a SchemaError, and its step not stored. It belongs to the store, also when
-            it is opened again; None for what the store has, a new one takes them.
 
     Returns:
-        a `Writer`; a `VectorWriter` of a lane of many environments; a `LanesWriter` of a store in
-        which each environment has a lane of its own.
+        a `Writer`; a `VectorWriter` of a lane of many environments.
 
     Raises:
         StoreExistsError: something is at `path` already.
@@ -130,7 +125,7 @@ def create(
         stack_padding, about_env = found.padding, env_metadata(env)
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None else found.lanes
-    lanes = whole_number_or_none("lanes", lanes, 1, MAX_LANES)
+    lanes = whole_number_or_none("lanes", lanes, 1, MAX_ENVIRONMENTS)
     check_capacity(capacity, lanes)
     request = Request(
         where,
@@ -145,10 +140,9 @@ def create(
         stack_padding,
         about_env,
         of_one=env is not None and lanes is None,
-        finite=_checked_finite(finite),
     )
     writer = _open_or_make(request, capacity, lanes, lane, append=append)
-    if not isinstance(writer, Writer):
+    if isinstance(writer, VectorWriter):
         writer._advice = advice
     return writer
 
@@ -187,10 +181,14 @@ def give_up(writer: AnyWriter) -> None:
     It holds no row, and the call that failed shall work again.
     """
     is_new, uuid_of_it = writer.files.is_new, writer.metadata["uuid"]
-    release_all([writer])
+    try:
+        with contextlib.suppress(MmreplayError, OSError):  # the error that led here comes first
+            writer.close()
+    finally:
+        writer._release_unclosed()
     if not is_new:
         return
-    with contextlib.suppress(MmreplayError, OSError):  # the error that led here comes first
+    with contextlib.suppress(MmreplayError, OSError):
         lock = DirectoryLock(writer.path, patience_s=0, who=lambda: "")
         try:
             if read_metadata(lock.directory.root)["uuid"] == uuid_of_it:
@@ -209,11 +207,9 @@ def _make(
             attributes = request.attributes(capacity)
             if lane is not None:
                 _build_group(built, schema, attributes)
-            elif lanes is not None:
-                logs = plan.plan_vector(schema, lanes, capacity)
-                build_lane.build_vector_lane(built, schema, logs, lanes, attributes)
             else:
-                build_lane.build_lane(built, schema, plan.plan_arrays(schema, None), attributes)
+                planned = plan.plan_lane(schema, lanes, capacity)
+                build_lane.build_lane(built, schema, planned, lanes, attributes)
             durable_writes.sync_tree(built)
             made = HeldDirectory(built, named=request.path)
             target = built.with_name(request.path.name)
@@ -233,7 +229,7 @@ def _build_group(built: AnyPath, schema: Schema, attributes: Mapping[str, Any]) 
         "kind": "lanes",
         "uuid": uuid.uuid4().hex,
         "schema": schema.to_json(),
-        "layout": layout.layout_json(plan.plan_arrays(schema, 0, attributes["capacity"])),
+        "layout": layout.layout_json(plan.plan_lane(schema, None, attributes["capacity"], 0).rows),
         **attributes,
     }
     durable_writes.write_new(built / "zarr.json", layout.group_json(own))
@@ -250,12 +246,6 @@ def _checked_metadata(metadata: object) -> dict[str, Any] | None:
     if not isinstance(metadata, Mapping):
         raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
     return parse.plain(dict(metadata))
-
-
-def _checked_finite(finite: object) -> bool | None:
-    if finite is not None and not isinstance(finite, (bool, np.bool_)):
-        raise SchemaError(f"finite: expected True, False or None, found {finite!r:.80}")
-    return None if finite is None else bool(finite)
 
 
 def _checked_flush_s(seconds: object) -> float:

@@ -1,11 +1,12 @@
 """The order of a flush: rows, checksums and names are durable, then a checkpoint says so.
 
-Invariant: a checkpoint speaks only of what is durable, also in the logs before its own; a chunk
-file goes only after a checkpoint says that its rows are evicted.
+Invariant: a checkpoint speaks only of what is durable, that of the steps also of their episodes'
+final observations; a chunk file goes only after a checkpoint says that its rows are evicted.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import weakref
 from collections.abc import Callable
@@ -13,26 +14,31 @@ from collections.abc import Callable
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, FormatError
 from mmreplay.format import layout
 from mmreplay.storage import chunk_files, priority_column, tail_file
-from mmreplay.storage.state_page import BASE
+from mmreplay.storage.state_page import BASE, EPISODES_BEFORE
 from mmreplay.system import durable_writes
 from mmreplay.system.disk_errors import FailedSyncError
-from mmreplay.system.held_directories import check_there
+from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.writing import build_lane
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 
-__all__ = ["TimedFlush", "evict", "flush", "flush_rows", "in_turn"]
+__all__ = ["TimedFlush", "evict", "flush", "flush_finals", "flush_rows", "in_turn"]
 
 
 def flush(lane: LockedLane) -> None:
-    """Make all committed rows durable, then evict what the capacity leaves no room for.
+    """Make all committed steps durable, then evict what the capacity leaves no room for.
 
     Raises:
         DiskFullError: no room, for the random state at most: the rows are durable.
         FailedStoreError: an fsync failed, now or before: it is never tried again.
     """
     in_turn(lane, _flush_what_is_open)
+
+
+def flush_finals(lane: LockedLane) -> None:
+    """Make the final observations durable, of all steps that are committed; raises as `flush`."""
+    in_turn(lane, lambda lane: _flush_finals(lane, lane.finished()))
 
 
 class TimedFlush:
@@ -93,73 +99,121 @@ def _flush_what_is_open(lane: LockedLane) -> None:
 
 def _flush_what_can_go(lane: LockedLane) -> None:
     # In turn: what is looked at to tell may be evicted by another flush.
-    if not (lane.closed or lane.released) and any(map(_can_evict, lane.logs)):
+    if not (lane.closed or lane.released) and _can_evict(lane):
         flush_rows(lane)
 
 
 def flush_rows(lane: LockedLane) -> None:
-    """As `flush`, for who has the turn."""
-    # Of the last log first: what its rows below that name in those before is committed by then.
-    heads = [log.head for log in reversed(lane.logs)]
-    for log, head in zip(lane.logs, reversed(heads), strict=True):
-        if not log.closed:
-            _flush_log(lane, log, head)
+    """As `flush`, by the thread that has the turn."""
+    head = lane.promised = lane.finished()
+    # After that: an episode that a reset ends from here on with the newest step waits for its
+    # final observation to be durable, or it is in this flush.
+    _flush_finals(lane, head)
+    _flush_steps(lane, head)
 
 
-def _flush_log(lane: LockedLane, log: Log, head: int) -> None:
-    """Make the rows of a log below `head` durable; those of the logs before it are by now."""
-    first = log.kept.first_row(head)
-    base = _base_of(log, first)
-    # Each once, in an order that is the same for the same history. They are forgotten only once
-    # they are durable: a flush that is interrupted leaves them to the next one.
-    n_fresh = len(log.fresh)
-    fresh = dict.fromkeys(log.fresh[number] for number in range(n_fresh))
-    if head > log.flushed or fresh:
+def _flush_finals(lane: LockedLane, head: int) -> None:
+    """Make the final observations of steps below `head` durable, and forget those of evicted ones.
+
+    Evicted are those of steps that the durable checkpoint of the steps has let go.
+    """
+    log, best = lane.finals, lane.finals.checkpoint.best
+    stop = max(_first_of(log, head * lane.n, best.head), best.head)
+    gone = lane.rows.checkpoint.best.base * lane.n
+    base = _first_of(log, gone, log.base, stop) if gone else log.base
+    if stop > log.flushed or log.fresh:
+        try:
+            _sync_rows(log, stop)
+        except FailedSyncError:
+            lane.finals.state.distrust()
+            lane.rows.state.distrust()
+            raise
+    if (stop, base) != (best.head, best.base):
+        with log.checkpoint_lock:
+            log.checkpoint.write(head=stop, base=base)
+    log.flushed = stop
+    if base > log.base:
+        log.state.words[BASE] = log.base = log.first = base
+        evict(log)
+
+
+def _first_of(log: Log, first_id: int, low: int, high: int | None = None) -> int:
+    """The first final observation from `low` on of a step with this id or a larger one."""
+    ids = log.specs["id"]
+
+    def final_id(row: int) -> int:
+        return int(chunk_files.read_rows(log, ids, row, row + 1)[0])
+
+    stop = log.head if high is None else high
+    # Mostly all are below: one look.
+    if stop > low and final_id(stop - 1) < first_id:
+        return stop
+    return bisect.bisect_left(range(stop), first_id, lo=low, key=final_id)
+
+
+def _flush_steps(lane: LockedLane, head: int) -> None:
+    """Make the steps below `head` durable, with the pending row of their frames, and evict some."""
+    log = lane.rows
+    first = lane.retention.first_row(head)
+    base = _base_of(lane, first)
+    before = log.before + (lane.retention.episodes_in(log.base, base) if base > log.base else 0)
+    if head > log.flushed or log.fresh:
         try:
             _sync_rows(log, head)
         except FailedSyncError:
-            for later in lane.logs[lane.logs.index(log) :]:  # whose rows name those of this one
-                later.state.distrust()
+            log.state.distrust()
             raise
-    log.sums.sync()
-    durable_writes.sync_all(directories=fresh)
-    for _ in range(n_fresh):
-        log.fresh.popleft()
-    saved = log is not lane.log
-    if not saved:
-        # On a full disk later: the rows need no room, and what is evicted makes some.
-        with contextlib.suppress(DiskFullError):
-            _save_generator(lane)
-            saved = True
+    # On a full disk later: the rows need no room, and what is evicted makes some.
+    saved = False
+    with contextlib.suppress(DiskFullError):
+        _save_generator(lane)
+        saved = True
     with log.checkpoint_lock:
-        log.checkpoint.write(head=head, base=base)
+        log.checkpoint.write(head=head, base=base, before=before)
     log.flushed, log.first = head, first
     if base > log.base:
-        log.words[BASE] = log.base = base
+        log.before = log.state.words[EPISODES_BEFORE] = before
+        log.state.words[BASE] = log.base = base
         evict(log)
+        with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
+            priority_column.evict(log.path, base, lane.environments)
     if not saved:
         _save_generator(lane)
 
 
 def _sync_rows(log: Log, head: int) -> None:
+    """Make rows, checksums and names durable.
+
+    The names are forgotten only once they are durable: a flush that is interrupted leaves them to
+    the next one.
+    """
+    # Each once, in an order that is the same for the same history.
+    n_fresh = len(log.fresh)
+    fresh: dict[AnyPath, None] = dict.fromkeys(log.fresh[number] for number in range(n_fresh))
     files = [tail_file.tail_path(log.path, spec) for spec in log.tail_specs]
-    # Row flushed - 1 was the newest one, and may have got its action, or its end, since.
+    # Row flushed - 1 was the newest one, and its episode may have been ended since.
     oldest = max(log.flushed - 1, log.base, 0)
     for spec in log.raw_specs:
-        chunks = range(oldest // spec.chunk_rows, -(-head // spec.chunk_rows))
+        stop = head + log.beyond(spec)
+        chunks = range(oldest // spec.chunk_rows, -(-stop // spec.chunk_rows))
         files += (chunk_files.chunk_path(log.path, spec, chunk) for chunk in chunks)
     durable_writes.sync_all(files)
+    log.sums.sync()
+    durable_writes.sync_all(directories=fresh)
+    for _ in range(n_fresh):
+        log.fresh.popleft()
 
 
 def _save_generator(lane: LockedLane) -> None:
     state = None if lane.on_flush is None else lane.on_flush()
     if state is not None:
-        durable_writes.write_file(build_lane.generator_path(lane.log.path), state.encode())
+        durable_writes.write_file(build_lane.generator_path(lane.path), state.encode())
 
 
-def _can_evict(log: Log) -> bool:
+def _can_evict(lane: LockedLane) -> bool:
     """Whether a flush now would free a chunk file."""
-    base = _base_of(log, log.kept.first_row(log.head))
+    log = lane.rows
+    base = _base_of(lane, lane.retention.first_row(lane.finished()))
     return any(base // spec.chunk_rows > log.base // spec.chunk_rows for spec in log.specs.values())
 
 
@@ -170,11 +224,8 @@ def evict(log: Log) -> None:
             if (chunk + 1) * spec.chunk_rows > log.base:
                 break
             durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
-    with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
-        priority_column.evict(log.path, log.base, log.width)
-    log.kept.forget(log.base)
 
 
-def _base_of(log: Log, first: int) -> int:
-    """The oldest row to keep when `first` is the oldest to be sampled."""
-    return max(log.base, first - layout.context_rows(log.width))
+def _base_of(lane: LockedLane, first: int) -> int:
+    """The oldest step to keep when `first` is the oldest to be sampled."""
+    return max(lane.rows.base, first - layout.CONTEXT_ROWS)

@@ -1,105 +1,68 @@
 """One append-only log that is open for writing: its arrays, tails, state page and checkpoint.
 
-Invariant: a log knows nothing of others. What differs between the rows of one environment, the
-ticks of a vector lane and the starts of its episodes is its columns, and what `kept` says.
+Invariant: a log knows nothing of others. That of a lane's steps and that of its final observations
+differ in their columns, and in that the frames of steps are stored one row ahead.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import compression
-from mmreplay.format.columns import Column
-from mmreplay.format.consolidated import Documents
 from mmreplay.format.layout import ArraySpec, checksum_spec
+from mmreplay.ids import Array
 from mmreplay.storage import chunk_files
+from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.chunk_files import Window
-from mmreplay.storage.lane_metadata import read_metadata, read_specs
-from mmreplay.storage.state_page import COMMITTED, TAIL_START
+from mmreplay.storage.state_page import COMMITTED, TAIL_START, State
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
-from mmreplay.writing import recover
 
-__all__ = ["Kept", "Log"]
+__all__ = ["Log"]
 
 _AHEAD_BYTES = 1 << 20
 
 
-class Kept(Protocol):
-    """Which rows of a log are kept, and what stands beside them."""
-
-    def first_row(self, head: int) -> int:
-        """The oldest row below `head` that is to be kept, but for those before it as context."""
-
-    def forget(self, base: int) -> None:
-        """Rows below `base` were evicted."""
-
-    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:
-        """Write durably the arrays that a closed log of that many rows has besides those of rows.
-
-        Returns them, and how many rows each has.
-        """
-
-
 class Log:
-    """A log that this process has open for writing; who makes it holds the lane's lock.
+    """A log of a lane that this process has locked; `recover` gives it what changes as it is open.
 
     Args:
         path: its directory.
-        columns: its arrays of rows, by path.
-        changes: attributes to change, such as the capacity.
-        capacity: transitions that its lane keeps, so far.
-        width: environments of a tick; None if a row is none.
-        before_reopening: called before a closed one is made an open one.
-
-    Raises:
-        FormatError, CorruptStoreError: it is no sound log.
-        DiskFullError: no room for the tails; nothing was changed.
+        specs: its arrays of rows, by path.
+        pending: rows of frames that are stored beyond the head: 1 for a lane's steps, else 0.
 
     Attributes:
-        metadata: attributes.mmreplay as they stand on disk.
-        specs: every array of rows by path.
-        tail_specs, raw_specs: the compressed ones, and the others.
-        tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
+        tail_specs, raw_specs: the compressed arrays, and the others.
         half: rows of half a tail, which make a shard; 0 if nothing is compressed.
-        base: the oldest row kept.
-        recovered: whether some of its rows are in the page cache only, until the next flush.
-        lost: rows after the last flush that were not trusted, as far as the state page tells.
-        words: the state page's; `base` and `head` as readers see them.
-        state, checkpoint, checkpoint_lock: the page, the two slots, and who may write a slot.
-        sums, codecs: checksums, and how each compressed array is encoded, by path.
+        codecs: how each compressed array is encoded, by path.
+        sums: checksums.
         fresh: directories with names that no flush has made durable; one thread fills it while
             another empties it.
+        tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
+        state, checkpoint, checkpoint_lock: the page, the two slots, and who may write a slot.
+        base: the oldest row kept.
+        before: episodes that began below it.
         flushed: rows below it are durable.
         first: the oldest row to be sampled, as of the last flush.
         closed: whether it is a plain zarr group by now.
-        documents: once it is closed, what stands in the zarr.json of its arrays and groups.
-        kept: which rows are kept; set by who makes the log.
     """
 
     is_live = True
-    kept: Kept
+    state: State
+    checkpoint: CheckpointFile
+    tails: dict[str, Array]
+    base: int
+    before: int
+    flushed: int
+    first: int
 
-    def __init__(
-        self,
-        path: AnyPath,
-        columns: Mapping[str, Column],
-        changes: Mapping[str, Any] | None = None,
-        *,
-        capacity: int | None,
-        width: int | None = None,
-        before_reopening: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.path, self.width = path, width
-        metadata = read_metadata(path)
-        self.specs, _ = read_specs(path, columns)
+    def __init__(self, path: AnyPath, specs: Mapping[str, ArraySpec], pending: int) -> None:
+        self.path, self.specs, self.pending = path, dict(specs), pending
         for name in self.specs:
             folder = path / checksum_spec(name).path
             if not folder.is_dir():
@@ -113,31 +76,30 @@ class Log:
         self.sums = Checksums(path, self.specs, self.fresh)
         self._ready: dict[str, Window] = {}
         self.closed = False
-        self.documents: Documents = {}
         self.checkpoint_lock, self._window_lock = threading.Lock(), threading.Lock()
-        begin: Callable[..., recover.Live] = recover.recover
-        if metadata["closed"]:
-            begin = functools.partial(recover.reopen, before=before_reopening)
-        live = begin(
-            path, metadata, self.specs, self.sums, changes or {}, capacity=capacity, width=width
-        )
-        self.metadata, self.tails = live.metadata, live.tails
-        self.state, self.checkpoint = live.state, live.checkpoint
-        self.words = live.state.words
-        self.base, self.flushed = live.base, live.flushed
-        self.recovered, self.lost = live.trusted, live.lost
-        self.fresh.extend(path / spec.path for spec in self.specs.values())
-        self.first = 0
+
+    @property
+    def live(self) -> AnyPath:
+        """The directory of what only an open log has."""
+        return self.path / ".live"
 
     @property
     def head(self) -> int:
         """Rows committed."""
-        return self.words[COMMITTED]
+        return self.state.words[COMMITTED]
 
     @property
     def tail_start(self) -> int:
         """The first row that is in the tail."""
-        return self.words[TAIL_START]
+        return self.state.words[TAIL_START]
+
+    def beyond(self, spec: ArraySpec) -> int:
+        """Rows of an array that are stored from the head on."""
+        return self.pending if spec.path.partition("/")[0] == "frames" else 0
+
+    def shard_start(self, row: int) -> int:
+        """The first row of the shard of a row; 0 where nothing is compressed."""
+        return row - row % self.half if self.half else 0
 
     def missing(self, path: AnyPath, stop: int) -> Exception:
         """The error for a chunk file that is not there; raises FailedStoreError if nothing is."""
@@ -148,7 +110,7 @@ class Log:
         return error
 
     def check_in_place(self) -> None:
-        """It is: who holds its lane's lock cannot lose the directory to another."""
+        """It is: whoever holds its lane's lock cannot lose the directory to another."""
 
     def open_window(self, spec: ArraySpec, chunk: int) -> Window:
         """Allocate and map a chunk file for writing.
@@ -156,8 +118,8 @@ class Log:
         Raises:
             DiskFullError: no room; nothing was changed.
         """
-        # One at a time: who finds no room removes the file that he has made, and not one that the
-        # other found there and writes to.
+        # One at a time: a thread that finds no room removes the file that it has made, and not one
+        # that another has made and writes to.
         with self._window_lock:
             ready = self._ready.pop(spec.path, None)
             if ready is not None and ready.chunk == chunk:
@@ -178,3 +140,12 @@ class Log:
             window = self.open_window(spec, chunk)
             populate(window.data)
             self._ready[spec.path] = window
+
+    def read_row(self, path: str, row: int) -> Array:
+        """A row of a raw array, or one that is in the tail, as an array of its shape."""
+        spec = self.specs[path]
+        if spec.is_raw:
+            out: Array = chunk_files.read_rows(self, spec, row, row + 1)[0, ...]
+            return out
+        tail = self.tails[path]
+        return tail[row % len(tail), ...]

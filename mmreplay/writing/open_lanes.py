@@ -1,6 +1,6 @@
-"""Opening the lanes of a store for writing, all of them or one by its name.
+"""Opening a store for writing: its lane, or one of several by its name.
 
-Invariant: what does not match the store is refused before any of its lanes is opened.
+Invariant: what does not match the store is refused before the lane is opened.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmreplay.errors import (
@@ -20,22 +20,19 @@ from mmreplay.errors import (
     StoreExistsError,
 )
 from mmreplay.format import layout, parse, plan
-from mmreplay.format.columns import lane_columns, tick_columns
-from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_name, read_specs
+from mmreplay.storage.lane_metadata import LaneDocument, lane_paths, read_metadata, read_name
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
-from mmreplay.system.threads import run_in_threads
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
-from mmreplay.writing.finite_writers import FiniteVectorWriter, FiniteWriter
-from mmreplay.writing.lanes_writer import LanesWriter
-from mmreplay.writing.request import Request, check_capacity, split_capacity
+from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.request import Request, check_capacity
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
-__all__ = ["AnyWriter", "open_lanes", "release_all"]
+__all__ = ["AnyWriter", "open_lanes", "open_writer"]
 
-AnyWriter = Writer | VectorWriter | LanesWriter
+AnyWriter = Writer | VectorWriter
 
 
 def open_lanes(
@@ -47,95 +44,65 @@ def open_lanes(
 ) -> AnyWriter:
     """Open what is in a directory for writing; what does not match is refused before that."""
     store = directory.root
+    if lane is None:
+        return _open_one(request, store, capacity, lanes)
     root = read_metadata(store)
-    if lane is not None:
-        if root["kind"] != "lanes":
-            raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")
-        path = _named_lane(request, store, root, lane, capacity, lanes)
-        try:
-            return _open_one(request, store, path, capacity, lanes)
-        except LockedError as error:
-            raise LockedError(
-                f"{error}; or give this process a lane name of its own (lane=...)"
-            ) from error
     if root["kind"] != "lanes":
-        return _open_one(request, store, store, capacity, lanes)
-    paths = lane_paths(store)
-    many = [path for path in paths if read_metadata(path)["kind"] != "lane"]
-    if many:
-        raise SchemaError(
-            f"{store}: lanes are written together if each is of one environment, and "
-            f"{many[0].name} is of several; mmreplay.load(path) reads and samples them all, "
-            f"mmreplay.create(path, lane=NAME) writes one"
-        )
-    if request.of_one:
-        raise SchemaError(
-            f"{store}: a store of {len(paths)} lanes, expected one of a single environment, as env "
-            f"is; lane=NAME goes on in the lane of that name, or adds one"
-        )
-    if lanes is not None and lanes != len(paths):
-        raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")
-    for path in paths:
-        _check(request, path)
-    durable_writes.sync_name(store)  # as each lane does for its own
-    shares = split_capacity(capacity, len(paths))
-    background = Background(request.flush_s)
-
-    def open_one(path: AnyPath, share: int | None) -> Writer:
-        kind = FiniteWriter if read_metadata(path).get("finite") else Writer
-        return kind(path, background=background, changes=request.changes(share))
-
-    writers, failures = run_in_threads(open_one, paths, shares)
-    if failures:
-        release_all(writers)
-        raise failures[0]
-    return LanesWriter(request.path, writers)
+        raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")
+    path = _named_lane(request, store, root, lane, capacity, lanes)
+    durable_writes.sync_name(store)  # as the lane does for its own
+    try:
+        return _open_one(request, path, capacity, lanes)
+    except LockedError as error:
+        raise LockedError(
+            f"{error}; or give this process a lane name of its own (lane=...)"
+        ) from error
 
 
 def _open_one(
-    request: Request, store: AnyPath, path: AnyPath, capacity: int | None, lanes: int | None
-) -> Writer | VectorWriter:
+    request: Request, path: AnyPath, capacity: int | None, lanes: int | None
+) -> AnyWriter:
     """Open a lane of one environment, or of many that step together."""
-    metadata = read_metadata(path)
-    width = metadata.get("width")
-    if lanes is not None and lanes != width:
-        what = "one environment" if width is None else f"{width} environments"
-        raise SchemaError(
-            f"{path}: a lane of {what}, expected {lanes} that step together, as lanes or env says; "
-            f"go on with {what}, or choose another path"
-        )
-    if width is not None and request.of_one:
-        raise SchemaError(
-            f"{path}: a lane of {width} environments, expected one of a single environment, as "
-            f"env is"
-        )
-    check_capacity(capacity, width)
-    _check(request, path)
-    if path is not store:
-        durable_writes.sync_name(store)  # as the lane does for its own
-    if metadata.get("finite"):
-        kind: type[Writer | VectorWriter] = FiniteWriter if width is None else FiniteVectorWriter
-    else:
-        kind = Writer if width is None else VectorWriter
-    return kind(path, background=Background(request.flush_s), changes=request.changes(capacity))
+
+    def check(document: LaneDocument) -> None:
+        n = document.environments
+        if lanes is not None and lanes != n:
+            what = "one environment" if n is None else f"{n} environments"
+            raise SchemaError(
+                f"{path}: a lane of {what}, expected {lanes} that step together, as lanes or env "
+                f"says; go on with {what}, or choose another path"
+            )
+        if n is not None and request.of_one:
+            raise SchemaError(
+                f"{path}: a lane of {n} environments, expected one of a single environment, as "
+                f"env is"
+            )
+        check_capacity(capacity, n)
+        request.compare(path, document.schema, document.rows)
+
+    return open_writer(path, request.changes(capacity), request.flush_s, check)
 
 
-def _check(request: Request, path: AnyPath) -> None:
-    """Compare what was asked for with what is there.
+def open_writer(
+    path: AnyPath,
+    changes: Mapping[str, Any],
+    flush_s: float,
+    check: Callable[[LaneDocument], None] = lambda _: None,
+) -> AnyWriter:
+    """Open a lane for writing: reopen what was closed, recover what was not.
+
+    Args:
+        path: an existing lane.
+        changes: attributes to change, such as the capacity.
+        flush_s: seconds between flushes by the clock; 0 for none.
+        check: as of `LockedLane`.
 
     Raises:
-        SchemaError: rows or codecs differ.
+        As `LockedLane`, and `Session`.
     """
-    metadata = read_metadata(path)
-    request.check_finite(path, metadata)
-    there = parse.schema_from_json(metadata.get("schema"), str(path / "zarr.json"))
-    if metadata["kind"] == "vector":
-        checked_reads.check_directories(path, *layout.LOGS)
-        columns = tick_columns(there, metadata["width"])
-        specs, _ = read_specs(path / layout.TICKS, columns)
-    else:
-        specs, _ = read_specs(path, lane_columns(there))
-    request.compare(path, there, specs)
+    files = LockedLane(path, changes, check)
+    kind = Writer if files.environments is None else VectorWriter
+    return kind(files, Background(flush_s))
 
 
 def _named_lane(
@@ -173,7 +140,6 @@ def _make_lane(
     others: list[AnyPath],
 ) -> AnyPath:
     where = str(store / "zarr.json")
-    request.check_finite(request.path, root)
     schema = parse.schema_from_json(root.get("schema"), where)
     specs = plan.plan_from_layout(schema, root.get("layout"), where)
     request.compare(request.path, schema, specs)
@@ -183,18 +149,16 @@ def _make_lane(
         request,
         padding=request.padding or root["padding"],
         metadata=root.get("env") if request.metadata is None else request.metadata,
-        finite=root.get("finite"),
     )
     share = capacity if capacity is not None else root["capacity"]
     path = store / layout.lane_name(number)
     try:
         attributes = filled.attributes(share, name)
+        wanted = plan.with_codecs(request.completed(schema), specs)
+        planned = plan.plan_lane(wanted, lanes, share, 0)
         if lanes is None:
-            build_lane.build_lane(built, schema, specs, attributes)
-        else:
-            wanted = plan.with_codecs(request.completed(schema), specs)
-            logs = plan.plan_vector(wanted, lanes, share)
-            build_lane.build_vector_lane(built, schema, logs, lanes, attributes)
+            planned = dataclasses.replace(planned, rows=specs)
+        build_lane.build_lane(built, schema, planned, lanes, attributes)
         durable_writes.sync_tree(built)
         is_new = durable_writes.replace_directory(built, path)
     except BaseException as error:
@@ -206,17 +170,5 @@ def _make_lane(
             raise build_lane.unmade(path, error) from error
         raise
     if not is_new:
-        raise StoreExistsError(f"{path}: there already, though nobody may make it now")
+        raise StoreExistsError(f"{path}: there already, though no other process may make it now")
     return path
-
-
-def release_all(writers: Sequence[AnyWriter]) -> None:
-    """Close them, or at least keep nobody out: the caller is given none that could try again."""
-
-    def close(writer: AnyWriter) -> None:
-        try:
-            writer.close()
-        finally:
-            writer._release_unclosed()
-
-    run_in_threads(close, writers)

@@ -20,7 +20,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["Request", "check_capacity", "split_capacity"]
+__all__ = ["Request", "check_capacity"]
 
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
 
@@ -32,14 +32,6 @@ def check_capacity(capacity: int | None, lanes: int | None) -> None:
             f"capacity: expected one transition or more for each of {lanes} environments, found "
             f"{capacity}"
         )
-
-
-def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
-    """Capacities of the lanes: as even as can be, exactly `capacity` in all."""
-    if capacity is None:
-        return [None] * lanes
-    check_capacity(capacity, lanes)
-    return [capacity // lanes + (number < capacity % lanes) for number in range(lanes)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +50,6 @@ class Request:
     stack_padding: str | None = None  # of the environment's stacks; counts in a new store
     env_metadata: Mapping[str, Any] | None = None  # what it says of itself; in a new store, too
     of_one: bool = False  # it is said to be of one environment, and not left open
-    finite: bool | None = None
 
     def __post_init__(self) -> None:
         """Check what no other part checks."""
@@ -92,7 +83,6 @@ class Request:
         own: dict[str, Any] = {
             "capacity": capacity,
             "padding": self.padding or self.stack_padding or "reset",
-            **({"finite": True} if self.finite else {}),
             "env": dict((self.env_metadata if self.metadata is None else self.metadata) or {}),
             "versions": {"mmreplay": __version__, "numpy": np.__version__},
         }
@@ -118,19 +108,6 @@ class Request:
             self.reward_dtype or there.reward_dtype,
             self.codec,
         )
-
-    def check_finite(self, path: AnyPath, there: Mapping[str, Any]) -> None:
-        """Compare `finite` with the attributes of the store or lane at `path`.
-
-        Raises:
-            SchemaError: it differs. What is stored already would not be what was asked for.
-        """
-        found = there.get("finite", False)
-        if self.finite is not None and self.finite != found:
-            raise SchemaError(
-                f"{path}: expected finite={found}, as the store was made, found {self.finite}; "
-                f"leave it out to take the store's, or choose another path"
-            )
 
     def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
         """Compare the rows that were asked for with those of the store or lane at `path`.

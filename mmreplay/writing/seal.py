@@ -115,7 +115,7 @@ def seal_job(log: Log, start: int, stop: int | None = None) -> SealJob:
         if stop - start == log.half:
             with log.checkpoint_lock:
                 log.checkpoint.write(tail_start=stop)
-                log.words[TAIL_START] = stop
+                log.state.words[TAIL_START] = stop
 
     return SealJob(len(parts), encode, finish)
 
@@ -133,31 +133,35 @@ class Sealer:
     """Keeps half of a log's tail free for the rows to come.
 
     Attributes:
-        half_stop: the first row that needs a half to be given back.
+        half_stop: the first row that needs `make_room`.
     """
 
     def __init__(self, log: Log, background: Background) -> None:
-        head, half = log.head, log.half
         self._log, self._background = log, background
         self._job: SealJob | None = None
-        self.half_stop = head - head % half if half else _NEVER
+        self.half_stop = 0 if log.half else _NEVER
 
     def make_room(self, n: int) -> None:
-        """Free the half of the tail that row n falls into."""
+        """Free the place of row n, which the log does not have yet."""
         if n < self.half_stop:
             return
-        log = self._log
+        log, half = self._log, self._log.half
         self.wait()
         start = log.tail_start
-        if n - start >= 2 * log.half:  # after a kill both halves may be full
+        if n - start >= 2 * half:  # after a kill both halves may be full
             self._submit(seal_job(log, start))
             self.wait()
             start = log.tail_start
-        if n - start >= log.half:
+        if n - start < half:
+            self.half_stop = start + half
+        elif log.head < start + half:  # its last row is about to be committed: ask again then
+            self.half_stop = n + 1
+            return
+        else:
             self._submit(seal_job(log, start))
+            self.half_stop = start + 2 * half
         if any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs):
             self._replace_tails()
-        self.half_stop = n - n % log.half + log.half
 
     def _replace_tails(self) -> None:
         """Go on in tails that no copy of the log shares: the half to be filled is in use there."""

@@ -6,7 +6,7 @@ Invariant: a writer that was dropped without close is kept alive by nothing that
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,11 +19,13 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.system.forks import after_fork_in_child
-from mmreplay.system.held_directories import AnyPath, check_there
+from mmreplay.system.held_directories import check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.threads import Thread
 from mmreplay.writing import close, flush
+from mmreplay.writing.appender import Appender
 from mmreplay.writing.background import Background
+from mmreplay.writing.ends import Ends
 from mmreplay.writing.lane_files import LockedLane
 
 __all__ = ["Session", "refuse_copy"]
@@ -33,35 +35,38 @@ class Session:
     """A lane that one writer has open.
 
     Args:
-        path: an existing lane.
+        files: the locked lane.
         background: the threads to use.
-        changes: attributes to change, such as the capacity.
-        kind: what the lane must be.
         stop: a method of the writer, called when the next step has to ask `guard` first.
 
     Raises:
-        As `LockedLane`.
+        CorruptStoreError, DiskFullError, FailedStoreError: the episodes that ran when a writer died
+            cannot be ended. The lane is let go of.
 
     Attributes:
         files: the locked lane.
+        rows: the end of the log of its steps.
+        ends: how its episodes end.
         closed: whether writing is over, as this writer was closed or belongs to another process.
         failure: what has ended it, or None.
     """
 
-    def __init__(
-        self,
-        path: AnyPath,
-        background: Background,
-        changes: Mapping[str, Any],
-        kind: str,
-        stop: Callable[[], None],
-    ) -> None:
-        self._path = Path(str(path))
+    def __init__(self, files: LockedLane, background: Background, stop: Callable[[], None]) -> None:
+        self._path = Path(str(files.path))
         self._background = background
         self._stop = weakref.WeakMethod(stop)
         self.failure: Exception | None = None
         self.closed = self._closing = False
-        self.files = LockedLane(path, changes, kind)
+        self.files = files
+        try:
+            self.rows, self._finals = (Appender(files, log, background) for log in files.logs)
+            self.ends = Ends(files, self.rows, self._finals)
+            if files.is_recovered:
+                self.ends.end_running()
+            files.begin()
+        except BaseException:
+            files.release()
+            raise
 
     def begin(self) -> None:
         """Flush by the clock from now on: the writer has what it needs."""
@@ -131,13 +136,20 @@ class Session:
         with self.failing():
             flush.flush(self.files)
 
-    def close(self, finish: Callable[[], None]) -> None:
-        """See `Writer.close`; `finish` ends what the writer itself has begun."""
+    def close(self, end_episodes: Callable[[], None]) -> None:
+        """See `Writer.close`; `end_episodes` ends those of the writer that still run."""
         if self.closed:
             return
         try:
             if self.failure is None:
-                finish()
+                appenders = self.rows, self._finals
+                if self.rows.columns:
+                    end_episodes()
+                for appender in appenders:
+                    appender.finish()
+                self._background.finish_tasks()  # the checksums that are still being made
+                for appender in appenders:
+                    appender.columns.clear()
                 close.close(self.files)
         except (DiskFullError, ReachedLimitError):
             self._closing = True

@@ -21,15 +21,14 @@ Array = npt.NDArray[Any]
 
 
 class Overlap:
-    """The stacks given to one lane, or for one environment; `unit` is what its rows are called.
+    """The stacks given for one environment.
 
     Only two frames of a stack are looked at: the newest, and the one before it, which must be the
     newest row. Mostly it is the very array that was given as the newest one a step ago, so that
     nothing has to be compared.
     """
 
-    def __init__(self, unit: str = "row") -> None:
-        self._unit = unit
+    def __init__(self) -> None:
         # The newest frame of the last stack of each column, and the row that it was given for.
         self._given: dict[str, tuple[int, Array]] = {}
 
@@ -41,7 +40,7 @@ class Overlap:
             one: the frame's field.
             path: of the frame's column.
             name: what it is, for the message.
-            row: that the frame is for.
+            row: of frames that it is for.
 
         Raises:
             SchemaError: a stack of frames of another shape, or from the middle of an episode.
@@ -71,7 +70,7 @@ class Overlap:
             one: the frame's field.
             path: of the frame's column.
             name: what it is, for the message.
-            row: that the frame is for.
+            row: of frames that it is for.
             stored: gives the newest frame of a column by path and row.
 
         Raises:
@@ -87,7 +86,7 @@ class Overlap:
                 not is_same
                 and one.coerce(before, name).tobytes() != stored(path, row - 1).tobytes()
             ):
-                newest = f"{self._unit} {row - 1:,}" if row else "the first observation"
+                newest = f"the observation of step {row - 1:,}"
                 raise SchemaError(
                     f"{name}: LazyFrames that do not go on from {newest}: their second "
                     f"newest frame is another. Call reset() after each "

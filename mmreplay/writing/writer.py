@@ -1,7 +1,7 @@
-"""The writer of one lane: `reset` and `step`.
+"""The writer of a lane of one environment: `reset` and `step`.
 
-Invariant: a row is readable, by this process and any other, from the moment `committed` passes it
-and not before; everything that can fail happens before the first byte of a row is written.
+Invariant: a step is readable, by this process and any other, from the moment `committed` passes it
+and not before; everything that can fail happens before that.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from typing import Any, Self
 import numpy as np
 
 from mmreplay.errors import SchemaError
-from mmreplay.format.layout import SCALARS, ArraySpec
 from mmreplay.schema import FRAME, Schema
-from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
-from mmreplay.writing.open_chunks import OpenChunks
+from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
-from mmreplay.writing.seal import Sealer
 from mmreplay.writing.session import Session, refuse_copy
 
 __all__ = ["Writer"]
@@ -37,81 +33,50 @@ class Writer:
     Attributes:
         path: the lane's directory.
         n_steps: transitions committed by this writer since it was opened.
-        files, log: the lane's files, for the rest of the package.
+        files: the lane's files, for the rest of the package.
     """
 
     __getstate__ = refuse_copy
 
-    def __init__(
-        self,
-        path: AnyPath,
-        *,
-        background: Background,
-        changes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Open for writing: reopen what was closed, recover what was not.
-
-        Args:
-            path: an existing lane.
-            background: the threads to use.
-            changes: attributes to change, such as the capacity.
+    def __init__(self, files: LockedLane, background: Background) -> None:
+        """Begin to write to a lane that is locked; it is let go of if that fails.
 
         Raises:
-            As `LockedLane`.
+            As `Session`.
         """
-        self.path = Path(str(path))
-        self.n_steps = 0
+        self.path = Path(str(files.path))
+        self._border = 0
         self._running = False
-        self._background = background
-        self._session = Session(path, background, changes or {}, "lane", self._stop)
-        self.files, self.log = self._session.files, self._session.files.log
+        self._session = Session(files, background, self._stop)
+        self.files = files
         try:
             self._attach()
             self._session.begin()
         except BaseException:
-            self.files.release()
+            files.release()
             raise
 
     def _attach(self) -> None:
-        """Map the chunks of the newest rows, and look up what the next step must know."""
-        log = self.log
-        head = self._head = log.head
-        self._starts = self.files.starts
-        self._chunks = OpenChunks(self.files, log, self._background)
-        self._values = RowValues(self.schema, self._chunks.stored_row)
+        """Look up what the next step must know; every episode has ended."""
+        self._rows, self._ends = self._session.rows, self._session.ends
+        self._words = self.files.rows.state.words
+        self._head = self._opened_at = self.files.rows.head
+        self._begin = self._head  # the first step of the episode that runs
+        self._values = RowValues(self.schema, self._rows.stored)
         self._fitting_action = self._values.action
-        self._words = log.words
         self._sole = None if self.schema.is_dict else self.schema.frames[FRAME]
         if self._sole is not None:
             self._shape, self._dtype = self._sole.shape, checked_dtype(self._sole.dtype)
-        items = self._chunks.columns["actions"].new.items
+        items = self._rows.columns["actions"].new.items
         self._scalar_action = (
             isinstance(items, memoryview) and self.schema.action.dtype != np.float32
         )
-        self._border = 0
-        self._sealer = Sealer(log, self._background)
-        self._newest_flag = self._flag_of_newest()
-        if head:
-            self._chunks.finish_row(head - 1, self._newest_flag)
-            self._cache_for_step()
-
-    def _flag_of_newest(self) -> int:
-        """The newest row's non-terminal flag: that of the row before, 1 at an episode's start."""
-        log, starts, newest = self.log, self._starts, self._head - 1
-        if newest <= log.base or (starts and starts[-1] == newest):
-            return 1
-        flags = chunk_files.read_rows(log, log.specs["non_terminals"], newest - 1, newest)
-        return int(flags[0])
+        self._has_extras = bool(self.schema.extras)
 
     @property
     def schema(self) -> Schema:
-        """What a row holds."""
+        """What a step holds."""
         return self.files.schema
-
-    @property
-    def specs(self) -> dict[str, ArraySpec]:
-        """Every array of rows by path."""
-        return self.log.specs
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -120,13 +85,18 @@ class Writer:
 
     @property
     def rows(self) -> int:
-        """Rows committed: one for each reset and one for each step."""
+        """Steps committed, by this writer and those before it."""
         return self._head
 
     @property
+    def n_steps(self) -> int:
+        """Transitions committed by this writer since it was opened."""
+        return self._head - self._opened_at
+
+    @property
     def base(self) -> int:
-        """The oldest row kept: evicted ones may be there yet, as context of the oldest stacks."""
-        return self.log.base
+        """The oldest step kept: evicted ones may be there yet, as context of the oldest stacks."""
+        return self.files.rows.base
 
     @property
     def running(self) -> bool:
@@ -145,21 +115,16 @@ class Writer:
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
-        n = self._head
         self._session.guard()
-        frames = self._values.frames(self._newest_frames(frame, begins=True))
-        self._prepare_reset()
-        # Interrupted from here on, the next step has to go through `_prepare`, which tidies up.
-        self._border = 0
-        if n:
-            self._chunks.finish_row(n - 1, self._newest_flag)
-        self._chunks.put_frames(n, frames)
-        for name in SCALARS:
-            window = self._chunks.columns[name].new
-            window.rows[n - window.start] = name in ("non_terminals", "resets")
-        self._starts.append(n)
-        self._commit(n)
-        self._newest_flag = 1
+        if not self._border:
+            self._settle()
+        n = self._head
+        frames = self._values.frames(self._values.newest_frames(frame, n, begins=True))
+        self._border = 0  # interrupted from here on, the next call finds out what was done
+        self._end_episode()
+        for path, value in frames.items():
+            self._rows.stored(path, n)[...] = value
+        self._begin = n
         self._running = True
         self._cache_for_step()
 
@@ -180,7 +145,7 @@ class Writer:
             action: what was done in the newest frame, (*action shape).
             reward: what it gave.
             next_frame: the observation after it, (*frame shape), or a dict. Of `LazyFrames` the
-                newest frame is stored, after a look at whether they go on from the newest row.
+                newest frame is stored, after a look at whether they go on from the one before.
             terminated: the episode ended in a terminal state; wins over `truncated`.
             truncated: the episode was cut off; `next_frame` is its final observation.
             life_lost: returns and bootstrapping stop here, but the episode goes on.
@@ -191,32 +156,33 @@ class Writer:
             DiskFullError: no room; nothing was changed, the same call works once there is.
             FailedStoreError, ClosedError: writing is over.
         """
-        n = self._head
-        if n >= self._border:
+        t = self._head
+        if t >= self._border:
             self._prepare()
+            t = self._head
+        # Row t + 1 of frames, which counts for nothing until this step is committed.
         if self._sole is None:
-            frames = self._values.frames(self._newest_frames(next_frame, begins=False))
-            self._chunks.put_frames(n, frames)
+            self._put_frames(t + 1, next_frame)
         else:
             if (
                 type(next_frame) is not np.ndarray
                 or next_frame.shape != self._shape
                 or next_frame.dtype != self._dtype
             ):
-                next_frame = self._newest_frames(next_frame, begins=False)
+                next_frame = self._values.newest_frames(next_frame, t + 1, begins=False)
                 next_frame = self._sole.coerce(next_frame, FRAME)
-            self._frame_rows[n - self._frame_start] = next_frame
+            self._frame_rows[t - self._frame_start] = next_frame
         if not self._scalar_action:
             action = self._fitting_action(action)
-        j = n - 1 - self._old_start
+        j = t - self._start
         try:
-            self._old_actions[j] = action
+            self._actions[j] = action
         except (TypeError, ValueError, OverflowError):
-            self._old_actions[j] = self._fitting_action(action)
+            self._actions[j] = self._fitting_action(action)
         try:
             flag = 0 if terminated or life_lost else 1
-            over = bool(terminated or truncated)
-            if over or life_lost:
+            over = 1 if terminated or truncated else 0
+            if over or not flag:
                 check_flags(terminated, truncated, life_lost)
         except (TypeError, ValueError) as error:
             raise SchemaError(
@@ -224,110 +190,122 @@ class Writer:
                 f"{terminated!r:.80}, {truncated!r:.80} and {life_lost!r:.80}; convert them"
             ) from error
         try:
-            self._old_rewards[j] = reward
+            self._rewards[j] = reward
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
                 f"reward: expected a number, found {reward!r:.80}; convert it, an array of one "
                 f"number with .item()"
             ) from error
-        self._old_flags[j] = flag
-        if extras or self.schema.extras:
-            self._put_extras(n - 1, extras)
-        k = n - self._new_start
-        self._new_flags[k] = flag
-        self._new_resets[k] = 0
-        self._newest_flag = flag
+        if extras or self._has_extras:
+            self._put_extras(t, extras)
+        begin = self._begin
+        self._flags[j] = flag
+        self._resets[j] = t == begin
+        self._over[j] = over
+        self._numbers[j] = t + 1 - begin
+        if over:
+            self._commit_last(t)
+            return
         if _publish is not None:
             _publish()
-        self._head = self._words[COMMITTED] = n + 1
-        self.n_steps += 1
-        if over:
+        self._head = self._words[COMMITTED] = t + 1
+
+    def _commit_last(self, t: int) -> None:
+        """Commit the last step of an episode, and then its final observation."""
+        rows = self._rows
+        frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
+        with self._session.failing():
+            self._ends.add(np.array([t]), np.array([self._begin]), frames)
+        self._border = 0  # interrupted from here on, the next call finds out that it has ended
+        self.files.held = t
+        if _publish is not None:
+            _publish()
+        self._head = self._words[COMMITTED] = t + 1
+        self._ends.commit()
+        self.files.held = None
+        self._running = False
+
+    # ------------------------------------------------------------ episodes
+
+    def _settle(self) -> None:
+        """Go on from what is committed, whatever was interrupted."""
+        self._head = self._words[COMMITTED]
+        with self._session.failing():
+            over = self._ends.settle()
+        if over is not None and over[0] and self._begin < self._head:
             self._running = False
-            self._border = 0
 
-    def _prepare_reset(self) -> None:
-        """Do what may fail in the next `reset`, as `_prepare` does for `step`.
-
-        Raises:
-            As `reset`.
-        """
-        self._session.guard()
-        self._forget_interrupted()
-        if self._head >= self._sealer.half_stop or not self._chunks.fit(self._head):
-            self._make_room(self._head)
+    def _end_episode(self) -> None:
+        """End the running episode with the newest step, as truncated, if it has one."""
+        if self._running and self._begin < self._head:
+            with self._session.failing():
+                self._ends.end_newest(_ONE)
+        self._running = False
 
     def _prepare(self) -> None:
-        """Do what may fail in the next `step`, so that one of many lanes is whole or not at all.
+        """Do what may fail in the next step.
 
         Raises:
             As `step`.
         """
-        n = self._head
-        if n < self._border:
-            return
         self._session.guard()
-        self._forget_interrupted()
+        if not self._border:
+            self._settle()
         if not self._running:
             raise SchemaError(
-                f"{self.path}: step() at row {n:,}, but no episode is running"
-                f"{': it has ended' if n else ''}; call reset(frame) first"
+                f"{self.path}: step() at step {self._head:,}, but no episode is running"
+                f"{': it has ended' if self._head else ''}; call reset(frame) first"
             )
-        self._make_room(n)
-        self._cache_for_step()
-
-    def _newest_frames(self, frame: Any, *, begins: bool) -> Any:
-        """As `RowValues.newest_frames`, after `_prepare` or `_prepare_reset`."""
-        return self._values.newest_frames(frame, self._head, begins=begins)
-
-    def _forget_interrupted(self) -> None:
-        """Take back the start of a reset that was interrupted before its row was committed."""
-        starts = self._starts
-        while starts and starts[-1] >= self._head:
-            starts.pop()
-
-    def _make_room(self, n: int) -> None:
         with self._session.failing():
-            self._chunks.make_room(n)
-            self._sealer.make_room(n)
+            self._rows.make_room(self._head)
+        self._cache_for_step()
 
     def _cache_for_step(self) -> None:
         """Put what a step needs into attributes of its own: it is called millions of times."""
-        n = self._head
-        columns = self._chunks.columns
-        actions, flags = columns["actions"], columns["non_terminals"]
-        self._old_start, self._new_start = actions.old.start, actions.new.start
-        self._old_actions = actions.old.items
-        self._old_rewards = columns["rewards"].old.items
-        self._old_flags, self._new_flags = flags.old.items, flags.new.items
-        self._new_resets = columns["resets"].new.items
+        t, rows = self._head, self._rows
+        self._border = 0
+        if t >= rows.border:
+            return  # the next step makes room first
+        columns = rows.columns
+        window = columns["actions"].window(t)
+        self._start = window.start
+        self._actions = window.items
+        self._rewards, self._flags, self._resets, self._over, self._numbers = (
+            columns[path].window(t).items
+            for path in ("rewards", "non_terminals", "resets", "ends", "step")
+        )
         if self._sole is not None:
-            self._frame_rows, self._frame_start = self._chunks.place("frames", n)
-        border = min(self._sealer.half_stop, self._chunks.border(n))
-        self._border = border if self._running else 0
+            self._frame_rows, start = rows.place("frames", t + 1)
+            self._frame_start = start - 1
+        self._border = rows.border if self._running else 0
         if self._session.is_over:  # set by another thread in the meantime
             self._border = 0
 
+    # ------------------------------------------------------------ values
+
+    def _put_frames(self, row: int, frame: object) -> None:
+        frames = self._values.frames(self._values.newest_frames(frame, row, begins=False))
+        for path, value in frames.items():
+            self._rows.stored(path, row)[...] = value
+
     def _put_extras(self, row: int, extras: Mapping[str, object]) -> None:
         for path, value in self._values.extras(extras).items():
-            window = self._chunks.columns[path].old
-            window.rows[row - window.start] = value
-
-    def _commit(self, n: int) -> None:
-        if _publish is not None:
-            _publish()
-        self._head = self._words[COMMITTED] = n + 1
+            self._rows.stored(path, row)[...] = value
 
     # ------------------------------------------------------------ flushing and closing
 
     def flush(self) -> None:
-        """Make all rows durable: they survive a power cut from here on.
+        """Make all steps durable: they survive a power cut from here on.
 
         Raises:
             FailedStoreError: an fsync failed; writing is over. What the last flush made durable is
-                kept; of the rows after it nobody knows what is on the disk, and the next opening
+                kept; of the steps after it nobody knows what is on the disk, and the next opening
                 goes on without them.
             ClosedError: this writer is closed.
         """
+        self._session.guard()
+        if not self._border:
+            self._settle()
         self._session.flush()
 
     def _stop(self) -> None:
@@ -337,22 +315,19 @@ class Writer:
     def close(self) -> None:
         """Make the lane a plain zarr group and let go of it; a second call does nothing.
 
+        A running episode ends as truncated.
+
         Raises:
-            DiskFullError: no room for the last shard or the index. Nothing is lost; make room and
-                call again.
+            DiskFullError: no room for the last shard. Nothing is lost; make room and call again.
             FailedStoreError: a write or fsync failed. The next opening recovers: as after `flush`
                 if it was an fsync of rows, and otherwise all that was committed.
         """
         self._session.close(self._finish)
 
     def _finish(self) -> None:
-        self._running = False
-        self._forget_interrupted()
-        if self._head and self._chunks.columns:
-            self._chunks.finish_row(self._head - 1, self._newest_flag)
-        self._sealer.wait()
-        self._background.finish_tasks()  # the checksums that are still being made
-        self._chunks.columns.clear()
+        self._settle()
+        self._border = 0
+        self._end_episode()
 
     def _release_unclosed(self) -> None:
         """Let go of the lane as it is; the next opening recovers it, if it is not closed."""
@@ -367,8 +342,9 @@ class Writer:
         self.close()
 
     def __repr__(self) -> str:
-        """Path and rows."""
-        return f"<mmreplay.Writer {self.path} rows={self._head}{' closed' * self._session.closed}>"
+        """Path and steps."""
+        return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._session.closed}>"
 
 
+_ONE = np.ones(1, np.bool_)
 _publish = platform.barrier

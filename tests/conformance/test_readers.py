@@ -81,7 +81,7 @@ def write(path, layout, n_steps, *, reopened=False):
     for lane in model.lanes:
         lane.end_session()
     if reopened:
-        with mmreplay.create(path, append=True, flush_s=0) as writer:
+        with layout.create(path, append=True) as writer:
             Pair(writer, model, random).together(20)
         for lane in model.lanes:
             lane.end_session()

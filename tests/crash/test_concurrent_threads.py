@@ -35,27 +35,25 @@ PATIENCE_S = 300.0  # a machine may have other things to do
     "kind",
     [
         "uniform",
-        "prioritized, many lanes",
         "prioritized, vector",
         pytest.param("prioritized", marks=DEEP_ONLY),
         pytest.param("uniform, vector", marks=DEEP_ONLY),
     ],
 )
 def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
-    lanes = 2 if "lanes" in kind else None
     envs = 3 if "vector" in kind else None
-    script = script_of("lz4", lanes=lanes, envs=envs, capacity=90, flush_s=0.001)
+    script = script_of("lz4", envs=envs, capacity=90, flush_s=0.001)
     chronicle = actor.Chronicle(script)
     report = np.memmap(script.report, "<u8", "r+")
     factory = mmreplay.ReplayBuffer if "uniform" in kind else mmreplay.PrioritizedReplayBuffer
     buffer = script.open_buffer(factory, stack=onlooker.STACK)
-    starts = [None] * (lanes or envs or 1)
+    starts = [None] * (envs or 1)
     for _ in range(20):
         append_rows(buffer.writer, script.plot, starts, report)
-    chronicle.begin([0] * (lanes or 1))
+    chronicle.begin([0])
     lookers = [onlooker.Onlooker(script, buffer, seed) for seed in range(4)]
     for one in lookers:
-        one.begin([0] * (lanes or 1))
+        one.begin([0])
     tasks = [lambda going, one=one: one.run(lambda: not going()) for one in lookers]
     began, rows = time.monotonic(), 0
     with BackgroundThreads(*tasks) as others:
@@ -81,12 +79,12 @@ def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
         (name, many) if many == quick else pytest.param(name, many, marks=DEEP_ONLY)
         for name, quick in {
             "dict": "envs",
-            "lz4": "lanes",
+            "lz4": "envs",
             "raw": None,
             "raw, mapped side by side": "envs",
             "zstd, one row a shard": None,
         }.items()
-        for many in (None, "lanes", "envs")
+        for many in (None, "envs")
     ],
 )
 def test_sampling_while_another_thread_appends_and_evicts(script_of, name, many):

@@ -260,26 +260,3 @@ def test_background_failure_reaches_the_writer_at_its_next_call(tmp_path):
                     pair.together(1)
         with follower:
             checks.check_ids(follower, pair.model)
-
-
-def test_full_disk_stops_no_lane_of_a_vector_writer_half_way(tmp_path):
-    layout = Layout(Field((4, 4), "uint8", "raw", 3), Field((), "int64", chunk=5), {}, lanes=3)
-    model = layout.model()
-    with (
-        faults.faulty_disk() as disk,
-        layout.create(tmp_path / "s.zarr") as writer,
-    ):
-        pair = Pair(writer, model, np.random.default_rng(0))
-        pair.together(1)
-        n_full = 0
-        for place in range(60):
-            disk.fail(ALLOCATING, errno.ENOSPC, at=1 + place % 4, forever=True)
-            try:
-                pair.step(dict.fromkeys(range(3), PLAIN))
-            except mmreplay.DiskFullError:
-                n_full += 1
-                assert len({lane.rows for lane in writer.writers}) == 1
-            disk.heal()
-        assert n_full > 5
-        with mmreplay.open(tmp_path / "s.zarr") as store:
-            checks.check_store(store, model, live=True)

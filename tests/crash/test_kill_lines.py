@@ -109,7 +109,6 @@ SCENES = {
     "finite vectors": scene(
         FLOATS, "open; misuse; rows 9; misuse; close; open; rows 2; close", envs=2, finite=True
     ),
-    "finite lanes": scene(DICT, "open; rows 5; close; open; rows 2; close", lanes=2, finite=True),
     # What a death leaves.
     "recovered": scene(LZ4, "open; rows 15; drop; litter; open again; rows 2; close", watch_from=3),
     "both halves full": scene(
@@ -158,7 +157,6 @@ SCENES = {
         "buffer; rows 9; batch; close",
         envs=3,
     ),
-    "priorities of lanes": scene(DICT, "buffer; rows 9; batch; flush; close", lanes=2),
     "many priorities": scene(
         RAW,
         "short; buffer; rows 9; batch; rows 570; rows 60; batch; flush; rows 2; close",
@@ -204,14 +202,8 @@ SCENES = {
         "open; rows 12; close; full posix_fallocate 1; open; rows 1; full write 1; close",
         lanes=2,
     ),
-    "no room for priorities of lanes": scene(
-        RAW, "open; rows 3; close; full mkdir 5; buffer; rows 1; close", lanes=2
-    ),
     "no room for priorities of vectors": scene(
         RAW, "open; rows 3; close; full mkdir 3; buffer; rows 1; close", envs=2
-    ),
-    "no room for one of the lanes": scene(
-        RAW, "open; rows 3; close; full rmdir 2; open; rows 1; close", lanes=2
     ),
     # Broken disks.
     "no name": scene(RAW, "broken rename 1; open; open; rows 1; close"),
@@ -251,7 +243,7 @@ WRITE_PATH = [
     ),
     *(f"writing/{name}" for name in "flush close seal open_chunks row_values".split()),
     *(f"writing/{name}" for name in "background writer log kept_rows session".split()),
-    *(f"writing/{name}" for name in "lanes_writer vector_writer vector_values appender".split()),
+    *(f"writing/{name}" for name in "vector_writer vector_values appender".split()),
     "writing/finite_writers",
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
     *(f"storage/{name}" for name in "raw_column shard_column shard_file side_by_side".split()),
@@ -283,12 +275,6 @@ ELSEWHERE = {
         writing/writer Writer.running
         writing/writer Writer.__repr__
         writing/lane_files _check_kind | if metadata["kind"] == "lanes":
-        writing/lanes_writer _LanesFiles.capacity
-        writing/lanes_writer _LanesFiles.on_flush | return self._lanes[0].on_flush
-        writing/lanes_writer LanesWriter.__len__
-        writing/lanes_writer LanesWriter.metadata
-        writing/lanes_writer LanesWriter.n_steps
-        writing/lanes_writer LanesWriter.__repr__
         writing/vector_writer VectorWriter.__len__
         writing/vector_writer VectorWriter.metadata
         writing/vector_writer VectorWriter.n_steps

@@ -71,17 +71,6 @@ def test_second_writer_of_another_process_is_told_the_pid(pair):
     assert f"pid {os.getpid()} " in out
 
 
-def test_one_locked_lane_of_many_leaves_the_others_unlocked(tmp_path):
-    path = tmp_path / "s.zarr"
-    layout = Layout(Field((2,)), Field(()), {}, lanes=3)
-    layout.create(path).close()
-    with mmreplay.create(path / "lane-00002", append=True):
-        with pytest.raises(mmreplay.LockedError, match="lane-00002"):
-            mmreplay.create(path, append=True)
-        mmreplay.create(path / "lane-00000", append=True).close()
-    mmreplay.create(path, append=True).close()
-
-
 def test_writer_that_was_dropped_without_close_keeps_nobody_out(pair):
     writer, pair.writer = pair.writer, None
     path = writer.path
@@ -287,61 +276,6 @@ def test_missing_extra_is_refused_and_the_store_unchanged(pair):
         pair.writer.step(1, 1.0, np.zeros((3, 4), np.uint8))
     with mmreplay.open(path_of(pair)) as store:
         checks.check_store(store, pair.model, live=True)
-
-
-VECTOR_WRONG = {
-    "rewards of too few lanes": {"rewards": np.zeros(2)},
-    "reward that is no number": {"rewards": np.array([1.0, 2.0, "x"], object)},
-    "frames of too few lanes": {"frames": np.zeros((2, 3), np.uint8)},
-    "frames of another dtype": {"frames": np.zeros((3, 3), np.float32) + 7},
-    "actions of too few lanes": {"actions": np.zeros(2, np.int64)},
-    "action that does not fit": {"actions": np.array([1, 2, 1 << 40])},
-    "flags of too few lanes": {"terminated": np.zeros(2, bool)},
-    "extra that does not fit": {"thought": np.array([1, 2, 300])},
-    "extra of too few lanes": {"thought": np.array([1, 2])},
-    "extra that nobody declared": {"idea": np.zeros(3)},
-    "mask of too few lanes": {"mask": np.ones(2, bool)},
-}
-
-
-@pytest.mark.parametrize("what", sorted(VECTOR_WRONG))
-def test_wrong_value_of_one_lane_changes_no_lane(tmp_path, what):
-    layout = Layout(
-        Field((3,), "uint8", "raw"), Field((), "int32"), {"thought": Field((), "int8")}, lanes=3
-    )
-    with layout.create(tmp_path / "s.zarr") as writer:
-        pair = Pair(writer, layout.model(), np.random.default_rng(0))
-        pair.together(7, end=0.0)
-        good = {
-            "actions": np.zeros(3, np.int32),
-            "rewards": np.zeros(3),
-            "frames": np.zeros((3, 3), np.uint8),
-            "terminated": np.zeros(3, bool),
-            "truncated": np.zeros(3, bool),
-            "thought": np.zeros(3, np.int8),
-        }
-        with pytest.raises(mmreplay.SchemaError):
-            writer.step(**good | VECTOR_WRONG[what])
-        assert [lane.rows for lane in writer.writers] == [8, 8, 8]
-        pair.together(3)
-        with mmreplay.open(writer.path) as store:
-            checks.check_store(store, pair.model, live=True)
-
-
-def test_one_lane_that_may_not_step_keeps_all_of_them_from_it(tmp_path):
-    layout = Layout(Field((3,), "uint8", "raw"), Field((), "int32"), {}, lanes=3)
-    with layout.create(tmp_path / "s.zarr") as writer:
-        pair = Pair(writer, layout.model(), np.random.default_rng(0))
-        pair.reset([0, 1])
-        with pytest.raises(mmreplay.SchemaError, match="lane-00002"):
-            writer.step(
-                np.zeros(3, np.int32),
-                np.zeros(3),
-                np.zeros((3, 3), np.uint8),
-                np.zeros(3, bool),
-                np.zeros(3, bool),
-            )
-        assert [lane.rows for lane in writer.writers] == [1, 1, 0]
 
 
 # ---------------------------------------------------------------- wrong places

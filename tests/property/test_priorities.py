@@ -171,8 +171,7 @@ def test_priorities_are_those_of_a_dict_by_id(how, script, seed):
     with pytest.MonkeyPatch.context() as patch, scratch_directory() as folder:
         patch.setattr(durable_writes, "_fsync", lambda descriptor: None)
         patch.setattr(durable_writes, "_fdatasync", lambda descriptor: None)
-        for name in ("_CHUNK_ROWS", "_CHUNK_ROWS_OF_MANY"):
-            patch.setattr(priority_column, name, memory_maps.GRANULARITY // 8)
+        patch.setattr(priority_column, "_CHUNK_ROWS", memory_maps.GRANULARITY // 8)
         pair = Pair(folder / "store.zarr", how, seed)
         try:
             for step in script:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 import mmreplay
-from mmreplay import Field, LanesWriter
+from mmreplay import Field
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
 from mmreplay.writing import background, writer
-from mmreplay.writing.request import split_capacity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mmreplay import Store, Writer
 
 __all__ = [
     "ACTION",
     "FRAME",
+    "LaneWriters",
     "assert_store_matches",
     "attributes",
     "check",
@@ -72,24 +74,90 @@ def chunks(writer: Writer, path: str = "rewards") -> list[int]:
     return chunk_files.chunk_files(writer.path, writer.specs[path])
 
 
+class LaneWriters:
+    """The writers of all lanes of a store, each of one environment, stepped one after the other.
+
+    Args:
+        path: of the store.
+        writers: one a lane.
+    """
+
+    def __init__(self, path: Path, writers: Sequence[Writer]) -> None:
+        self.path, self.writers, self.schema = path, tuple(writers), writers[0].schema
+
+    def _part(self, frames: Any, lane: int) -> Any:
+        return (
+            {key: one[lane] for key, one in frames.items()} if self.schema.is_dict else frames[lane]
+        )
+
+    def reset(self, frames: Any, mask: Any = None) -> None:
+        """Begin an episode in every lane, or in those of a mask."""
+        for lane in np.flatnonzero(np.ones(len(self.writers)) if mask is None else mask).tolist():
+            self.writers[lane].reset(self._part(frames, lane))
+
+    def step(
+        self,
+        actions: Any,
+        rewards: Any,
+        frames: Any,
+        terminated: Any,
+        truncated: Any,
+        *,
+        life_lost: Any = None,
+        mask: Any = None,
+        **extras: Any,
+    ) -> None:
+        """Append one step in every lane, or in those of a mask."""
+        for lane in np.flatnonzero(np.ones(len(self.writers)) if mask is None else mask).tolist():
+            self.writers[lane].step(
+                actions[lane],
+                rewards[lane],
+                self._part(frames, lane),
+                terminated[lane],
+                truncated[lane],
+                life_lost=False if life_lost is None else life_lost[lane],
+                **{name: one[lane] for name, one in extras.items()},
+            )
+
+    def flush(self) -> None:
+        """Flush every lane."""
+        for one in self.writers:
+            one.flush()
+
+    def close(self) -> None:
+        """Close every lane."""
+        for one in self.writers:
+            one.close()
+
+    def _release_unclosed(self) -> None:
+        for one in self.writers:
+            one._release_unclosed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def make_lanes(
     path: Path, *, n_lanes: int, capacity: int | None = None, flush_s: float = 0, **arguments: Any
-) -> LanesWriter:
-    """A store in which each of many environments has a lane, as earlier versions made them.
+) -> LaneWriters:
+    """Make a store of lanes named 0 to n_lanes - 1, or open those that are there.
 
-    If it is there it is opened, and what a death has left of it is completed before.
+    `capacity` is that of all of them.
     """
-    if len([*path.glob("lane-*")]) < n_lanes:
-        for number, share in enumerate(split_capacity(capacity, n_lanes)):
-            own = arguments | {"lane": str(number), "capacity": share}
-            one = mmreplay.create(path, **own, flush_s=0)
-            try:
-                one.close()
-            finally:
-                one._release_unclosed()
-    writer = mmreplay.create(path, **arguments, capacity=capacity, append=True, flush_s=flush_s)
-    assert isinstance(writer, LanesWriter)
-    return writer
+    writers: list[Any] = []
+    try:
+        for number in range(n_lanes):
+            share = capacity and capacity // n_lanes + (number < capacity % n_lanes)
+            own = arguments | {"lane": str(number), "capacity": share, "flush_s": flush_s}
+            writers.append(mmreplay.create(path, **own))
+    except BaseException:
+        for one in writers:
+            one._release_unclosed()
+        raise
+    return LaneWriters(path, writers)
 
 
 def rows_of(store: Store, env: int) -> SimpleNamespace:

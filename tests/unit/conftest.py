@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, LanesWriter, PrioritizedReplayBuffer, ReplayBuffer
+from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer
 from mmreplay.storage import priority_column
 from tests.support import prioritized
 from tests.support.disks import faults
-from tests.support.writers import make_lanes
+from tests.support.writers import LaneWriters, make_lanes
 
 RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
 
@@ -73,7 +73,7 @@ class Story:
 
     def play(self, writer, n_steps, end="", *, reset=True):
         """Steps of one episode in one lane, or in every lane of a store of many."""
-        if isinstance(writer, LanesWriter):
+        if isinstance(writer, LaneWriters):
             for one in writer.writers:
                 self.play(one, n_steps, end, reset=reset)
             return
@@ -284,19 +284,13 @@ def same():
 def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
     """Open a prioritized buffer in the test's folder, with short chunk files of priorities.
 
-    With `n_lanes` the store is made as one in which as many environments have a lane each. What is left open dies at the end.
+    What is left open dies at the end.
     """
     monkeypatch.setattr(priority_column, "_CHUNK_ROWS", prioritized.ROWS)
-    monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", prioritized.ROWS)
     buffers = []
 
     def create(name="store.zarr", kind=PrioritizedReplayBuffer, **changes):
         new = not (tmp_path / name).exists()
-        n_lanes = changes.pop("n_lanes", None)
-        if n_lanes is not None:
-            share = changes.pop("capacity", None)
-            make_lanes(tmp_path / name, n_lanes=n_lanes, capacity=share, **prioritized.RAW).close()
-            new = False
         given = (prioritized.RAW if new else {}) | {"flush_s": 0, "stack": None} | changes
         buffers.append(kind(tmp_path / name, **given))
         return buffers[-1]

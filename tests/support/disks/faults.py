@@ -18,10 +18,10 @@ from typing import Any
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.system import durable_writes, platform
 from mmreplay.writing.background import Background
-from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
+from tests.support.writers import LaneWriters
 
 __all__ = [
     "ALLOCATING",
@@ -196,7 +196,7 @@ def faulty_disk() -> Iterator[Disk]:
         durable_writes.os, platform.LIBC = real, library
 
 
-def lanes_of(writer: AnyWriter | ReplayBuffer) -> tuple[Writer, ...]:
+def lanes_of(writer: AnyWriter | LaneWriters | ReplayBuffer) -> tuple[Writer, ...]:
     """The writers of single environments that a writer or a buffer consists of.
 
     Raises:
@@ -208,26 +208,26 @@ def lanes_of(writer: AnyWriter | ReplayBuffer) -> tuple[Writer, ...]:
     return lanes
 
 
-def writers_of(writer: AnyWriter | ReplayBuffer) -> tuple[Writer | VectorWriter, ...]:
+def writers_of(writer: AnyWriter | LaneWriters | ReplayBuffer) -> tuple[Writer | VectorWriter, ...]:
     """The writers of single lanes, of one environment or many, of a writer or a buffer."""
     if isinstance(writer, ReplayBuffer):
         writer = writer.writer
-    return writer.writers if isinstance(writer, LanesWriter) else (writer,)
+    return writer.writers if isinstance(writer, LaneWriters) else (writer,)
 
 
-def kill(writer: AnyWriter | ReplayBuffer) -> None:
+def kill(writer: AnyWriter | LaneWriters | ReplayBuffer) -> None:
     """Leave the directory as the death of the writer's process would at this moment.
 
     What the background threads are doing is finished, what they have not begun never happens, the
     lock is free, and nothing else is written.
     """
     lanes = writers_of(writer)
-    background = lanes[0]._background
-    background._stop = True
-    forget_tasks(background)
-    background._sealing.end()
-    background._flushing.end()
     for lane in lanes:
+        background = lane._background
+        background._stop = True
+        forget_tasks(background)
+        background._sealing.end()
+        background._flushing.end()
         lane._session.abandon()
         lane.files.release()
     if isinstance(writer, ReplayBuffer):
@@ -243,11 +243,11 @@ def forget_tasks(background: Background) -> None:
 
 
 @contextlib.contextmanager
-def quiet(writer: AnyWriter | ReplayBuffer) -> Iterator[None]:
+def quiet(writer: AnyWriter | LaneWriters | ReplayBuffer) -> Iterator[None]:
     """Hold the background threads still, so that the directory can be copied as of one moment."""
     lanes = writers_of(writer)
-    lanes[0]._background.finish_tasks()
     with contextlib.ExitStack() as stack:
         for lane in lanes:
+            lane._background.finish_tasks()
             stack.enter_context(lane.files.flush_lock)
         yield

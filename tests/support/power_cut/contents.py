@@ -243,8 +243,8 @@ class VectorContents:
         self._is_unsure |= not exact
         exact = not self._is_unsure
         files, start, stop = writer.files, writer.base * self._width, writer.rows * self._width
-        column = PriorityColumn(files.directories, [(start, stop)], files.widths)
-        column.reach([(start, stop + 1)])  # so that there is something past the head
+        column = PriorityColumn(files.log.path, (start, stop), files.log.width)
+        column.reach((start, stop + 1))  # so that there is something past the head
         past = column.values[column.positions(np.array([stop]))[0] :]
         if past.any():
             raise AssertionError(f"{writer.path}: priorities past the head: expected zeros")
@@ -279,7 +279,7 @@ class VectorContents:
             return
         tick = luck.randrange(first, len(self.model.ticks))
         cell = tick * self._width + luck.choice(sorted(self.model.ticks[tick]))
-        column.reach([(writer.base * self._width, writer.rows * self._width)])
+        column.reach((writer.base * self._width, writer.rows * self._width))
         column.values[column.positions(np.array([cell]))] = value = luck.random() + 1
         self._priorities.setdefault(cell, [0.0]).append(value)
 

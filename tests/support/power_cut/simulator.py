@@ -440,14 +440,10 @@ class _History:
 def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
     """The disk, the boot id and the threads that a history is lived with."""
 
-    def in_turn(call: Callable[..., Any], *arguments: Any) -> tuple[list[Any], list[Exception]]:
-        return [call(*each) for each in zip(*arguments, strict=True)], []
-
     with (
         power_disk(root, history.before_call, stores=True) as disk,
         mock.patch.object(platform, "boot_id", history.boot_id),
         mock.patch.object(open_lanes, "Background", history.background),
-        mock.patch.object(open_lanes, "run_in_threads", in_turn),
         mock.patch.object(session, "Thread", _NoThread),
         mock.patch.object(user_paths, "Path", functools.cache(_Path)),
         mock.patch.multiple(plan, **SHORT_CHUNKS),

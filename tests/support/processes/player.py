@@ -38,6 +38,7 @@ from tests.support.disks import faults
 from tests.support.oracle import checks
 from tests.support.oracle.script import Script, append_rows, begin_again
 from tests.support.power_cut import lines
+from tests.support.writers import LaneWriters
 
 __all__ = ["CALLS", "MAX_LANES", "OPENING", "PHASE", "WORDS", "Player"]
 
@@ -78,7 +79,7 @@ class Player:
         self._script, self._disk = script, disk
         size = 8 * WORDS
         self._report = memory_maps.map_file(Path(script.report), size, writable=True).view("<u8")
-        self._writer: AnyWriter | PrioritizedReplayBuffer | None = None
+        self._writer: AnyWriter | LaneWriters | PrioritizedReplayBuffer | None = None
         self._starts: list[int | None] = []
         self._boot = platform.boot_id
         self._go_on = threading.Event()
@@ -337,7 +338,9 @@ class Player:
     def _lanes(self) -> tuple[Writer | VectorWriter, ...]:
         return faults.writers_of(self._writer) if self._writer is not None else ()
 
-    def _begin(self, opening: Callable[[], AnyWriter | PrioritizedReplayBuffer]) -> None:
+    def _begin(
+        self, opening: Callable[[], AnyWriter | LaneWriters | PrioritizedReplayBuffer]
+    ) -> None:
         def attempt() -> None:
             self._writer = opening()
 

@@ -413,7 +413,7 @@ def _append(path: Path) -> None:
 
 def _write_rows(writer: Any) -> None:
     lanes = len(writer) if hasattr(writer, "__len__") else None
-    schema = writer.writers[0].schema if hasattr(writer, "writers") else writer.schema
+    schema = writer.schema
     if _row_bytes(schema) > _MOST_BYTES // 64 or (lanes or 0) > 64:
         return
 

@@ -31,6 +31,7 @@ from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.vector_pair import VectorPair
 from tests.support.oracle.vectors import VectorModel
+from tests.support.writers import LaneWriters
 
 __all__ = [
     "KINDS",
@@ -108,8 +109,8 @@ KINDS = {
         120,
         PrioritizedReplayBuffer,
     ),
-    "priorities, lanes": Kind(
-        Layout(Field((6, 8), "uint8", "zstd", 4, 16), _ACTION, _EXTRAS, capacity=60, lanes=2),
+    "priorities, zstd": Kind(
+        Layout(Field((6, 8), "uint8", "zstd", 4, 16), _ACTION, _EXTRAS, capacity=60),
         150,
         PrioritizedReplayBuffer,
     ),
@@ -139,13 +140,13 @@ def warnings(report: Report) -> list[Finding]:
     return [one for one in report.warnings if "NaN or infinite" not in one.message]
 
 
-def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | ReplayBuffer:
+def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | LaneWriters | ReplayBuffer:
     """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)
     metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
     layout = kind.layout
     settings = {"metadata": metadata} | ({} if kind.envs is None else {"lanes": kind.envs})
-    writer: AnyWriter | ReplayBuffer
+    writer: AnyWriter | LaneWriters | ReplayBuffer
     if kind.buffer is None:
         writer = layout.create(path, **settings)
     else:

@@ -16,16 +16,14 @@ from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
     DiskFullError,
-    EmptyBufferError,
     FormatError,
     InvalidIdError,
     SchemaError,
 )
 from tests.support.disks.faults import faulty_disk, kill
 from tests.support.oracle.checks import check_verified
-from tests.support.prioritized import FRAME, ROWS, VARIANTS, give, play, priorities_of
+from tests.support.prioritized import ROWS, VARIANTS, give, play, priorities_of
 from tests.support.processes.threads import BackgroundThreads
-from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -94,7 +92,7 @@ def test_state_that_is_loaded_brings_back_the_batches_and_the_beta_of_then(
 
 
 @pytest.mark.parametrize("wrong", [-1, 6, 5, 1 << 40, (1 << 62) + 1, 1 << 30])
-@pytest.mark.parametrize("many", [{}, {"n_lanes": 2}, {"lanes": 2}], ids=str)
+@pytest.mark.parametrize("many", [{}, {"lanes": 2}], ids=str)
 def test_an_id_that_never_was_a_transition_is_refused_and_changes_nothing(
     prioritized_of, wrong, many
 ):
@@ -167,7 +165,7 @@ def test_errors_may_be_of_any_number(prioritized_of, dtype):
 
 
 @pytest.mark.parametrize("end", ["close", "kill", "flush and kill"])
-@pytest.mark.parametrize("many", [{}, {"n_lanes": 3}, {"lanes": 3}], ids=str)
+@pytest.mark.parametrize("many", [{}, {"lanes": 3}], ids=str)
 def test_priorities_survive(prioritized_of, end, many):
     buffer = prioritized_of(capacity=ROWS, **many)
     random = np.random.default_rng(0)
@@ -580,25 +578,6 @@ def test_threads_sample_and_update_while_another_appends(prioritized_of, variant
     check_verified(buffer.store.path)
 
 
-def test_a_lane_that_another_process_adds_is_not_drawn(prioritized_of, tmp_path):
-    buffer = prioritized_of(n_lanes=2)
-    with mmreplay.create(tmp_path / "store.zarr", lane="other", flush_s=0) as writer:
-        writer.reset(FRAME)
-        for _ in range(20):
-            writer.step(0, 0.0, FRAME)
-        buffer.refresh()
-        assert len(buffer) == 20
-        with pytest.raises(EmptyBufferError):
-            buffer.sample(2)
-        play(buffer, 5)
-        assert len(buffer) == 30
-        batch = buffer.sample(200)
-        assert set(batch.id.tolist()) == set(buffer.ids[:10].tolist())
-        assert (batch.weight == 1).all()
-        with pytest.raises(InvalidIdError):
-            buffer.update_priorities(buffer.ids[-1:], [1.0])
-
-
 def test_a_file_of_another_size_is_refused(prioritized_of):
     buffer = prioritized_of()
     play(buffer, 10)
@@ -638,22 +617,3 @@ def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(
         assert set(again.sample(100).id.tolist()) <= set(range(10))
     again.close()
     check_verified(buffer.store.path)
-
-
-def test_lanes_that_are_closed_one_after_the_other_keep_their_priorities(tmp_path):
-    """The last one makes those of all durable, when the others have let go of their directories."""
-    path = tmp_path / "store.zarr"
-    action = mmreplay.Field((), "int64")
-    make_lanes(path, n_lanes=2, frame=mmreplay.Field((2,)), action=action).close()
-    buffer = mmreplay.PrioritizedReplayBuffer(path, stack=None, flush_s=0)
-    frames = np.zeros((2, 2), np.uint8)
-    buffer.reset(frames)
-    for _ in range(4):
-        buffer.step(np.zeros(2, int), np.zeros(2), frames, np.zeros(2, bool), np.zeros(2, bool))
-    ids = buffer.ids
-    buffer.update_priorities(ids, np.arange(1.0, 9.0))
-    for lane in reversed(buffer.writer.writers):
-        lane.close()
-    buffer.close()
-    with mmreplay.PrioritizedReplayBuffer(path, stack=None, flush_s=0) as again:
-        assert np.allclose(again.priorities(ids), np.arange(1.0, 9.0), atol=1e-5)

@@ -15,35 +15,28 @@ from mmreplay.env_fields import env_fields
 from mmreplay.recording.autoreset import StepReader
 from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter
-from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("steps", [1, 3, 4, 20, 21, 22, 23])
-@pytest.mark.parametrize("lane_each", [False, True])
-def test_exactly_as_many_transitions_as_asked_for(steps, mode, lane_each, tmp_path):
+def test_exactly_as_many_transitions_as_asked_for(steps, mode, tmp_path):
     """Where the last step makes more of them, those of the first environments."""
 
     def make():
         lengths = [partial(Counter, length) for length in (7, 3, 5)]
         return SyncVectorEnv(lengths, autoreset_mode=mode)
 
-    if lane_each:
-        fields = {"frame": Field((2,), "float32"), "action": Field((), "int64")}
-        make_lanes(tmp_path / "s", n_lanes=3, **fields).close()
-    result = record(make, tmp_path / "s", steps, append=lane_each)
+    result = record(make, tmp_path / "s", steps)
     with mmreplay.open(tmp_path / "s") as store:
         assert len(store) == result.steps == steps
         assert sum(lane.rows for lane in store.lanes) == result.rows
         episodes = store.episodes
         assert episodes["terminated"].sum() == result.episodes
         assert (episodes["terminated"] | episodes["truncated"]).all()
-        ids = episodes["id"]
-        environments = ids >> mmreplay.LANE_SHIFT if lane_each else ids % 3
         counts = [0, 0, 0]
-        for number, env in enumerate(environments.tolist()):
+        for number, env in enumerate((episodes["id"] % 3).tolist()):
             shown = store.trajectory(number).observation
             assert shown.tolist() == [[counts[env], n] for n in range(len(shown))]
             assert episodes["terminated"][number] == (len(shown) == (8, 4, 6)[env])
@@ -73,15 +66,11 @@ def test_a_same_step_environment_that_hides_final_observations_is_refused(tmp_pa
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-@pytest.mark.parametrize("lane_each", [False, True])
-def test_a_loop_over_an_environment_that_resets_itself_is_warned_of(mode, lane_each, tmp_path):
+def test_a_loop_over_an_environment_that_resets_itself_is_warned_of(mode, tmp_path):
     """When it is about to store what is no transition: after that, in silence."""
     envs = SyncVectorEnv([Counter] * 2, autoreset_mode=mode)
-    if lane_each:
-        fields = {"frame": Field((2,), "float32"), "action": Field((), "int64")}
-        make_lanes(tmp_path / "store.zarr", n_lanes=2, **fields).close()
     over = np.array([True, False])
-    with mmreplay.create(tmp_path / "store.zarr", env=envs, append=True) as writer:
+    with mmreplay.create(tmp_path / "store.zarr", env=envs) as writer:
         frames, _ = envs.reset(seed=0)
         writer.reset(frames)
         with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an ep") as told:

@@ -124,7 +124,7 @@ def test_updates_for_evicted_ids_are_ignored_and_counted(prioritized_of):
     assert buffer.priorities(buffer.ids)[3] == 8
 
 
-@pytest.mark.parametrize("many", [{}, {"n_lanes": 3}, {"lanes": 3}], ids=str)
+@pytest.mark.parametrize("many", [{}, {"lanes": 3}], ids=str)
 def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, many):
     buffer = prioritized_of(capacity=100, epsilon=0.0, **many)
     random = np.random.default_rng(0)
@@ -193,7 +193,7 @@ def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, vari
     disk = TicksOnDisk(model)
     index = TickIndex(disk, "lane")
     index.load(0, 0, capacity, disk.starts)
-    column = PriorityColumn([tmp_path], [(0, 0)], [3])
+    column = PriorityColumn(tmp_path, (0, 0), 3)
     sampler = PrioritizedSampler(column, Prioritization(1.0, variant=variant), index, None)
     with pytest.raises(EmptyBufferError):
         sampler.draw(index, np.array([0.5]))
@@ -224,7 +224,7 @@ def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, vari
     with pytest.raises(InvalidIdError):
         sampler.update(index, absent[-1:], np.ones(1))
     again = PrioritizedSampler(
-        PriorityColumn([tmp_path], [index.window(0)[::2]], [3]), sampler.how, index, None
+        PriorityColumn(tmp_path, index.window(0)[::2], 3), sampler.how, index, None
     )
     assert (again.priorities(index, ids) == sampler.priorities(index, ids)).all()
 

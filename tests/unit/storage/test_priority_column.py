@@ -8,7 +8,6 @@ import zarr
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FormatError
 from mmreplay.format import layout
-from mmreplay.ids import LANE_SHIFT
 from mmreplay.storage import priority_column
 from mmreplay.storage.priority_column import PriorityColumn, evict, find_spec, finish, trim
 from mmreplay.system import durable_writes, memory_maps
@@ -22,20 +21,11 @@ pytestmark = pytest.mark.usefixtures("quick_disk", "short")
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(priority_column, "_CHUNK_ROWS", ROWS)
-    monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", ROWS)
 
 
 @pytest.fixture
 def lane(tmp_path):
     return tmp_path
-
-
-@pytest.fixture
-def lanes(tmp_path):
-    out = [tmp_path / name for name in "abc"]
-    for path in out:
-        path.mkdir()
-    return out
 
 
 def names(lane):
@@ -51,7 +41,7 @@ def get(column, ids):
 
 
 def test_a_column_is_made_with_the_files_for_the_rows_that_there_are(lane):
-    column = PriorityColumn([lane], [(0, ROWS + 1)])
+    column = PriorityColumn(lane, (0, ROWS + 1))
     assert names(lane) == ["c.0", "c.1", "zarr.json"]
     assert not column.values.any()
     assert not list(lane.glob("*.tmp"))
@@ -60,37 +50,21 @@ def test_a_column_is_made_with_the_files_for_the_rows_that_there_are(lane):
 @pytest.mark.parametrize("base", [0, ROWS - 1, ROWS, 5 * ROWS + 3])
 def test_positions_and_ids_are_each_others_inverse(lane, base):
     head = base + 3 * ROWS
-    column = PriorityColumn([lane], [(base, head)])
+    column = PriorityColumn(lane, (base, head))
     ids = np.arange(base, head)
     positions = column.positions(ids)
     assert np.unique(positions).size == ids.size
     assert column.ids(positions).tolist() == ids.tolist()
     assert 0 <= positions.min() <= positions.max() < column.values.size - 1
-    assert column.lowest(0) == base // ROWS * ROWS
-
-
-def test_lanes_have_positions_of_their_own(lanes):
-    windows = [(0, 10), (2 * ROWS + 5, 4 * ROWS), (0, 0)]
-    column = PriorityColumn(lanes, windows)
-    rows = [np.arange(*window) + (n << LANE_SHIFT) for n, window in enumerate(windows)]
-    ids = np.concatenate(rows)
-    positions = column.positions(ids)
-    assert np.unique(positions).size == ids.size
-    assert column.ids(positions).tolist() == ids.tolist()
-    put(column, ids, np.arange(1.0, ids.size + 1))
-    again = PriorityColumn(lanes, windows)
-    # The newest row of a lane is no transition yet, and has none.
-    newest = {9, (1 << LANE_SHIFT) + 4 * ROWS - 1}
-    expected = [0.0 if i in newest else n + 1.0 for n, i in enumerate(ids.tolist())]
-    assert get(again, ids) == expected
+    assert column.lowest == base // ROWS * ROWS
 
 
 def test_values_stay_with_their_rows_as_the_column_grows(lane):
-    column = PriorityColumn([lane], [(0, 10)])
+    column = PriorityColumn(lane, (0, 10))
     put(column, [3, 5], [0.3, 0.5])
     generations = set()
     for head in range(10, 12 * ROWS, ROWS // 2):
-        column.reach([(0, head)])
+        column.reach((0, head))
         put(column, [head - 2], [head])
         generations.add(column.generation)
     assert get(column, [3, 5, 10 + ROWS // 2 - 2]) == [0.3, 0.5, 10 + ROWS // 2]
@@ -98,10 +72,10 @@ def test_values_stay_with_their_rows_as_the_column_grows(lane):
 
 
 def test_a_column_does_not_grow_past_the_rows_that_are_kept(lane):
-    column = PriorityColumn([lane], [(0, 10)])
+    column = PriorityColumn(lane, (0, 10))
     for head in range(ROWS, 50 * ROWS, ROWS):
         base = max(head - 2 * ROWS, 0)
-        column.reach([(base, head)])
+        column.reach((base, head))
         put(column, [head - 2], [head])
         evict(lane, base)
         assert get(column, [head - 2]) == [head]
@@ -110,7 +84,7 @@ def test_a_column_does_not_grow_past_the_rows_that_are_kept(lane):
 
 
 def test_a_file_that_is_evicted_while_the_column_moves_on_is_done_without(lane, monkeypatch):
-    column = PriorityColumn([lane], [(0, ROWS)])
+    column = PriorityColumn(lane, (0, ROWS))
     allocate = durable_writes.allocate
 
     def evicted_at_once(path, size):
@@ -118,25 +92,25 @@ def test_a_file_that_is_evicted_while_the_column_moves_on_is_done_without(lane, 
         evict(lane, 3 * ROWS)  # by the thread that flushes
 
     monkeypatch.setattr(durable_writes, "allocate", evicted_at_once)
-    column.reach([(2 * ROWS, 5 * ROWS)])  # an index that is a flush behind
+    column.reach((2 * ROWS, 5 * ROWS))  # an index that is a flush behind
     put(column, [3 * ROWS, 5 * ROWS - 2], [0.3, 0.5])
     assert names(lane) == ["c.3", "c.4", "zarr.json"]
-    again = PriorityColumn([lane], [(3 * ROWS, 5 * ROWS)])
+    again = PriorityColumn(lane, (3 * ROWS, 5 * ROWS))
     assert get(again, [3 * ROWS, 5 * ROWS - 2]) == [0.3, 0.5]
 
 
 def test_priorities_past_the_head_are_cleared(lane):
-    column = PriorityColumn([lane], [(0, 3 * ROWS)])
+    column = PriorityColumn(lane, (0, 3 * ROWS))
     put(column, np.arange(3 * ROWS - 1), 0.5)
     trim(lane, 0, ROWS + 10)
     assert names(lane) == ["c.0", "c.1", "zarr.json"]
-    column = PriorityColumn([lane], [(0, 3 * ROWS)])
+    column = PriorityColumn(lane, (0, 3 * ROWS))
     assert get(column, np.arange(ROWS + 9)) == [0.5] * (ROWS + 9)
     assert not any(get(column, np.arange(ROWS + 9, 3 * ROWS)))
 
 
 def test_a_finished_column_is_as_long_as_the_lane(lane):
-    column = PriorityColumn([lane], [(0, 2 * ROWS + 1)])
+    column = PriorityColumn(lane, (0, 2 * ROWS + 1))
     put(column, np.arange(2 * ROWS), 0.5)
     finish(lane, 2 * ROWS + 1)
     assert names(lane) == ["c.0", "c.1", "zarr.json"]
@@ -147,7 +121,7 @@ def test_a_finished_column_is_as_long_as_the_lane(lane):
 
 def test_a_finished_column_has_checksums_of_its_own_files_only(lane):
     """Others are left where a copy of fewer rows was restored over a closed lane."""
-    PriorityColumn([lane], [(0, 10)])
+    PriorityColumn(lane, (0, 10))
     finish(lane, 10)
     sums = lane / "checksums" / "priorities"
     (sums / "c.1").write_bytes((sums / "c.0").read_bytes())
@@ -167,7 +141,7 @@ def test_where_there_is_no_column_there_is_nothing_to_do(lane):
 def test_files_half_made_at_a_kill_are_removed(lane):
     (lane / "priorities.tmp").mkdir()
     (lane / "priorities.tmp" / "zarr.json.0.tmp").write_bytes(b"half")
-    PriorityColumn([lane], [(0, 1)])
+    PriorityColumn(lane, (0, 1))
     assert [path.name for path in lane.iterdir()] == ["priorities"]
     (lane / "priorities.tmp").mkdir()
     trim(lane, 0, 1)
@@ -176,32 +150,32 @@ def test_files_half_made_at_a_kill_are_removed(lane):
 
 @pytest.mark.parametrize("doubling", [False, True])
 def test_a_full_disk_changes_nothing_and_the_next_call_goes_on(lane, doubling):
-    column = PriorityColumn([lane], [(0, ROWS)])
+    column = PriorityColumn(lane, (0, ROWS))
     put(column, np.arange(ROWS - 1), 0.5)
     head = 9 * ROWS if doubling else 2 * ROWS
     generation = column.generation
     with faulty_disk() as disk:
         disk.fail({"posix_fallocate"}, 28, at=3 if doubling else 1)
         with pytest.raises(DiskFullError, match="no room"):
-            column.reach([(0, head)])
+            column.reach((0, head))
         assert disk.hits == 1
         assert column.generation == generation
         assert get(column, np.arange(ROWS)) == [0.5] * (ROWS - 1) + [0]
         disk.heal()
-        column.reach([(0, head)])
+        column.reach((0, head))
     assert get(column, np.arange(ROWS)) == [0.5] * (ROWS - 1) + [0]
     put(column, [head - 2], [2.0])
-    assert get(PriorityColumn([lane], [(0, head)]), [0, head - 2]) == [0.5, 2.0]
+    assert get(PriorityColumn(lane, (0, head)), [0, head - 2]) == [0.5, 2.0]
 
 
 def test_a_truncated_file_is_refused_and_not_made_again(lane):
-    PriorityColumn([lane], [(0, ROWS)])
+    PriorityColumn(lane, (0, ROWS))
     with (lane / "priorities/c.0").open("ab") as file:
         file.write(b"more")
     with pytest.raises(
         CorruptStoreError, match=f"expected {8 * ROWS:,} bytes, found {8 * ROWS + 4:,}"
     ):
-        PriorityColumn([lane], [(0, ROWS)])
+        PriorityColumn(lane, (0, ROWS))
 
 
 @pytest.mark.parametrize(
@@ -209,29 +183,29 @@ def test_a_truncated_file_is_refused_and_not_made_again(lane):
     [("data_type", "float32"), ("shape", [3, 3]), ("chunk_grid", None)],
 )
 def test_another_array_of_that_name_is_refused(lane, key, value):
-    PriorityColumn([lane], [(0, 1)])
+    PriorityColumn(lane, (0, 1))
     where = lane / "priorities/zarr.json"
     document = json.loads(where.read_text())
     document[key] = value
     where.write_text(json.dumps(document))
     with pytest.raises(FormatError):
-        PriorityColumn([lane], [(0, 1)])
+        PriorityColumn(lane, (0, 1))
     where.unlink()
     with pytest.raises(FormatError, match=r"delete .*priorities to start with new priorities"):
-        PriorityColumn([lane], [(0, 1)])
+        PriorityColumn(lane, (0, 1))
 
 
 def test_a_link_is_not_followed(lane, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (lane / "priorities").symlink_to(elsewhere)
     with pytest.raises(CorruptStoreError, match="link"):
-        PriorityColumn([lane], [(0, 1)])
+        PriorityColumn(lane, (0, 1))
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 200, 4096])
 def test_the_column_of_a_vector_lane_has_cells_as_positions(lane, width):
     head = 40 * width
-    column = PriorityColumn([lane], [(0, head)], [width])
+    column = PriorityColumn(lane, (0, head), width)
     document = json.loads((lane / "priorities" / "zarr.json").read_bytes())
     chunk = document["chunk_grid"]["configuration"]["chunk_shape"]
     assert document["shape"][1:] == chunk[1:] == [width]
@@ -240,31 +214,18 @@ def test_the_column_of_a_vector_lane_has_cells_as_positions(lane, width):
     ids = np.arange(head)
     assert column.ids(column.positions(ids)).tolist() == ids.tolist()
     put(column, ids, np.arange(1.0, head + 1))
-    column.reach([(0, 3 * head)])
-    again = PriorityColumn([lane], [(0, head - width)], [width])
+    column.reach((0, 3 * head))
+    again = PriorityColumn(lane, (0, head - width), width)
     assert get(again, ids[:-width]) == list(range(1, head + 1 - width))
     assert get(again, ids[-width:]) == [0.0] * width  # past the head
-    assert again.lowest(0) == 0
-
-
-def test_lanes_of_both_kinds_lie_side_by_side(lanes):
-    windows = [(0, ROWS), (0, 30), (2 * ROWS, 3 * ROWS)]
-    column = PriorityColumn(lanes, windows, [None, 3, 4])
-    ids = np.concatenate(
-        [np.arange(*window) + (n << LANE_SHIFT) for n, window in enumerate(windows)]
-    )
-    assert column.ids(column.positions(ids)).tolist() == ids.tolist()
-    put(column, ids, np.arange(1.0, ids.size + 1))
-    assert get(PriorityColumn(lanes, windows, [None, 3, 4]), ids[:-1])[ROWS:] == list(
-        np.arange(1.0, ids.size)[ROWS:]
-    )
+    assert again.lowest == 0
 
 
 def test_a_column_of_other_environments_is_none(lane):
-    PriorityColumn([lane], [(0, 30)], [3])
+    PriorityColumn(lane, (0, 30), 3)
     for width in (None, 2, 4):
         with pytest.raises(FormatError, match="expected"):
-            PriorityColumn([lane], [(0, 30)], [width])
+            PriorityColumn(lane, (0, 30), width)
 
 
 # ---------------------------------------------------------------- of ticks

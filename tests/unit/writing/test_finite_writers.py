@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, LanesWriter, SchemaError, VectorWriter, Writer, verify
+from mmreplay import Field, SchemaError, VectorWriter, Writer, verify
 from mmreplay.writing.finite_writers import FiniteVectorWriter, FiniteWriter
 from tests.support.writers import attributes
 
@@ -112,29 +112,6 @@ def test_no_cell_of_a_tick_is_there(path):
             vector_step(writer, NAN, "rewards")
     report = verify(path)
     assert (report.sound, report.warnings) == (True, [])
-
-
-def test_lanes_of_many_processes_take_it_from_the_store(path):
-    with create(path, finite=True, lane="a") as writer:
-        writer.reset(frame())
-        refuses(writer)
-    with reopened(path, lane="b") as writer:
-        assert writer.metadata["finite"]
-        writer.reset(frame())
-        refuses(writer)
-    with pytest.raises(SchemaError, match="finite=True"):
-        reopened(path, lane="c", finite=False)
-    with reopened(path) as writer:
-        assert isinstance(writer, LanesWriter)
-        writer.reset(np.zeros((2, 2), "float32"))
-        before = [one.rows for one in writer.writers]
-        no = [False, False]
-        with pytest.raises(SchemaError, match="rewards of environment 1"):
-            writer.step([0, 0], [0, NAN], np.zeros((2, 2), "float32"), no, no)
-        with pytest.raises(SchemaError, match="frames of environment 1"):
-            writer.reset(np.array([[0, 0], [0, np.inf]], "float32"))
-        assert [one.rows for one in writer.writers] == before
-    assert verify(path).sound
 
 
 @pytest.mark.parametrize("lanes", [None, 2])

@@ -1,4 +1,4 @@
-"""Opening the lanes of a store for writing: one lane, all lanes, lanes by name."""
+"""Opening a store for writing: its one lane, or a lane by name."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, LanesWriter
+from mmreplay import Field
 from mmreplay.errors import (
     LockedError,
     SchemaError,
@@ -16,7 +16,7 @@ from mmreplay.errors import (
 from mmreplay.writing import recover
 from tests.support.disks import faults
 from tests.support.disks.trees import contents
-from tests.support.writers import ACTION, FRAME, attributes, check
+from tests.support.writers import ACTION, FRAME, check
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -116,33 +116,16 @@ def test_what_matches_is_accepted_and_the_layout_stays(make, story, lz4, given):
     check(story, writer)
 
 
-def test_a_store_of_lanes_is_opened_with_all_of_them_or_refused(make, story):
-    writer = make(n_lanes=3)
-    story.play(writer, 5)
-    writer.close()
-    with pytest.raises(SchemaError, match="expected 2 lanes, found 3"):
-        make(append=True, lanes=2)
-    for given in ({}, {"lanes": 3}):
-        writer = make(append=True, **given)
-        assert isinstance(writer, LanesWriter)
-        story.play(writer, 2)
-        writer.close()
-    check(story, writer)
-
-
-def test_a_lane_that_is_held_keeps_all_others_closed(make, story, impatient):
-    writer = make(n_lanes=3)
-    story.play(writer, 5)
-    writer.close()
-    held = mmreplay.create(writer.path / "lane-00001", append=True, flush_s=0)
-    with pytest.raises(LockedError, match="lane-00001"):
-        make(append=True)
-    assert [attributes(one.path)["closed"] for one in writer.writers] == [True, False, True]
-    held.close()
-    make(append=True)
-
-
 # ---------------------------------------------------------------- lanes by name
+
+
+@pytest.mark.parametrize("given", [{}, {"lanes": 2}])
+@pytest.mark.parametrize("kind", [mmreplay.create, mmreplay.ReplayBuffer])
+def test_a_store_of_several_lanes_is_not_written_without_a_name(make, kind, given):
+    path = make(n_lanes=2).path
+    settings = {"append": True} if kind is mmreplay.create else {"stack": None}
+    with pytest.raises(SchemaError, match=r"several lanes; name the one to write \(lane=...\)"):
+        kind(path, **settings, **given)
 
 
 def test_the_same_name_opens_the_same_lane_again(make, story):

@@ -9,38 +9,14 @@ import mmreplay
 from mmreplay.errors import (
     SchemaError,
 )
-from mmreplay.writing.request import split_capacity
 from tests.support.writers import ACTION, FRAME, attributes, check
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-@pytest.mark.parametrize("n_lanes", [1, 2, 3, 7])
-@pytest.mark.parametrize("capacity", [7, 8, 100, 1000])
-def test_a_capacity_is_divided_evenly_and_exactly(capacity, n_lanes):
-    shares = split_capacity(capacity, n_lanes)
-    assert sum(share or 0 for share in shares) == capacity
-    assert max(share or 0 for share in shares) - min(share or 0 for share in shares) <= 1
-
-
-def test_no_capacity_is_none_in_every_lane_and_one_below_the_lanes_is_refused():
-    assert split_capacity(None, 3) == [None] * 3
-    with pytest.raises(
-        SchemaError, match="one transition or more for each of 3 environments, found 2"
-    ):
-        split_capacity(2, 3)
-
-
-def test_lanes_have_their_share_of_the_capacity(make, story):
-    writer = make(n_lanes=3, capacity=10)
-    assert [one.metadata["capacity"] for one in writer.writers] == [4, 3, 3]
-    story.play(writer, 20)
-    with mmreplay.open(writer.path) as store:
-        assert [len(lane) for lane in store.lanes] == [4, 3, 3]
-        assert len(store) == 10
-    writer.close()
-    again = make(append=True, capacity=11)
-    assert [one.metadata["capacity"] for one in again.writers] == [4, 4, 3]
+def test_a_capacity_below_one_step_of_all_environments_is_refused(make):
+    with pytest.raises(SchemaError, match="one transition or more for each of 3"):
+        make(lanes=3, capacity=2)
 
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.5, "5", np.float32(3), [4]])

@@ -102,7 +102,7 @@ def test_a_forked_child_has_no_vector_writer_and_its_parent_goes_on(make):
 
 
 @pytest.mark.parametrize("double", [pickle.dumps, copy.copy, copy.deepcopy])
-@pytest.mark.parametrize("width", [{}, {"lanes": 2}, {"n_lanes": 2}], ids=str)
+@pytest.mark.parametrize("width", [{}, {"lanes": 2}], ids=str)
 def test_a_writer_is_neither_pickled_nor_copied_and_says_what_to_do_instead(make, width, double):
     writer = make(**width)
     with pytest.raises(SchemaError, match=r"one writer; another process .*mmreplay\.load\("):

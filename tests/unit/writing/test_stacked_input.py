@@ -172,50 +172,6 @@ def test_the_parts_of_a_dict_are_stacks_each(make):
         assert store.frames["speed"][:].tolist() == list(range(19))
 
 
-# ---------------------------------------------------------------- many lanes
-
-
-def test_a_writer_of_many_lanes_takes_the_stacks_of_each_lane(make, fields):
-    writer = make(n_lanes=2, **fields)
-    one, two = stacks_of(*range(20)), stacks_of(*range(100, 120))
-    writer.reset([one[0], two[0]])
-    for t in range(1, 20):
-        second = two[t] if t % 2 else two[t].frame(-1)
-        writer.step([1, 1], [1.0, 1.0], [one[t], second], [False] * 2, [False] * 2)
-    other = stacks_of(5, 6)
-    mask = np.array([False, True])
-    writer.reset([one[3], other[0]], mask)
-    writer.step([1, 1], [1.0, 1.0], [one[3], other[1]], [False] * 2, [False] * 2, mask=mask)
-    assert stored(writer) == [list(range(20)), [*range(100, 120), 5, 6]]
-
-
-def test_a_stack_that_does_not_go_on_in_one_lane_is_written_in_none(make):
-    writer = make(n_lanes=2)
-    one, two = stacks_of(1, 2, 3), stacks_of(11, 12, 13)
-    with pytest.raises(SchemaError, match="middle of an episode"):
-        writer.reset([one[0], two[1]])
-    writer.reset([one[0], two[0]])
-    for bad in ([one[1], two[2]], [one[1], LazyFrames.first(np.zeros(2, "uint8"))]):
-        with pytest.raises(SchemaError, match=r"do not go on|expected shape"):
-            writer.step([1, 1], [1.0, 1.0], bad, [False] * 2, [False] * 2)
-    with pytest.raises(SchemaError, match="expected one for each of 2 environments"):
-        writer.step([1, 1], [1.0, 1.0], [one[1]], [False] * 2, [False] * 2)
-    assert stored(writer) == [[1], [11]]
-
-
-def test_a_writer_of_many_lanes_takes_dicts_of_stacks(make):
-    writer = make(n_lanes=2, frame={"image": Field((3,)), "speed": Field((), "float32")})
-    one, two = stacks_of(1, 2), stacks_of(11, 12)
-    speeds = np.zeros(2, "float32")
-    writer.reset({"image": [one[0], two[0]], "speed": speeds})
-    step = {"image": [one[1], two[1]], "speed": speeds}
-    writer.step([1, 1], [1.0, 1.0], step, [False] * 2, [False] * 2)
-    with pytest.raises(SchemaError, match="do not go on"):
-        writer.step([1, 1], [1.0, 1.0], step, [False] * 2, [False] * 2)
-    with mmreplay.open(writer.path) as store:
-        assert [lane.frames["image"][:, 0].tolist() for lane in store.lanes] == [[1, 2], [11, 12]]
-
-
 # ---------------------------------------------------------------- a lane of many environments
 
 

@@ -1,0 +1,134 @@
+"""How episodes end: their final observations, written and committed after their last steps.
+
+Invariant: an episode that has ended has its final observation, or its last step is the newest one
+and its final observation the pending one, until the call that ended it, or the next one, is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.ids import Array, Ids
+from mmreplay.storage import chunk_files
+from mmreplay.storage.state_page import COMMITTED
+from mmreplay.system import platform
+from mmreplay.writing import flush
+from mmreplay.writing.appender import Appender
+from mmreplay.writing.lane_files import LockedLane
+
+__all__ = ["Ends"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Ends:
+    """The log of final observations of a lane that is open for writing.
+
+    Args:
+        lane: the lane.
+        rows: the end of the log of its steps.
+        finals: that of the log of its final observations.
+    """
+
+    def __init__(self, lane: LockedLane, rows: Appender, finals: Appender) -> None:
+        self._lane, self._rows, self._finals = lane, rows, finals
+        self._n = lane.n
+        self._words = lane.finals.state.words
+        self._paths = tuple(lane.schema.frame_paths.values())
+        self._head = lane.finals.head  # with those that are not committed yet
+
+    def add(self, ids: Ids, firsts: Ids, frames: Mapping[str, Array]) -> None:
+        """Write final observations, without committing them.
+
+        Args:
+            ids: (k,) of the last steps of the episodes, of one row.
+            firsts: (k,) of their first steps.
+            frames: (k, *frame) by the path of the column.
+
+        Raises:
+            DiskFullError: no room; nothing was changed.
+        """
+        start = self._words[COMMITTED]
+        self._finals.make_room(start, ids.size)
+        for path, values in {**frames, "id": ids, "first": firsts}.items():
+            self._finals.put(path, start, values)
+        self._head = start + ids.size
+
+    def commit(self) -> None:
+        """Commit what was added."""
+        if platform.barrier is not None:
+            platform.barrier()
+        self._words[COMMITTED] = self._head
+
+    def ended(self, row: int) -> Mask:
+        """(n,) the environments with a final observation of a step in this row, the newest one."""
+        out, log = np.zeros(self._n, np.bool_), self._lane.finals
+        stop = self._words[COMMITTED]
+        ids = chunk_files.read_rows(log, log.specs["id"], max(stop - self._n, log.base), stop)
+        rows, environments = np.divmod(ids, self._n)
+        out[environments[rows == row]] = True
+        return out
+
+    def end_newest(self, which: Mask) -> None:
+        """End episodes with the newest step, as truncated: their final observation is pending.
+
+        It is durable, where that step is, before this returns: the pending one may be overwritten.
+
+        Args:
+            which: (n,) the environments; each has a step in the newest row, and no final one.
+        """
+        head = self._lane.rows.head
+        environments = which.nonzero()[0]
+        ids = (head - 1) * self._n + environments
+        frames = {path: self._flat(path, head)[environments] for path in self._paths}
+        steps = self._rows.stored("step", head - 1).reshape(-1)[environments]
+        self.add(ids, ids - (steps - 1) * self._n, frames)
+        self.commit()
+        if platform.barrier is not None:
+            platform.barrier()
+        if self._lane.promised == head:
+            flush.flush_finals(self._lane)
+        self._rows.stored("ends", head - 1).reshape(-1)[environments] = 1
+
+    def _flat(self, path: str, row: int) -> Array:
+        """A row of frames, (n, *frame)."""
+        rows = self._rows.stored(path, row)
+        return rows[None] if self._lane.environments is None else rows
+
+    def settle(self) -> Mask | None:
+        """Make the newest step and the final observations fit each other, after any interruption.
+
+        What was written and not committed is forgotten. Episodes whose last step is the newest one
+        get the final observation that an interrupted call owed them.
+
+        Returns:
+            (n,) the environments whose episodes ended with the newest step; None before any step.
+        """
+        head = self._lane.rows.head
+        if not head:
+            return None
+        over = self.ended(head - 1)
+        ends = self._rows.stored("ends", head - 1).reshape(-1)
+        owed = (ends != 0) & ~over
+        if owed.any():
+            self.end_newest(owed)
+            over |= owed
+        ends[over] = 1
+        self._lane.held = None
+        return over
+
+    def end_running(self) -> None:
+        """After a crash: end every episode that ran, as truncated, with what is pending."""
+        head = self._lane.rows.head
+        if not head:
+            return
+        there = self._rows.stored("step", head - 1).reshape(-1) > 0
+        missing = there & ~self.ended(head - 1)
+        if missing.any():
+            self.end_newest(missing)
+        # Before a session begins, and before anything is written over what is pending.
+        flush.flush_finals(self._lane)
+        self._rows.stored("ends", head - 1).reshape(-1)[there] = 1
