@@ -27,6 +27,7 @@ from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.disks.trees import contents, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
+from tests.support import quiet
 from tests.support.oracle import checks, stores
 from tests.support.oracle.layout import Layout
 from tests.support.processes.directories import Directory, Reader
@@ -201,7 +202,7 @@ class ShellMachine(RuleBasedStateMachine):
         try:
             call(store.party)
             if store.party.writer is not None:
-                self.wait_for(store.party.writer)
+                quiet.settle(store.party.writer)
         except mmreplay.FailedStoreError as error:
             assert not is_there, error
             assert GONE in str(error), error
@@ -210,14 +211,6 @@ class ShellMachine(RuleBasedStateMachine):
             self.end_session(who, "closed")
         self.settle(store)
         return store in self.at.values()
-
-    def wait_for(self, writer):
-        """Nothing that a writer's threads were given is left to be done."""
-        background = faults.writers_of(writer)[0]._background
-        background.finish_tasks()
-        background.tick(timer=False)
-        with faults.quiet(writer):
-            pass
 
     def end_session(self, who, state):
         store, self.writing[who] = self.writing[who], None

@@ -19,10 +19,11 @@ def settle(owner: Any) -> None:
     What they would begin later is done here; until the owner is called again nothing comes.
     """
     writer = owner.writer if isinstance(owner, ReplayBuffer) else owner
+    background = writer._session._background
     for _ in range(_ROUNDS):
-        writer._background.finish_tasks()
-        writer._background.tick(timer=False)
-    writer._background.finish_tasks()
+        background.finish_tasks()
+        background.tick(timer=False)
+    background.finish_tasks()
 
 
 @contextlib.contextmanager
