@@ -22,6 +22,7 @@ from tests.support.oracle.checks import check_same
 from tests.support.oracle.model import CONTEXT_ROWS, LaneModel, Model
 
 __all__ = [
+    "attributes_of",
     "check_closed",
     "check_copy",
     "check_disk",
