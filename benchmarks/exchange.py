@@ -70,7 +70,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         with mmreplay.open(path) as store:
             raw = sum(
                 len(store) * int(np.prod(one.shape)) * one.dtype.itemsize
-                for one in store.schema.arrays().values()
+                for one in store.schema.columns().values()
             )
         result.add(f"{kind}: the store itself, on disk", allocated(path) / 1e6, "MB")
         result.add(f"{kind}: the rows, uncompressed", raw / 1e6, "MB")

@@ -32,7 +32,6 @@ LARGE = 256
 STACK = 4
 ALPHA, BETA = 0.6, 0.4
 EPISODE = 1_000
-VARIANTS = ("proportional", "rank")
 _SAMPLE, _UPDATE, _GROWTH = 1.5, 2.0, 2.0
 _CHECK_EVERY = 50
 _EPSILON = 1e-6
@@ -191,30 +190,25 @@ def _growth(result: Result, scale: Scale, data: Path) -> None:
     """The same update in a small and in a large buffer, in turns."""
     sizes = (scale.few_rows, scale.many_rows)
     paths = [_rows(data, n) for n in sizes]
-    for variant in VARIANTS:
-        clock, random = Clock(), np.random.default_rng(1)
-        with (
-            one_core(),
-            _opened(paths[0], variant=variant) as few,
-            _opened(paths[1], variant=variant) as many,
-        ):
-            turns = [("few", few, few.ids), ("many", many, many.ids)]
-            for number in range(scale.runs):
-                clock.new_run()
-                for turn in range(scale.rounds * 5):
-                    errors = random.random(LARGE)
-                    for name, buffer, every in turns:
-                        ids = every[random.integers(0, len(every), LARGE)]
-                        clock.time(name, partial(buffer.update_priorities, ids, errors))
-                        if turn % _CHECK_EVERY == 0:
-                            _check_update(buffer, ids, errors)
-                print(f"{variant}: run {number + 1} of {scale.runs}", flush=True)
-        for which, average in (("median", np.median), ("99th percentile", _tail)):
-            what = f"{variant}: update of {LARGE}, {which}"
-            for name, n in zip(("few", "many"), sizes, strict=True):
-                result.add(f"{what}, {n:,} rows", clock.microseconds(name, average), "us")
-            ratio = clock.ratio("many", "few", average)
-            result.add(f"{what}, many by few", ratio, "times", at_most=_GROWTH)
+    clock, random = Clock(), np.random.default_rng(1)
+    with one_core(), _opened(paths[0]) as few, _opened(paths[1]) as many:
+        turns = [("few", few, few.ids), ("many", many, many.ids)]
+        for number in range(scale.runs):
+            clock.new_run()
+            for turn in range(scale.rounds * 5):
+                errors = random.random(LARGE)
+                for name, buffer, every in turns:
+                    ids = every[random.integers(0, len(every), LARGE)]
+                    clock.time(name, partial(buffer.update_priorities, ids, errors))
+                    if turn % _CHECK_EVERY == 0:
+                        _check_update(buffer, ids, errors)
+            print(f"growth: run {number + 1} of {scale.runs}", flush=True)
+    for which, average in (("median", np.median), ("99th percentile", _tail)):
+        what = f"proportional: update of {LARGE}, {which}"
+        for name, n in zip(("few", "many"), sizes, strict=True):
+            result.add(f"{what}, {n:,} rows", clock.microseconds(name, average), "us")
+        ratio = clock.ratio("many", "few", average)
+        result.add(f"{what}, many by few", ratio, "times", at_most=_GROWTH)
 
 
 def _tail(seconds: npt.NDArray[Any]) -> Any:

@@ -114,7 +114,7 @@ def _one_loop(
 
 def _turn_steps(writer: Any, steps: int) -> int:
     """About so many steps, but whole halves of the tail, where frames are compressed."""
-    log = writer.files.logs[-1]
+    log = writer.files.rows
     spec = log.specs["frames"]
     return steps if spec.is_raw else steps // spec.chunk_rows * spec.chunk_rows or steps
 

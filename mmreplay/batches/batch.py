@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.ids import Array, Ids
-from mmreplay.pictures.cells import MOST_FRAMES, Cell, cell_html, cell_png, rows_at, shape_row
+from mmreplay.pictures.png import strip_png
 
 Observation = Array | dict[str, Array]
 
@@ -52,22 +52,8 @@ class Batch:
     def __repr__(self) -> str:
         return shapes_of(self)
 
-    def _repr_html_(self) -> str:
-        return cell_html(self._cell)
-
     def _repr_png_(self) -> bytes | None:
-        return cell_png(self._cell)
-
-    def _cell(self) -> Cell:
-        """What a notebook shows of it: the first observations, and what is in it."""
-        shown = np.arange(min(len(self), MOST_FRAMES))
-        arrays = {n: a for n, a in arrays_of(self).items() if isinstance(a, np.ndarray)}
-        return Cell(
-            f"Batch of {len(self):,}",
-            [shape_row(name, values) for name, values in arrays.items()],
-            rows_at(self.observation, shown),
-            [f"reward {reward:.4g}" for reward in self.reward[shown].tolist()],
-        )
+        return strip_png(self.observation)
 
 
 class Column(Protocol):

@@ -1,4 +1,4 @@
-"""Whole batches: concatenated, or copied into a given one; and `Source`, whatever samples them.
+"""Whole batches: concatenated, or copied into a given one.
 
 Invariant: a batch that comes out of here shares no memory with one that went in.
 """
@@ -7,43 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mmreplay.batches.batch import Batch, arrays_of
 from mmreplay.batches.sequences import SequenceBatch
-from mmreplay.batches.settings import Settings
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.schema import Schema
 
 AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch)
-
-
-class Source(Protocol):
-    """Whatever samples batches: a dataset, a buffer, or a wrapper around one."""
-
-    @property
-    def settings(self) -> Settings:
-        """How transitions are rebuilt."""
-
-    @property
-    def generator(self) -> np.random.Generator:
-        """What draws."""
-
-    def sample(
-        self,
-        batch_size: int,
-        out: Batch | None = None,
-        *,
-        replace: bool = True,
-        group: int | None = None,
-    ) -> Batch:
-        """Draw transitions."""
-
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
 
 
 def schema_of(source: object) -> Schema:

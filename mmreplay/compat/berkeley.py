@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import EmptyBufferError, SchemaError
@@ -35,14 +36,14 @@ class ReplayBuffer(DeferredStore):
     """
 
     def __init__(self, size: int, frame_history_len: int, path: StorePath = None) -> None:
-        super().__init__(path, size)
+        super().__init__(path, whole_number("size", size))
         self.size, self.frame_history_len = size, frame_history_len
         self.next_idx = 0
         self._recent: LazyFrames | None = None
         self._waiting: int | None = None  # the index of the newest frame, until it is terminal
         self._effect: tuple[Array, float] | None = None
-        if (stored := self._stored()) is not None:
-            self._begin(stored[0])
+        if (frame := self._stored_frame()) is not None:
+            self._begin(frame)
 
     def _begin(self, frame: Field) -> None:
         stack = None if len(frame.shape) == 1 else self.frame_history_len

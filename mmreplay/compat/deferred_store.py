@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from mmreplay.arguments import whole_number
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
 from mmreplay.reading.store import open_store
@@ -43,10 +43,6 @@ class StoreDirectory:
         """Whether `close` removes it."""
         return self._remove is not None
 
-    def exists(self) -> bool:
-        """Whether there is something to open."""
-        return self.path.exists()
-
     def close(self) -> None:
         """Remove what is temporary."""
         if self._remove is not None:
@@ -68,46 +64,48 @@ class DeferredStore:
 
     Args:
         path: the store's directory; None for a temporary one, in Python's `tempfile` folder.
-        capacity: most transitions to keep.
-
-    Raises:
-        SchemaError: a capacity that is not 1 or more.
+        capacity: most transitions to keep; None keeps all.
     """
 
-    def __init__(self, path: StorePath, capacity: Any) -> None:
-        self._capacity = whole_number("size or capacity", capacity)
+    def __init__(self, path: StorePath, capacity: int | None) -> None:
+        self._capacity = capacity
         self._path = None if path is None else Path(path)
         self._core: ReplayBuffer | None = None
-        self._end: weakref.finalize[Any, Any] | None = None
+        self._directory: StoreDirectory | None = None
         self._closed = False
 
-    def _stored(self) -> tuple[Field, dict[str, Any]] | None:
-        """The frames' field and the metadata of the store at the path; None if there is none."""
+    def _stored(self) -> tuple[Field | dict[str, Field], dict[str, Any]] | None:
+        """The frames' fields and the metadata of the store at the path; None if there is none."""
         if self._path is None or not self._path.exists():
             return None
         with open_store(self._path) as store:
-            frame = store.schema.frame
-            if not isinstance(frame, Field):
-                raise SchemaError(
-                    f"{self._path}: expected one frame a row, found a dict of {sorted(frame)}; "
-                    f"open it with mmreplay.ReplayBuffer"
-                )
-            return frame, store.live.readers[0].metadata["env"]
+            return store.schema.frame, store.live.readers[0].metadata["env"]
 
-    def _open(self, kind: type[ReplayBuffer], **settings: Any) -> None:
+    def _stored_frame(self) -> Field | None:
+        """The frames' field of the store at the path; None if there is none."""
+        if (stored := self._stored()) is None:
+            return None
+        if not isinstance(stored[0], Field):
+            raise SchemaError(
+                f"{self._path}: expected one frame a row, found a dict of {sorted(stored[0])}; "
+                f"open it with mmreplay.ReplayBuffer"
+            )
+        return stored[0]
+
+    def _open(self, kind: Callable[..., ReplayBuffer], **settings: Any) -> None:
         """Make the store, or open it: `settings` are those of `kind`."""
         if self._closed:
             raise ClosedError(f"{self!r}: this buffer was closed; make another one")
-        directory = StoreDirectory(self._path)
-        if directory.is_temporary:  # no power cut matters to what is deleted anyway
+        if self._directory is None:
+            self._directory = StoreDirectory(self._path)
+        if self._directory.is_temporary:  # no power cut matters to what is deleted anyway
             settings["flush_s"] = 0
         try:
-            self._core = kind(directory.path, self._capacity, **settings)
+            self._core = kind(self._directory.path, self._capacity, **settings)
         except BaseException:
-            directory.close()
+            self._directory.close()
+            self._directory = None
             raise
-        if directory.is_temporary:
-            self._end = weakref.finalize(self, _end, self._core, directory)
 
     @property
     def core(self) -> ReplayBuffer:
@@ -129,19 +127,20 @@ class DeferredStore:
     def close(self) -> None:
         """Close the store, or delete a temporary one; a second call does nothing."""
         self._closed = True
-        if self._end is not None:
-            self._end()
-        if self._core is not None and self._path is not None:
-            self._core.close()
+        try:
+            if self._core is not None:
+                self._core.close()
+        finally:
+            if self._directory is not None:
+                self._directory.close()
 
     def _discard(self) -> None:
         """Delete the store, to make another one with the next observation."""
-        if self._end is not None:
-            self._end()
-        elif self._core is not None and self._path is not None:
+        if self._core is not None and self._directory is not None:
             self._core.close()
-            durable_writes.remove_tree(self._path)
-        self._core = self._end = None
+            durable_writes.remove_tree(self._directory.path)
+            self._directory.close()
+        self._core = self._directory = None
 
     def __enter__(self) -> Self:
         return self
@@ -152,10 +151,3 @@ class DeferredStore:
     def __repr__(self) -> str:
         path = "temporary" if self._path is None else self._path
         return f"<{type(self).__module__}.{type(self).__name__} {path}>"
-
-
-def _end(core: ReplayBuffer, directory: StoreDirectory) -> None:
-    # In a forked child neither does anything: both know whose they are.
-    with contextlib.suppress(Exception):  # whatever it was, the data is not wanted any more
-        core.close()
-    directory.close()

@@ -1,6 +1,7 @@
 """keras-gym's experience replay.
 
-Invariant: a transition, its return and its next state lie in one episode.
+Invariant: a transition, its return and its next state lie in one episode. Actions are stored as the
+environment takes them, and encoded when they are handed out.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
-from mmreplay.compat.spaces import Actions, num_frames
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
@@ -46,14 +47,14 @@ class ExperienceReplayBuffer(DeferredStore):
         random_seed: int | None = None,
         path: StorePath = None,
     ) -> None:
-        super().__init__(path, int(capacity))
+        super().__init__(path, whole_number("capacity", int(capacity)))
         self.env, self.capacity, self.batch_size = env, int(capacity), int(batch_size)
-        self.num_frames, self._actions = num_frames(env), Actions(env.action_space)
+        self.num_frames, self._actions = _num_frames(env), _Actions(env.action_space)
         self.bootstrap_n, self.gamma = int(bootstrap_n), float(gamma)
         self.random_seed = self._seed = random_seed
         self._waiting: tuple[Array, float, int] | None = None  # action, reward, episode
-        if (stored := self._stored()) is not None:
-            self._begin(stored[0])
+        if (frame := self._stored_frame()) is not None:
+            self._begin(frame)
 
     @classmethod
     def from_value_function(
@@ -146,3 +147,42 @@ class ExperienceReplayBuffer(DeferredStore):
 
     def __bool__(self) -> bool:
         return len(self) > 0
+
+
+class _Actions:
+    """The actions of a space: of a discrete one, handed out one-hot, or of one of arrays.
+
+    `field` is theirs as they are stored.
+    """
+
+    def __init__(self, space: Any) -> None:
+        """Look at the space without importing whoever made it."""
+        self._n = int(space.n) if hasattr(space, "n") and not getattr(space, "shape", ()) else None
+        self._start = int(getattr(space, "start", 0)) if self._n else 0
+        self.field = Field((), "int64") if self._n else Field(space.shape, space.dtype)
+
+    def taken(self, action: Any) -> Array:
+        """The action as it is stored; SchemaError if it is none of the space."""
+        found = self.field.coerce_loosely(action, "a")
+        if self._n and not 0 <= found - self._start < self._n:
+            raise SchemaError(
+                f"a: expected an action in [{self._start}, {self._start + self._n}), found {action}"
+            )
+        return found
+
+    def none(self) -> Array:
+        """What is stored where no action follows."""
+        return np.full(self.field.shape, self._start, self.field.dtype)
+
+    def given(self, actions: Array) -> Array:
+        """One-hot (B, n) float64 of discrete actions; others as they are."""
+        return actions if self._n is None else np.eye(self._n)[actions - self._start]
+
+
+def _num_frames(env: Any) -> int:
+    """The attribute of this name of the environment, or of one below its wrappers; else 1."""
+    while env is not None:
+        if (found := getattr(env, "num_frames", None)) is not None:
+            return int(found)
+        env = getattr(env, "env", None)
+    return 1

@@ -17,18 +17,17 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import is_reproducible, true_or_false, whole_number, whole_number_or_none
+from mmreplay.arguments import is_reproducible, true_or_false, whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets import subsets
 from mmreplay.datasets.ahead import Ahead
-from mmreplay.datasets.draws import Draw, not_evicted, state_of_bits
+from mmreplay.datasets.draws import Draw, Samplers, not_evicted, state_of_bits
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
-from mmreplay.datasets.samplers import Samplers
+from mmreplay.datasets.source import WindowSource
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
-from mmreplay.reading.batch_times import gather_timed
 from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
@@ -39,7 +38,7 @@ from mmreplay.system import forks
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
 
-class Dataset:
+class Dataset(WindowSource):
     """Stores loaded for training, read-only; made by `mmreplay.load`. A context manager.
 
     A pickle of it, for a process that is spawned, holds paths, settings and random state: who loads
@@ -50,6 +49,9 @@ class Dataset:
         settings: how transitions are rebuilt.
         generator: draws the samples.
     """
+
+    settings: Settings
+    generator: np.random.Generator
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class Dataset:
         bits = np.random.SeedSequence(self._epochs.seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
         self._read_from(self.store, self.settings)  # a thread may have been in the samplers
+        self.ahead.forget()
 
     @property
     def prefetch(self) -> int:
@@ -99,110 +102,20 @@ class Dataset:
         """Transitions that can be sampled."""
         return self.samplers.look(lambda transitions: transitions.n_transitions)
 
-    def sample(
-        self,
-        batch_size: int,
-        out: Batch | None = None,
-        *,
-        replace: bool = True,
-        group: int | None = None,
-    ) -> Batch:
-        """Draw transitions uniformly.
-
-        Args:
-            batch_size: B.
-            out: a batch that this object returned for the same B; overwritten and returned.
-            replace: whether a transition may come twice in a batch.
-            group: m draws groups of m transitions, one after the other, each group out of one
-                decoded chunk of consecutive steps: some times as fast, and correlated. Each
-                transition is still equally likely.
-
-        Raises:
-            EmptyBufferError: there is no transition yet.
-            SchemaError: without replacement, and there are fewer than `batch_size`, or groups are
-                drawn; `batch_size` is no multiple of `group`; `replace` is no bool.
-        """
-        size = whole_number("batch_size", batch_size)
-        group = whole_number_or_none("group", group)
-        replace = true_or_false("replace", replace)
+    def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
         return self.ahead.next(
             self.store.live, self.generator, self.begin_sample, (size, replace, group), out
         )
 
     def begin_sample(
-        self,
-        generator: np.random.Generator,
-        size: int,
-        replace: bool = True,
-        group: int | None = None,
+        self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
         return self.samplers.transitions(generator, size, replace, group)
 
-    def sample_times(
-        self, batch_size: int, out: Batch | None = None
-    ) -> tuple[Batch, dict[str, float]]:
-        """Draw transitions uniformly as `sample`, and time the parts of that.
-
-        Returns:
-            the batch, and seconds by part: ``index``, to draw and to find the rows; ``io``, until
-            their pages had come, from the disk or into the page tables; ``decode``, of compressed
-            chunks; ``copy``, of rows into the batch; ``other``, returns and all else.
-        """
-        size = whole_number("batch_size", batch_size)
-        draw = self.samplers.uniform(self.generator, size)
-        return gather_timed(self.store.live, draw, self.samplers.gatherer, out)
-
-    def batches(
-        self,
-        batch_size: int,
-        epochs: int | None = 1,
-        *,
-        shuffle: bool | Literal["full"] = True,
-        shuffle_rows: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        epoch: int | None = None,
-    ) -> Iterator[Batch]:
-        """Every transition once an epoch.
-
-        Each call goes on with the next epoch's order, so that a loop over calls shuffles again. The
-        order follows from the seed and the epoch's number: ranks must be in the same epoch, so
-        each calls this equally often, or says which one with `epoch`. The first call after
-        `load_state_dict` goes on in the epoch of that state, after the batches that were given.
-
-        Args:
-            batch_size: B; an epoch's last batch may be smaller.
-            epochs: how many; None for no end. What is left of one counts as one.
-            shuffle: True takes stretches of consecutive steps in random order, and shuffles those
-                that fit into a pool, so that compressed frames are decoded about once an epoch.
-                ``full`` puts every transition anywhere, and decodes a chunk for almost each of
-                them. False keeps the order of the ids.
-            shuffle_rows: rows of such a pool; None for as many as 192 MiB of frames are, at least
-                1,024 and at most 1,048,576. A third more than that is kept in memory, decoded.
-            rank: this process's number, of `world_size`.
-            world_size: processes that share each epoch; each transition goes to one of them. If
-                they shuffle, they must have been given the same seed.
-            drop_last: leave out batches that not every rank can fill, so that all ranks get the
-                same number of batches of the same size.
-            epoch: the number of the first epoch, 0 or more; None goes on after the last one that
-                this object began.
-
-        Raises:
-            SchemaError: a value out of its range; several ranks whose seed is no
-                whole number, nor a sequence of them; a loaded state that was saved with other
-                arguments, or, with the first batch, of another store, or some of whose transitions
-                are gone; with a later one, that another store stands at the path by now.
-            EmptyBufferError: there is no transition.
-        """
+    def _batches(self, given: EpochArguments) -> Iterator[Batch]:
         gatherer = self.samplers.gatherer
-        return self.read_batches(
-            EpochArguments(
-                batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
-            ),
-            lambda _: gatherer,
-        )
+        return self.read_batches(given, lambda _: gatherer)
 
     def read_batches(
         self, given: EpochArguments, gatherer_of: Callable[[Any], LateRebuilder[Any, Batch]]
@@ -285,37 +198,9 @@ class Dataset:
 
     # ------------------------------------------------------------ sequences
 
-    def sample_sequences(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        boundary: str = "drop",
-        stride: int = 1,
-        out: SequenceBatch | None = None,
+    def _sample_windows(
+        self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
-        """Draw windows of consecutive steps uniformly, with replacement.
-
-        A window lies in one episode, and each one counts once; see docs/semantics.md.
-
-        Args:
-            batch_size: B.
-            length: steps to learn from.
-            burn_in: steps before them, for the state of a recurrent network (Kapturowski et al.
-                2019, section 3).
-            boundary: ``drop`` takes only windows whose steps are all there; ``pad`` begins at any
-                step, with zeros and a False mask for what is missing; ``shift`` is ``drop``, and
-                also takes the window that ends with the episode, padded if the episode is shorter.
-            stride: steps from one window to the next, from the episode's oldest step on.
-            out: a batch that this object returned for the same B and lengths; overwritten and
-                returned.
-
-        Raises:
-            EmptyBufferError: no episode has such a window.
-            SchemaError: a value out of its range.
-        """
-        windows = Windows(length, burn_in, boundary, stride)
-        size = whole_number("batch_size", batch_size)
         return self.ahead.next(
             self.store.live, self.generator, self.samplers.sequences, (windows, size), out
         )

@@ -6,32 +6,26 @@ drawn beside that.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
-from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.draws import Draw
 from mmreplay.datasets.epochs import EpochArguments
-from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
-from mmreplay.errors import InvalidIdError, SchemaError
-from mmreplay.ids import Ids
+from mmreplay.datasets.source import Around, EpochSource
+from mmreplay.errors import SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field, Schema
 
-_ATTEMPTS = 100
 
-
-class Hindsight:
+class Hindsight(Around, EpochSource):
     """Samples of a dataset or buffer of which a share has a goal that its own episode reached.
 
     Observations are dicts with an achieved and a desired goal, as those of Gymnasium-Robotics. A
@@ -61,7 +55,8 @@ class Hindsight:
             In both -1 where the goal is the recorded one.
 
     Raises:
-        SchemaError: observations without such goals, or a setting out of its range.
+        SchemaError: observations without such goals, data of a class with a `sample` of its own, or
+            a setting out of its range.
 
     Attributes:
         data: as given.
@@ -71,6 +66,7 @@ class Hindsight:
         the strategies of section 4.5.
     """
 
+    data: Dataset
     update_priorities: Callable[..., Any]
     """The buffer's own, where it has one."""
 
@@ -103,6 +99,11 @@ class Hindsight:
                 f"data: expected what mmreplay.load returns, or a replay buffer, found {data!r}; "
                 f"put Decorated and Mixture around Hindsight, not inside"
             )
+        if type(data).sample is not Dataset.sample:
+            raise SchemaError(
+                f"data: expected the class of a dataset or buffer of mmreplay, found a "
+                f"{type(data).__name__}, with a sample() of its own, which Hindsight does not call"
+            )
         schema = data.store.schema
         _check_goals(data.store, achieved_goal, desired_goal)
         if mark in schema.extras:
@@ -124,8 +125,6 @@ class Hindsight:
             terminal,
         )
         self._gatherer = TransitionGatherer(self.schema, data.settings)
-        # Whoever draws in a way of its own is asked for a batch of its own, for the ids in it.
-        self._is_known = type(data).sample in {Dataset.sample, PrioritizedReplayBuffer.sample}
         if hasattr(data, "update_priorities"):
             self.update_priorities = data.update_priorities
 
@@ -134,73 +133,16 @@ class Hindsight:
         """The store that is read."""
         return self.data.store
 
-    @property
-    def settings(self) -> Settings:
-        """How transitions are rebuilt: the data's."""
-        return self.data.settings
-
-    @property
-    def generator(self) -> np.random.Generator:
-        """What draws: the data's."""
-        return self.data.generator
-
-    @property
-    def ids(self) -> Ids:
-        """Every valid transition id, ascending."""
-        return self.data.ids
-
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
-        return len(self.data)
-
-    def sample(
-        self,
-        batch_size: int,
-        out: Batch | None = None,
-        *,
-        replace: bool = True,
-        group: int | None = None,
-    ) -> Batch:
-        """Draw transitions as the data does, and goals for some of them.
-
-        Args:
-            batch_size: B.
-            out: a batch that this object returned for the same B; overwritten and returned.
-            replace: whether a transition may come twice in a batch.
-            group: m draws groups of m neighbours, each of which has a goal of its own; see
-                `Dataset.sample`.
-
-        Raises:
-            EmptyBufferError: there is no transition yet.
-            SchemaError: as of the data: without replacement, and there are fewer than
-                `batch_size`; groups that `batch_size` is no multiple of; either of them, and the
-                data samples by priority.
-        """
-        size = whole_number("batch_size", batch_size)
-        group = whole_number_or_none("group", group)
-        replace = true_or_false("replace", replace)
-        if self._is_known:
-            return self.data.ahead.next(
-                self.store.live, self.generator, self._begin, (size, replace, group), out
-            )
-        for _ in range(_ATTEMPTS - 1):
-            with contextlib.suppress(InvalidIdError):  # evicted since it was drawn
-                return self._relabelled_draw(size, out, replace, group)
-        return self._relabelled_draw(size, out, replace, group)
+    def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
+        return self.data.ahead.next(
+            self.store.live, self.generator, self._begin, (size, replace, group), out
+        )
 
     def _begin(
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         draw = self.data.begin_sample(generator, size, replace, group)
         return dataclasses.replace(draw, gatherer=self._relabelling(generator, size))
-
-    def _relabelled_draw(
-        self, size: int, out: Batch | None, replace: bool, group: int | None
-    ) -> Batch:
-        drawn = self.data.sample(size, replace=replace, group=group)
-        batch = self.relabel(drawn.id, out)
-        batch.weight[:] = drawn.weight
-        return batch
 
     def relabel(self, ids: npt.ArrayLike, out: Batch | None = None) -> Batch:
         """The transitions with these ids, with goals drawn for some of them.
@@ -214,25 +156,7 @@ class Hindsight:
         """
         return self.store.live.gather_ids(ids, self._relabelling(self.generator, np.size(ids)), out)
 
-    def batches(
-        self,
-        batch_size: int,
-        epochs: int | None = 1,
-        *,
-        shuffle: bool | Literal["full"] = True,
-        shuffle_rows: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        epoch: int | None = None,
-    ) -> Iterator[Batch]:
-        """Every transition once an epoch, with goals drawn again; see `Dataset.batches`.
-
-        Goals follow from the epoch and the place in it, as the order does.
-        """
-        given = EpochArguments(
-            batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
-        )
+    def _batches(self, given: EpochArguments) -> Iterator[Batch]:
         return self.data.read_batches(given, self._relabelling_by)
 
     def _relabelling(self, generator: np.random.Generator, size: int) -> Relabelling:

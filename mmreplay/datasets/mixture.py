@@ -13,20 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.combine import Source, concatenated, fill, schema_of
+from mmreplay.batches.combine import concatenated, fill, schema_of
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset
-from mmreplay.datasets.draws import check_groups
-from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.datasets.draws import check_groups, own_generator
+from mmreplay.datasets.source import Source
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.schema import Field, Schema
 
 Floats = npt.NDArray[np.float64]
 
 
-class Mixture:
+class Mixture(Source):
     """Several sources of batches as one, each with its share of every batch.
 
     A source is a dataset, a buffer, or something around one. One that is still empty has no share;
@@ -105,43 +104,14 @@ class Mixture:
 
     @property
     def generator(self) -> np.random.Generator:
-        """What splits batches: the first buffer's, as that is saved, else the first source's."""
-        for source in self.data:
-            if isinstance(_innermost(source), ReplayBuffer):
-                return source.generator
+        """The first source's. How batches are split follows from the random states of all."""
         return self.data[0].generator
 
     def __len__(self) -> int:
         """Transitions that can be sampled, of all sources."""
         return sum(map(len, self.data))
 
-    def sample(
-        self,
-        batch_size: int,
-        out: Batch | None = None,
-        *,
-        replace: bool = True,
-        group: int | None = None,
-    ) -> Batch:
-        """Draw transitions from each source, as it does.
-
-        Args:
-            batch_size: B, of all sources together.
-            out: a batch that this object returned for the same B; overwritten and returned.
-            replace: whether a transition of a source may come twice in a batch. Sources that are
-                of the same store may each give it, in any case.
-            group: m draws groups of m neighbours of a source, and splits the batch between
-                groups; see `Dataset.sample`.
-
-        Raises:
-            EmptyBufferError: no source that has a weight has a transition yet.
-            SchemaError: `batch_size` is no multiple of `group`, or groups are drawn without
-                replacement; or as of a source: it has fewer transitions than are drawn of it
-                without replacement, or samples by priority.
-        """
-        size = whole_number("batch_size", batch_size)
-        group = whole_number_or_none("group", group)
-        replace = true_or_false("replace", replace)
+    def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
         unit = group or 1
         if group is not None:
             check_groups(size, group, replace=replace)
@@ -164,13 +134,14 @@ class Mixture:
                 f"a transition needs a reset and a step"
             )
         weights /= weights.sum()
+        generator = own_generator(self)
         if not self.exact:
-            return np.asarray(self.generator.multinomial(size, weights), np.int64)
+            return np.asarray(generator.multinomial(size, weights), np.int64)
         # One draw rounds all borders between the sources, so each number of rows is right on
         # average. Rounded before, for 0.1 + 0.2 is no reason to move one.
         borders = np.round(weights.cumsum() * size, _DIGITS)
         whole = np.floor(borders)
-        whole += self.generator.random() < borders - whole
+        whole += generator.random() < borders - whole
         return np.diff(whole, prepend=0).astype(np.int64)
 
     def update_priorities(
@@ -230,10 +201,3 @@ def _check_alike(data: Sequence[Source]) -> Schema:
 
 def _rows(schema: Schema) -> dict[str, str]:
     return {path: f"{field.dtype} {field.shape}" for path, field in schema.columns().items()}
-
-
-def _innermost(source: object) -> object:
-    """The innermost source of nested wrappers."""
-    while not isinstance(source, (ReplayBuffer, Mixture)) and hasattr(source, "data"):
-        source = source.data
-    return source

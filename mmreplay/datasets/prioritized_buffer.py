@@ -32,6 +32,9 @@ from mmreplay.writing.create import FLUSH_S, give_up
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A live replay buffer that samples by priority; see `ReplayBuffer` for all that is not here.
 
+    `sample` draws with replacement, and `Batch.weight` makes up for the priorities; `replace=False`
+    and `group=m` are refused.
+
     New transitions get the largest priority ever given. Priorities are kept in the store, by id,
     beside the rows: they survive a kill with the rows that they belong to, and a power cut as of
     the last flush. A store that was written without them can be opened with this class, and the
@@ -42,7 +45,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
         frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, flush_s, finite, prefetch: as for `ReplayBuffer`. A batch that is
+            clip_reward, metadata, flush_s, prefetch: as for `ReplayBuffer`. A batch that is
             read ahead is drawn by the priorities as they were then.
 
     Raises:
@@ -82,7 +85,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
-        finite: bool | None = None,
         prefetch: int = 0,
     ) -> None:
         self._how = Prioritization(
@@ -107,7 +109,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             clip_reward=clip_reward,
             metadata=metadata,
             flush_s=flush_s,
-            finite=finite,
             prefetch=prefetch,
         )
         try:
@@ -118,9 +119,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise
 
     def _begin(self, index: Index) -> None:
-        log = self.writer.files.log
+        files = self.writer.files
         base, _, head = index.window(0)
-        self._column = PriorityColumn(log.path, (base, head), log.width)
+        self._column = PriorityColumn(files.path, (base, head), files.environments)
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")
@@ -190,34 +191,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Updates since opening that came after their transition had been evicted."""
         return self.sampler.n_late
 
-    def sample(
-        self,
-        batch_size: int,
-        out: Batch | None = None,
-        *,
-        replace: bool = True,
-        group: int | None = None,
-    ) -> Batch:
-        """Draw transitions by priority, with replacement; `Batch.weight` makes up for it.
-
-        Args:
-            batch_size: B.
-            out: a batch that this object returned for the same B; overwritten and returned.
-            replace: True, as the weights are those of draws with replacement.
-            group: None, as each transition is drawn by its own priority.
-
-        Raises:
-            EmptyBufferError: there is no transition yet.
-            SchemaError: without replacement, or in groups.
-        """
-        return super().sample(batch_size, out, replace=replace, group=group)
-
     def begin_sample(
-        self,
-        generator: np.random.Generator,
-        size: int,
-        replace: bool = True,
-        group: int | None = None,
+        self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         """See `Dataset.begin_sample`; raises SchemaError without replacement, or in groups."""
         if not replace:

@@ -11,7 +11,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,6 @@ def import_dataset(
     dst: str | os.PathLike[str],
     *,
     codec: Any = None,
-    finite: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Imported:
@@ -101,14 +100,12 @@ def import_dataset(
         src: a file or directory; of ``arrays`` also a mapping of arrays by name.
         dst: a directory that does not exist yet.
         codec: of frames, as for `create`.
-        finite: whether a NaN or an infinity among floats is refused, as for `create`.
         progress: called with bytes of rows that are done and those in all, uncompressed, as
             far as the source says how many there are.
         options: of the format; see docs/exchange.md.
 
     Raises:
-        SchemaError: no such format or option, or the target lies within a store; `finite`, and a
-            value is not. It names its column and step.
+        SchemaError: no such format or option, or the target lies within a store.
         StoreNotFoundError: nothing at `src`, or no directory above the target.
         StoreExistsError: the target exists.
         FormatError: the source is not of that format, or holds what no store can.
@@ -147,15 +144,11 @@ def import_dataset(
             codec=codec,
             metadata=dict(incoming.metadata) | {"imported": {"format": format}},
             flush_s=0,
-            finite=finite,
         )
         if not isinstance(writer, Writer):
             raise TypeError("a store of one environment was asked for")
         try:
-            steps = _checked(incoming, what, format)
-            if finite:
-                steps = _finite(steps, what)
-            _write(writer, steps, incoming, losses, progress)
+            _write(writer, _checked(incoming, what, format), incoming, losses, progress)
             writer.close()
         except BaseException:
             writer._release_unclosed()  # noqa: SLF001 (nobody shall have this store)
@@ -215,28 +208,6 @@ def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
         )
 
 
-def _finite(steps: Iterable[Steps], source: object) -> Iterator[Steps]:
-    """The same steps; a value that is not finite as SchemaError, before its run is written."""
-    n_before = 0
-    for run in steps:
-        columns = {"reward": run.reward, "action": run.action, **run.extras}
-        for key, frames in run.observation.items():
-            columns["observation" if key == FRAME else f"observation[{key!r}]"] = frames
-        for name, values in columns.items():
-            if values.dtype.kind == "f" and not (good := np.isfinite(values)).all():
-                row, *at = np.argwhere(~good)[0].tolist()
-                which = f"of step {n_before + row:,}"
-                if row == len(run):  # of observations there is one more
-                    which = f"after step {n_before + row - 1:,}"
-                raise SchemaError(
-                    f"{source}: {name} {which}{f', at {at}' if at else ''}: expected finite "
-                    f"numbers, found {values[row, *at]} (steps are counted from 0, as they are "
-                    f"imported); mend the source, or import it without finite"
-                )
-        n_before += len(run)
-        yield run
-
-
 def _unreadable(source: object, name: str, error: BaseException) -> FormatError:
     """What to raise for it; raises ReachedLimitError itself if it was a limit of this process."""
     if isinstance(error, OSError):
@@ -259,7 +230,7 @@ def _write(
     losses: Losses,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    row_bytes = sum(one.row_bytes for one in writer.schema.arrays().values())
+    row_bytes = sum(one.row_bytes for one in writer.schema.columns().values())
     n_steps = 0
     for run in steps:
         _write_run(writer, run, losses)

@@ -67,7 +67,7 @@ class Stored:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, uncompressed."""
-        return sum(one.row_bytes for one in self.schema.arrays().values())
+        return sum(one.row_bytes for one in self.schema.columns().values())
 
     def runs(self) -> Iterator[Steps]:
         """All steps, a block at a time; a run ends where its episode does."""

@@ -1,1 +1,1 @@
-"""Frames as images, PNG files and notebook cells, with numpy and the standard library alone."""
+"""Frames as images and PNG files, with numpy and the standard library alone."""

@@ -1,17 +1,48 @@
-"""PNG files, with the standard library's zlib."""
+"""PNG files, with the standard library's zlib; and what a notebook shows of frames."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mmreplay.pictures.images import Image
+from mmreplay.pictures.images import (
+    Image,
+    factor_for,
+    limits_of,
+    plane,
+    resized,
+    strip,
+    to_bytes,
+)
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GRAY, _RGB = 0, 2
 _AXES_OF_RGB = 3
+_MOST_FRAMES = 8
+_SIDE = 96
+
+
+def even(n: int) -> npt.NDArray[np.int64]:
+    """At most eight numbers below n at even distances, the first and the last among them."""
+    return np.unique(np.linspace(0, max(n - 1, 0), min(n, _MOST_FRAMES)).round().astype(np.int64))
+
+
+def strip_png(frames: npt.NDArray[Any] | dict[str, npt.NDArray[Any]]) -> bytes | None:
+    """Eight of the frames, (n, *frame), side by side as a PNG file; None if they are no pictures.
+
+    Of a dict, those of the first key whose frames are pictures.
+    """
+    for values in frames.values() if isinstance(frames, dict) else [frames]:
+        planes = [one for number in even(len(values)) if (one := plane(values[number])) is not None]
+        if planes:
+            planes = [one for one in planes if one.ndim == planes[0].ndim]  # some may be gray
+            factor, limits = factor_for(planes[0].shape, _SIDE), limits_of(planes)
+            return png(strip([resized(to_bytes(one, limits), factor) for one in planes]))
+    return None
 
 
 def png(image: Image) -> bytes:

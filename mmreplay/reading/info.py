@@ -88,7 +88,6 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "returns": _spread(ended["return"]),
         "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
-        "finite": all(reader.metadata.get("finite", False) for reader in lanes.readers),
         "non_finite_rewards": contents.n_odd_rewards,
         "fields": fields,
         "bytes_on_disk": on_disk,

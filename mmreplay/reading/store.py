@@ -18,10 +18,10 @@ from mmreplay.arguments import any_whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import EPISODE_DTYPE, Index
-from mmreplay.errors import InvalidIdError, SchemaError
+from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Ids
-from mmreplay.pictures.cells import cell_html, cell_png
-from mmreplay.reading import info, store_cell
+from mmreplay.pictures.png import even, strip_png
+from mmreplay.reading import info
 from mmreplay.reading.column_views import ColumnView, LaneView
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
@@ -286,11 +286,14 @@ class Store:
             f"transitions={self.index.n_transitions}>"
         )
 
-    def _repr_html_(self) -> str:
-        return cell_html(lambda: store_cell.store_cell(self.live, self.paths))
-
     def _repr_png_(self) -> bytes | None:
-        return cell_png(lambda: store_cell.store_cell(self.live, self.paths))
+        """Frames from the first transition to the last; None if they cannot be read."""
+        try:
+            gatherer = self.live.gatherer(Settings(stack=None))
+            batch = self.live.gather(lambda index: index.at(even(index.n_transitions)), gatherer)
+        except MmreplayError:  # a notebook would show a traceback beside the line
+            return None
+        return strip_png(batch.observation)
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:

@@ -14,9 +14,9 @@ from typing import Any, Protocol, SupportsIndex, overload
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import arrays_of, shapes_of
+from mmreplay.batches.batch import shapes_of
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.pictures.cells import Cell, cell_html, cell_png, even, rows_at, shape_row
+from mmreplay.pictures.png import strip_png
 from mmreplay.schema import FRAME, Schema
 
 Observation = Array | dict[str, Array]
@@ -75,25 +75,8 @@ class Trajectory:
     def __repr__(self) -> str:
         return shapes_of(self)
 
-    def _repr_html_(self) -> str:
-        return cell_html(self._cell)
-
     def _repr_png_(self) -> bytes | None:
-        return cell_png(self._cell)
-
-    def _cell(self) -> Cell:
-        """What a notebook shows of it: some frames, rewards and vectors over time."""
-        end = "terminated" if self.terminated else "truncated" if self.truncated else "running"
-        arrays = {n: a for n, a in arrays_of(self).items() if isinstance(a, np.ndarray)}
-        shown = even(len(self) + 1)
-        vectors = {n: a for n, a in arrays.items() if n.startswith("observation") and a.ndim == 2}  # noqa: PLR2004
-        return Cell(
-            f"Trajectory of {len(self):,} steps, return {float(self.reward.sum()):.6g}, {end}",
-            [shape_row(name, values) for name, values in arrays.items()],
-            rows_at(self.observation, shown),
-            [f"step {number}" for number in shown.tolist()],
-            {"reward": self.reward, **vectors},
-        )
+        return strip_png(self.observation)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Step: ...

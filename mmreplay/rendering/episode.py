@@ -19,7 +19,6 @@ from mmreplay.pictures.images import Image, is_picture, limits_of, plane, to_byt
 from mmreplay.reading.info import environment
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
-from mmreplay.schema import FRAME, Field
 
 _BLOCK = 64
 _BLOCK_BYTES = 16 << 20
@@ -88,6 +87,11 @@ class Episode:
         """Its return, without discount."""
         return float(self.reward.sum(dtype=np.float64))
 
+    @property
+    def end_text(self) -> str:
+        """How it ended, in words."""
+        return "still running" if self.end == "open" else self.end
+
     def action_text(self, number: int) -> str:
         """The action of a step in words, where the environment has some, else in numbers."""
         action = self.action[number]
@@ -104,40 +108,28 @@ class Episode:
             CorruptStoreError: frames that cannot be read.
         """
         wanted = range(self.length + 1) if numbers is None else numbers
-        seen = range(0, self.length + 1, max(self.length // (_SEEN - 1), 1))
-        planes = [self._planes([one])[0] for one in seen] if self._needs_limits() else []
-        limits = limits_of(planes)
-        block = self._block()
+        field = self._store.schema.frames[self._key]
+        every = max(self.length // (_SEEN - 1), 1)
+        seen = range(0, self.length + 1, every)
+        limits = None if field.dtype == np.uint8 else limits_of(self._planes(seen))
+        block = max(1, min(_BLOCK, _BLOCK_BYTES // max(field.row_bytes, 1)))
         for start in range(0, len(wanted), block):
             part = wanted[start : start + block]
             for number, one in zip(part, self._planes(part), strict=True):
                 yield Moment(number, to_bytes(one, limits))
 
-    def _field(self) -> Field:
-        return self._store.schema.frames[self._key or FRAME]
-
-    def _needs_limits(self) -> bool:
-        return bool(self._field().dtype != np.uint8)
-
-    def _block(self) -> int:
-        return max(1, min(_BLOCK, _BLOCK_BYTES // max(self._field().row_bytes, 1)))
-
     def _planes(self, numbers: Sequence[int]) -> list[Array]:
-        """The frames of some steps, ascending; the final one is what the last step led to."""
+        """The pictures of some steps, ascending; the final one is what the last step led to."""
         steps = np.minimum(np.asarray(numbers, np.int64), self.length - 1)
-        unique, places = np.unique(steps, return_inverse=True)
-        batch = self._store.transitions(self._first + unique * self._stride, stack=None)
+        batch = self._store.transitions(self._first + steps * self._stride, stack=None)
         # After the read, which notices another store.
         self._store.live.check_same(self._uuids, "of this episode", "render it again")
-        out = []
-        for number, place in zip(numbers, places.tolist(), strict=True):
-            frames = batch.next_observation if number == self.length else batch.observation
-            values = frames[self._key or FRAME] if isinstance(frames, dict) else frames
-            shown = plane(values[place])
-            if shown is None:
-                raise SchemaError(f"{self._store.path}: a frame that is no picture")
-            out.append(shown)
-        return out
+        now, after = (
+            frames[self._key] if isinstance(frames, dict) else frames
+            for frames in (batch.observation, batch.next_observation)
+        )
+        frames = [(after if n == self.length else now)[i] for i, n in enumerate(numbers)]
+        return [one for frame in frames if (one := plane(frame)) is not None]
 
 
 def action_names(store: Store) -> list[str]:
@@ -169,23 +161,17 @@ def _checked_number(number: int, n_episodes: int, store: Store) -> int:
     return number % n_episodes
 
 
-def _chosen_key(store: Store, key: str | None) -> str | None:
-    """The key of dict observations whose frames are shown; None where frames have no keys."""
+def _chosen_key(store: Store, key: str | None) -> str:
+    """The key of the frames that are shown; that of the schema where they have none."""
     frames = store.schema.frames
     pictures = [name for name, field in frames.items() if is_picture(field.shape)]
-    if not store.schema.is_dict:
-        if key is not None:
-            raise SchemaError(f"key: {store.path}: its frames have no keys; leave it out")
-        if not pictures:
-            raise SchemaError(
-                f"{store.path}: its frames are no pictures: {frames[FRAME].dtype} "
-                f"{list(frames[FRAME].shape)}; `mmreplay plot` draws returns, rewards and actions"
-            )
-        return None
+    if key is not None and not store.schema.is_dict:
+        raise SchemaError(f"key: {store.path}: its frames have no keys; leave it out")
     if not pictures:
+        found = ", ".join(f"{field.dtype} {list(field.shape)}" for field in frames.values())
         raise SchemaError(
-            f"{store.path}: none of its frames {', '.join(map(repr, frames))} is a picture; "
-            f"`mmreplay plot` draws returns, rewards and actions"
+            f"{store.path}: its frames are no pictures: {found}; `mmreplay plot` draws returns, "
+            f"rewards and actions"
         )
     if key is None and len(pictures) == 1:
         return pictures[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.errors import MissingExtraError, SchemaError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array
+from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.store import Store, open_store
-from mmreplay.rendering import histograms
 from mmreplay.rendering.episode import action_names
-from mmreplay.rendering.histograms import Numbers, Tally, drawable
 from mmreplay.rendering.new_file import checked_path, new_file
 from mmreplay.system import user_paths
 from mmreplay.system.disk_errors import writing
@@ -33,13 +34,16 @@ SUFFIXES = (".svg", ".png")
 MOST_STORES = 10
 """As many as there are colours that can be told apart."""
 
-_MOST_BARS = 24
-_LEAST_BARS = 4
-"""Fewer leave the rest of the room empty, and are not as wide as the figure."""
-_POINTS = 25
-_LEAST_EPISODES = 5
+Numbers = npt.NDArray[np.float64]
+
+_MOST_VALUES = 1_000_000
+_LARGEST = 1e300
+"""No axis has room for values like these, nor for what is not finite."""
+_MOST_BARS, _LEAST_BARS = 24, 4
+"""Fewer bars leave the rest of the room empty, and are not as wide as the figure."""
+_BINS = 60
+_POINTS, _LEAST_EPISODES = 25, 5
 """A running mean is over a 25th of the episodes, and over five at least."""
-_INKS = [f"C{number}" for number in range(MOST_STORES)]
 _STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -58,17 +62,20 @@ _STYLE: Any = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shown:
-    """One store: its label, colour, and the episodes that ended, by when they did.
+    """A store, its label and colour, and what is drawn of it.
 
-    steps: (E,) transitions collected when each ended; returns and lengths: (E,).
+    steps, returns, lengths: (E,) of each episode that ended, by when it did; `steps` are the
+    transitions collected until then. columns: (n,) rewards and actions.
     """
 
-    store: Store
     name: str
     ink: str
-    steps: Ids
+    steps: Numbers
     returns: Numbers
-    lengths: Ids
+    lengths: Numbers
+    columns: dict[str, Numbers]
+    action_names: list[str]
+    has_parts: bool
 
 
 def plot(
@@ -80,7 +87,8 @@ def plot(
     """Draw returns and episode lengths over time, and how often rewards and actions occur.
 
     Several stores are drawn into the same axes. Only episodes that ended have a return and a
-    length; time counts the transitions of all lanes, which are taken to have been recorded side by
+    length; of more than a million transitions, rewards and actions are counted at a million of
+    them. Time counts the transitions of all lanes, which are taken to have been recorded side by
     side, from the oldest that is kept.
 
     Args:
@@ -103,53 +111,36 @@ def plot(
     if not 1 <= len(given) <= MOST_STORES:
         raise SchemaError(f"paths: expected 1 to {MOST_STORES} stores, found {len(given)}")
     target = None if out is None else checked_path(out, SUFFIXES)
+    labels = _labels([user_paths.as_path(path) for path in given])
     with contextlib.ExitStack() as opened:
         stores = [opened.enter_context(open_store(path)) for path in given]
-        labels = _labels([user_paths.as_path(path) for path in given])
-        shown = [
-            _shown(store, label, ink)
-            for store, label, ink in zip(stores, labels, _INKS, strict=False)
-        ]
-        with mpl.rc_context(_STYLE), warnings.catch_warnings():
-            # A name may have letters that the font has not.
-            warnings.filterwarnings("ignore", message="Glyph")
-            figure = _figure(shown, _Told(stores, progress))
-            if target is not None:
-                _save(figure, target)
+        total, done, shown = sum(map(len, stores)), 0, []
+        for number, (store, label) in enumerate(zip(stores, labels, strict=True)):
+            shown.append(_shown(store, label, f"C{number}"))
+            done += len(store)
+            if progress is not None:
+                progress(min(done, total), total)
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a font has not every letter
+        figure = _figure(shown)
+        if target is not None:
+            kind = target.suffix.lower().removeprefix(".")
+            # Without the date, which an SVG has by itself.
+            about: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 150}
+            with new_file(target) as staged, writing("writing a picture", staged):
+                figure.savefig(staged, format=kind, **about)
     return figure
 
 
-def _save(figure: Figure, target: Path) -> None:
-    kind = target.suffix.lower().removeprefix(".")
-    # Without the date, which an SVG has by itself.
-    about: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 150}
-    with new_file(target) as staged, writing("writing a picture", staged):
-        figure.savefig(staged, format=kind, **about)
-
-
-class _Told:
-    """What has been counted: rewards and actions of each transition, and once more for bins."""
-
-    def __init__(
-        self, stores: Sequence[Store], progress: Callable[[int, int], None] | None
-    ) -> None:
-        self._total = 2 * sum(map(len, stores))
-        self._done = 0
-        self._progress = progress
-
-    def add(self, n: int) -> None:
-        self._done = min(self._done + n, self._total)
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
-
 def _labels(paths: Sequence[Path]) -> list[str]:
-    names = [path.name for path in paths]
-    full = [str(path) for path in paths]
-    return [
-        "".join(one if one.isprintable() else "?" for one in text)
-        for text in (full if len(set(names)) < len(names) else names)
-    ]
+    """Names of stores; whole paths if two have the same."""
+    names = [path.name or str(path) for path in paths]
+    shown = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    return [_printable(text) for text in shown]
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _shown(store: Store, name: str, ink: str) -> _Shown:
@@ -160,29 +151,43 @@ def _shown(store: Store, name: str, ink: str) -> _Shown:
     # By when they ended, each lane with a clock of its own.
     ends = rows // widths[lanes] + episodes["length"]
     episodes = episodes[np.argsort(ends, kind="stable")]
-    lengths = episodes["length"].astype(np.int64)
+    lengths = episodes["length"].astype(np.float64)
     return _Shown(
-        store, name, ink, np.cumsum(lengths), episodes["return"].astype(np.float64), lengths
+        name,
+        ink,
+        np.cumsum(lengths),
+        episodes["return"].astype(np.float64),
+        lengths,
+        {path: _column(store, path) for path in ("rewards", "actions")},
+        [] if store.schema.action.shape else action_names(store),
+        bool(store.schema.action.shape),
     )
+
+
+def _column(store: Store, path: str) -> Numbers:
+    """(n,) a column of all transitions, or of a million at even distances."""
+    most = max(_MOST_VALUES // math.prod(store.schema.columns()[path].shape), 1)
+
+    def read() -> tuple[JoinedLanes, Array]:
+        lanes = store.live.follow()
+        n = lanes.index.n_transitions
+        ranks = np.linspace(0, n - 1, min(n, most)).astype(np.int64)
+        return lanes, lanes.columns[path].take(lanes.index.at(ranks))
+
+    numbers = store.live.retrying(read).astype(np.float64).ravel()
+    return numbers[np.abs(numbers) < _LARGEST]
 
 
 # ---------------------------------------------------------------- drawing
 
 
-def _figure(shown: Sequence[_Shown], told: _Told) -> Figure:
+def _figure(shown: Sequence[_Shown]) -> Figure:
     figure = Figure(figsize=(9, 6), layout="constrained")
     (returns, lengths), (rewards, actions) = figure.subplots(2, 2)
-    for one in shown:
-        _curve(returns, one, one.returns)
-        _curve(lengths, one, one.lengths.astype(np.float64))
-    for axes, title in ((returns, "return of an episode"), (lengths, "steps of an episode")):
-        axes.set_title(title)
-        axes.set_xlabel("transitions")
-        axes.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
-        if not any(len(one.steps) for one in shown):
-            _say(axes, "no whole episode has ended")
-    _distribution(rewards, shown, "rewards", [], told)
-    _distribution(actions, shown, "actions", _shared_names(shown), told)
+    _curves(returns, "return of an episode", [(one, one.returns) for one in shown])
+    _curves(lengths, "steps of an episode", [(one, one.lengths) for one in shown])
+    _distribution(rewards, "rewards", shown)
+    _distribution(actions, "actions", shown)
     if len(shown) > 1:
         handles = [mpl.lines.Line2D([], [], color=one.ink, linewidth=3) for one in shown]
         figure.legend(
@@ -200,48 +205,45 @@ def _say(axes: Axes, words: str) -> None:
     axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
 
 
-def _curve(axes: Axes, one: _Shown, values: Numbers) -> None:
+def _curves(axes: Axes, title: str, curves: Sequence[tuple[_Shown, Numbers]]) -> None:
     """A dot for each episode, and their running mean."""
-    here = np.isin(values, drawable(values))
-    steps, values = one.steps[here], values[here]
-    if not len(values):
-        return
-    dots: Any = {"markersize": 4, "markeredgewidth": 0, "alpha": 0.4}
-    axes.plot(steps, values, "o", color=one.ink, rasterized=len(values) > 2_000, **dots)  # noqa: PLR2004
-    n = max(len(values) // _POINTS, _LEAST_EPISODES)
-    sums = np.cumsum(np.concatenate(([0.0], values)))
-    starts = np.maximum(np.arange(1, len(values) + 1) - n, 0)
-    means = (sums[1:] - sums[starts]) / (np.arange(1, len(values) + 1) - starts)
-    axes.plot(steps, means, color=one.ink, linewidth=1.8)
+    axes.set_title(title)
+    axes.set_xlabel("transitions")
+    axes.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+    if not any(len(values) for _, values in curves):
+        _say(axes, "no whole episode has ended")
+    for one, values in curves:
+        here = np.abs(values) < _LARGEST
+        steps, numbers = one.steps[here], values[here]
+        if not len(numbers):
+            continue
+        dots: Any = {"markersize": 4, "markeredgewidth": 0, "alpha": 0.4}
+        axes.plot(steps, numbers, "o", color=one.ink, rasterized=len(numbers) > 2_000, **dots)  # noqa: PLR2004
+        n = max(len(numbers) // _POINTS, _LEAST_EPISODES)
+        sums = np.cumsum(np.concatenate(([0.0], numbers)))
+        stops = np.arange(1, len(numbers) + 1)
+        starts = np.maximum(stops - n, 0)
+        means = (sums[stops] - sums[starts]) / (stops - starts)
+        axes.plot(steps, means, color=one.ink, linewidth=1.8)
 
 
-def _distribution(
-    axes: Axes, shown: Sequence[_Shown], path: str, names: Sequence[str], told: _Told
-) -> None:
+def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     """The share of each value among the transitions: as bars, or as steps over bins."""
-    tallies = []
-    for one in shown:
-        tally = Tally()
-        for block in histograms.blocks_of(one.store, path, lambda n: told.add(n // 2)):
-            tally.add(block)
-        tallies.append(tally)
-    fields = [one.store.schema.columns()[path] for one in shown]
-    parts = ", all parts together" if any(field.shape for field in fields) else ""
-    axes.set_title(f"{path}: share of transitions{parts}")
-    if not any(np.isfinite(one.low) for one in tallies):
+    has_parts = path == "actions" and any(one.has_parts for one in shown)
+    axes.set_title(f"{path}: share of transitions{', all parts together' if has_parts else ''}")
+    columns = [one.columns[path] for one in shown]
+    values = np.unique(np.concatenate(columns))
+    if not len(values):
         _say(axes, "no transition")
         return
-    values = histograms.shared_values(tallies, _MOST_BARS)
-    if values is not None:
-        shares = [histograms.shares_of_values(tally, values) for tally in tallies]
-        _bars(axes, shown, shares, [_label(value, names) for value in values.tolist()])
+    is_few = len(values) <= _MOST_BARS
+    edges = np.append(values, np.inf) if is_few else np.linspace(values[0], values[-1], _BINS + 1)
+    shares = [np.histogram(one, edges)[0] / max(len(one), 1) for one in columns]
+    if is_few:
+        _bars(axes, shown, shares, [_label(value, path, shown) for value in values.tolist()])
     else:
-        edges = histograms.shared_edges(tallies)
-        shares = []
-        for one in shown:
-            blocks = histograms.blocks_of(one.store, path, lambda n: told.add(n // 2))
-            shares.append(histograms.shares_in_bins(blocks, edges))
-            axes.stairs(shares[-1], edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)
+        for one, heights in zip(shown, shares, strict=True):
+            axes.stairs(heights, edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)
     if path == "rewards":  # most of them are 0, and the others are what matters
         axes.set_yscale("log")
         axes.set_ylim(min(one[one > 0].min(initial=0.1) for one in shares) / 2, 1.2)
@@ -264,14 +266,10 @@ def _bars(
     axes.set_xticks(places, labels, **turned)
 
 
-def _label(value: float, names: Sequence[str]) -> str:
-    is_named = value.is_integer() and 0 <= value < len(names)
-    text = names[int(value)] if is_named else f"{value:.6g}"
-    return "".join(one if one.isprintable() else "?" for one in text)
-
-
-def _shared_names(shown: Sequence[_Shown]) -> list[str]:
-    """What all of the stores call the actions; none if they differ."""
-    scalar = all(one.store.schema.action.shape == () for one in shown)
-    names = [action_names(one.store) for one in shown]
-    return names[0] if scalar and all(one == names[0] for one in names) else []
+def _label(value: float, path: str, shown: Sequence[_Shown]) -> str:
+    """A number, or what all of the stores call the action."""
+    names = shown[0].action_names
+    is_named = path == "actions" and value.is_integer() and 0 <= value < len(names)
+    if is_named and all(one.action_names == names for one in shown):
+        return _printable(names[int(value)])
+    return f"{value:.6g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.reading.info import environment
 from mmreplay.reading.store import Store, open_store
-from mmreplay.rendering import film, sheet
-from mmreplay.rendering.canvas import FilmCanvas, check_scale, film_size
+from mmreplay.rendering import film
+from mmreplay.rendering.canvas import FilmCanvas, chosen_steps, draw_sheet
 from mmreplay.rendering.episode import Episode, Moment
 from mmreplay.rendering.new_file import checked_path, new_file
+from mmreplay.system.disk_errors import writing
 
 SUFFIXES = (*film.MOST_FPS, ".png")
 MOST_SCALE = 64
@@ -70,8 +72,8 @@ def render(
         progress: called with frames done and frames in all.
 
     Raises:
-        SchemaError: no such episode, key, format or setting; its frames are no pictures, or at this
-            scale too large for the format.
+        SchemaError: no such episode, key, format or setting; its frames are no pictures, or too
+            large at this scale.
         EmptyBufferError: there is no episode yet.
         StoreNotFoundError: no store there, or no directory above `out`.
         StoreExistsError: `out` exists.
@@ -88,37 +90,30 @@ def render(
         shown = Episode(store, episode, key)
         with new_file(target) as staged:
             if suffix in film.MOST_FPS:
-                n_frames, size = _film(staged, suffix, shown, fps, scale, progress)
+                moments = _counted(shown.moments(), shown.length + 1, progress)
+                n_frames, size = _film(staged, suffix, shown, fps, scale, moments)
             else:
-                numbers = sheet.chosen_steps(shown.reward)
-                moments = _told(shown.moments(numbers), len(numbers), progress)
-                size = sheet.write_sheet(staged, shown, _title(store, shown), scale, moments)
-                n_frames = len(numbers)
+                numbers = chosen_steps(shown.reward)
+                moments = _counted(shown.moments(numbers), len(numbers), progress)
+                page = draw_sheet(shown, _title(store, shown), scale, numbers, moments)
+                with writing("writing a picture", staged):
+                    page.save(staged, "PNG")
+                n_frames, size = len(numbers), page.size
         return Rendered(target, shown.number, shown.length, shown.total, shown.end, n_frames, size)
 
 
 def _film(
-    path: Path, suffix: str, shown: Episode, fps: int, scale: int | None, progress: Progress | None
+    path: Path, suffix: str, shown: Episode, fps: int, scale: int | None, moments: Iterator[Moment]
 ) -> tuple[int, tuple[int, int]]:
-    total = shown.length + 1
-    moments = _told(shown.moments(), total, progress)
     first = next(moments)
-    height, width = first.image.shape[:2]
-    check_scale(
-        scale,
-        lambda factor: film_size(width * factor, height * factor),
-        suffix,
-        film.MOST_SIDE[suffix],
-    )
     canvas = FilmCanvas(shown, first.image.shape, scale)
-    with film.open_film(path, suffix, canvas.size, fps) as writer:
-        writer.add(canvas.draw(first))
-        for moment in moments:
-            writer.add(canvas.draw(moment))
-    return total, canvas.size
+    with film.open_film(path, suffix, canvas.size, fps) as add:
+        for moment in itertools.chain([first], moments):
+            add(canvas.draw(moment))
+    return shown.length + 1, canvas.size
 
 
-def _told(moments: Iterator[Moment], total: int, progress: Progress | None) -> Iterator[Moment]:
+def _counted(moments: Iterator[Moment], total: int, progress: Progress | None) -> Iterator[Moment]:
     for done, moment in enumerate(moments, start=1):
         yield moment
         if progress is not None:

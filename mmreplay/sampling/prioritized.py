@@ -131,9 +131,8 @@ class PrioritizedSampler:
         self.how = how
         self.n_late = self.n_batches = 0
         self._column = column
-        self._masses: Masses = (
-            Proportional(how.alpha) if how.variant == "proportional" else RankBased(how.alpha)
-        )
+        kind = Proportional if how.variant == "proportional" else RankBased
+        self._masses: Masses = kind(how.alpha)
         # The values are taken piece by piece: of very many, a copy of all would take gigabytes.
         largest = max(largest or 0.0, self._mend(index))
         self.largest = largest or _FIRST_PRIORITY

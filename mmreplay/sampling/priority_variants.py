@@ -7,14 +7,12 @@ Invariant: a position has mass if and only if it has a priority.
 
 from __future__ import annotations
 
-from typing import Protocol
+import abc
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.ids import Ids
-from mmreplay.sampling.exact_ranks import RankedPriorities
-from mmreplay.sampling.rank_distribution import RankDistribution
 from mmreplay.sampling.sum_tree import SumTree
 
 Doubles = npt.NDArray[np.float64]
@@ -23,35 +21,50 @@ MIN_PRIORITY, MAX_PRIORITY = 1e-140, 1e140
 """Bounds of priorities. 0 means that there is none; between these two no sum of masses overflows,
 and no probability becomes 0."""
 
+_GIVEN_PER_SORT = 4  # ranks are taken after a quarter as many updates as there are transitions
 
-class Masses(Protocol):
-    """Turns the priorities of positions into probabilities."""
 
+class Masses(abc.ABC):
+    """Turns the priorities of positions into probabilities: their shares of a sum of masses."""
+
+    def __init__(self, alpha: float) -> None:
+        self._alpha = alpha
+        self._tree = SumTree(np.zeros(0))
+
+    @abc.abstractmethod
     def load(self, priorities: Doubles) -> None:
-        """Take all priorities, (n,); 0 where there is none."""
+        """Take all priorities, (n,); 0 where there is none.
 
+        The array is kept. Later priorities are written into it before `set` is called.
+        """
+
+    @abc.abstractmethod
     def set(self, positions: Ids, priorities: Doubles) -> None:
         """Take some, (B,); the last one of a position that comes twice."""
 
     def settle(self) -> None:
         """Finish what earlier calls of `set` put off."""
+        self._tree.settle()
 
     def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
         """Positions and their probabilities, (B,) each, for draws in [0, 1)."""
+        self.settle()
+        positions, masses = self._tree.draw(draws)
+        return positions, masses / self._tree.total
 
     def probabilities(self, positions: Ids) -> Doubles:
         """Of positions that can be drawn, (B,)."""
+        self.settle()
+        return self._tree.masses.take(positions) / self._tree.total
 
     def least(self) -> float:
         """The smallest probability of a position that can be drawn."""
+        self.settle()
+        return self._tree.least() / self._tree.total
 
 
-class Proportional:
+class Proportional(Masses):
     """P(i) = p_i ** alpha / sum."""
-
-    def __init__(self, alpha: float) -> None:
-        self._alpha = alpha
-        self._tree = SumTree(np.zeros(0))
 
     def _mass(self, priorities: Doubles) -> Doubles:
         if 0 < self._alpha <= 1:
@@ -69,52 +82,47 @@ class Proportional:
         """See `Masses`."""
         self._tree.set(positions, self._mass(priorities))
 
-    def settle(self) -> None:
-        """See `Masses`."""
-        self._tree.settle()
 
-    def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
-        """See `Masses`."""
-        positions, masses = self._tree.draw(draws)
-        return positions, masses / self._tree.total
+class RankBased(Masses):
+    """P(i) = rank(i) ** -alpha / sum, by ranks as of the last sort; the largest has rank 1.
 
-    def probabilities(self, positions: Ids) -> Doubles:
-        """See `Masses`."""
-        return self._tree.masses.take(positions) / self._tree.total
-
-    def least(self) -> float:
-        """See `Masses`."""
-        return self._tree.least() / self._tree.total
-
-
-class RankBased:
-    """P(i) = rank(i) ** -alpha / sum, the largest priority having rank 1."""
-
-    def __init__(self, alpha: float) -> None:
-        self._distribution = RankDistribution(alpha)
-        self._ranked = RankedPriorities.from_arrays(np.zeros(0))
+    A sort of all priorities is due once a quarter as many were given as there are. Until then a
+    position keeps its rank whatever priority it is given, and the k-th one that came since the
+    sort has rank k, too: new ones together weigh no more than as many of the first ranks.
+    """
 
     def load(self, priorities: Doubles) -> None:
         """See `Masses`."""
-        self._ranked = RankedPriorities.from_arrays(priorities)
+        self._priorities = priorities
+        self._sort()
+
+    def _sort(self) -> None:
+        present = np.flatnonzero(self._priorities)
+        order = present[np.argsort(-self._priorities[present], kind="stable")]
+        masses = np.zeros(self._priorities.size)
+        masses[order] = self._masses(1, order.size)
+        self._tree = SumTree(masses)
+        self._n_came = self._n_given = 0
+        self._due = max(order.size // _GIVEN_PER_SORT, 1)
+
+    def _masses(self, first: int, count: int) -> Doubles:
+        """Of as many ranks from the first on."""
+        ranks = np.arange(first, first + count, dtype=np.float64)
+        return np.maximum(ranks**-self._alpha, MIN_PRIORITY)
 
     def set(self, positions: Ids, priorities: Doubles) -> None:
         """See `Masses`."""
-        self._ranked.set(positions, priorities)
+        masses = self._tree.masses[positions]
+        is_given = priorities > 0
+        masses[~is_given] = 0
+        came = np.flatnonzero(is_given & (masses == 0))
+        masses[came] = self._masses(self._n_came + 1, came.size)
+        self._tree.set(positions, masses)
+        self._n_came += came.size
+        self._n_given += int(np.count_nonzero(is_given))
 
     def settle(self) -> None:
-        """See `Masses`: nothing is put off."""
-
-    def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
         """See `Masses`."""
-        ranks = self._distribution.draw(len(self._ranked), draws)
-        return self._ranked.at(ranks), self._distribution.probability(ranks, len(self._ranked))
-
-    def probabilities(self, positions: Ids) -> Doubles:
-        """See `Masses`."""
-        return self._distribution.probability(self._ranked.ranks(positions), len(self._ranked))
-
-    def least(self) -> float:
-        """See `Masses`."""
-        n = len(self._ranked)
-        return float(self._distribution.probability(np.array([n]), n)[0])
+        if self._n_given >= self._due:
+            self._sort()
+        super().settle()

@@ -168,18 +168,6 @@ class RawColumn:
             ranges = page_advice.ranges(first, last, self._row_bytes)
             memory_maps.advise_needed(files.data, ranges)
 
-    def fetch_pages(self, ids: Ids) -> None:
-        """Read a byte of each page of rows, as `take` would, where they are mapped as one array."""
-        files = self._files
-        if files is None or not ids.size:
-            return
-        index = files.index(ids) if files.shifted else ids
-        if self._pager.active and ids.ndim > 1:
-            self._page_in(files, ids, index)
-        pages = np.arange(0, self._row_bytes, memory_maps.GRANULARITY)
-        pages = np.append(pages, self._row_bytes - 1)
-        files.data.take(index.reshape(-1, 1) * self._row_bytes + pages).max()
-
     def _take_one_by_one(self, ids: Ids, out: Array | None) -> Array:
         if out is None:
             out = np.empty((*ids.shape, *self.row_shape), self.dtype)

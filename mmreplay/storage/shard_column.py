@@ -6,7 +6,7 @@ Invariant: a row is read from the tail only if it was still there after it had b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,7 @@ _NO_FILE: tuple[Any, Any] = None, None
 
 
 class ShardColumn:
-    """A compressed column of all lanes of a store.
-
-    Attributes:
-        decoder: decodes an inner chunk in the place of `Shard.decode`, to time it; None as a rule.
-    """
+    """A compressed column of all lanes of a store."""
 
     def __init__(self, lanes: Sequence[TailFiles], path: str) -> None:
         self._lanes = lanes
@@ -58,7 +54,6 @@ class ShardColumn:
         self._shards: dict[tuple[int, int], Shard] = {}  # those that are mapped
         self._lock = threading.Lock()
         self._local = threading.local()
-        self.decoder: Callable[[AnyShard, int, Bytes], None] | None = None
         self._choose_maps()
 
     def _choose_maps(self) -> None:
@@ -266,10 +261,7 @@ class ShardColumn:
         which = number, shard
         try:
             opened = self._shards.get(which) or self._opened(which)
-            if self.decoder is None:
-                opened.decode(inner, out)
-            else:
-                self.decoder(opened, inner, out)
+            opened.decode(inner, out)
         except FileNotFoundError as error:
             raise self._missing(which) from error
 

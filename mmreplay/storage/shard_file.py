@@ -5,7 +5,6 @@ Invariant: a shard file is complete, with its index and checksums, the moment it
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Sequence
 
@@ -186,12 +185,6 @@ class Shard:
         except CorruptStoreError as error:
             raise _damaged(self._path, chunk, error) from error
 
-    def fetch_pages(self, chunk: int) -> None:
-        """Read a byte of each page of an inner chunk."""
-        place = self._index.find(chunk)
-        if place is not None:
-            self._data[place[0] : place[1] : memory_maps.GRANULARITY].max()
-
     def _stored(self, chunk: int) -> Bytes:
         start, stop = _there(self._index.find(chunk))
         stored = self._data[start:stop]
@@ -249,11 +242,6 @@ class OpenShard:
         except CorruptStoreError:
             # Its index may be what is wrong. What else it is, and in which chunk, stands there too.
             self._whole().decode(chunk, out)
-
-    def fetch_pages(self, chunk: int) -> None:
-        """Bring the pages of an inner chunk into memory."""
-        with contextlib.suppress(CorruptStoreError):
-            self._read(chunk)
 
     def _read(self, chunk: int) -> Bytes:
         start, length = _ENTRY.unpack_from(self._index, 16 * chunk)

@@ -59,6 +59,7 @@ class VectorWriter:
         """
         self.path = Path(str(files.path))
         self._border = 0
+        self._is_settled = False
         self._advice: str | None = None  # at the first masked reset
         self._session = Session(files, background, self._stop)
         self.files = files
@@ -150,10 +151,9 @@ class VectorWriter:
         values = self._values.frames(frames, newest)
         if not which.size:
             return
-        if not self._border:
-            self._settle()
+        self._settle()
         head = self._head
-        self._border = 0  # interrupted from here on, the next call finds out what was done
+        self._border, self._is_settled = 0, False
         self._end(which)
         for path, value in values.items():
             rows = self._rows.stored(path, head)
@@ -163,6 +163,7 @@ class VectorWriter:
                 rows[which] = value[which]
         self._any_fresh = True
         self._begins[which] = head
+        self._is_settled = True
         self._cache_border()
 
     def step(  # noqa: C901, PLR0912 (one function: it is called millions of times)
@@ -251,9 +252,7 @@ class VectorWriter:
             self._put_extras(t, extras, chosen)
         _subtract(t + 1, self._begins, numbers[i])
         if self._any_fresh:
-            _equal(self._begins, t, reset_rows[i])
-        else:
-            reset_rows[i] = False
+            _equal(self._begins, t, reset_rows[i])  # else they are 0 from the beginning
         count = self._n
         if chosen is not None:
             count = self._leave_out(t, ~chosen)
@@ -277,7 +276,7 @@ class VectorWriter:
         frames = {path: self._rows.stored(path, t + 1)[environments] for path in self._paths}
         with self._session.failing():
             self._ends.add(ids, firsts, frames)
-        self._border = 0  # interrupted from here on, the next call finds out which have ended
+        self._border, self._is_settled = 0, False
         self.files.held = t
         if _publish is not None:
             _publish()
@@ -285,6 +284,7 @@ class VectorWriter:
         self._ends.commit()
         self.files.held = None
         self._begins[environments] = _NEVER
+        self._is_settled = True
         self._cache_border()
 
     # ------------------------------------------------------------ episodes
@@ -293,10 +293,10 @@ class VectorWriter:
         """End the running episodes of some environments with the newest step, as truncated."""
         self._session.guard()
         chosen = self._values.flags("mask", mask)
-        if not self._border:
-            self._settle()
-        self._border = 0
+        self._settle()
+        self._border, self._is_settled = 0, False
         self._end(chosen.nonzero()[0])
+        self._is_settled = True
         self._cache_border()
 
     def _end(self, which: Ids) -> None:
@@ -310,13 +310,16 @@ class VectorWriter:
         self._begins[which] = _NEVER
 
     def _settle(self) -> None:
-        """Go on from what is committed, whatever was interrupted."""
+        """Go on from what is committed, if a call was interrupted."""
+        if self._is_settled and self._head == self._words[COMMITTED]:
+            return
         self._head = self._words[COMMITTED]
         with self._session.failing():
             over = self._ends.settle()
         if over is not None:
             self._begins[over & (self._begins < self._head)] = _NEVER
         self._any_fresh = bool((self._begins == self._head).any())
+        self._is_settled = True
 
     def _chosen(self, mask: npt.ArrayLike | None) -> Mask | None:
         """The environments that step; None for all of them."""
@@ -383,8 +386,7 @@ class VectorWriter:
     def _prepare(self) -> None:
         """Do what may fail in the next step."""
         self._session.guard()
-        if not self._border:
-            self._settle()
+        self._settle()
         if self._head >= self._rows_stop:
             with self._session.failing():
                 self._rows.make_room(self._head)
@@ -424,9 +426,7 @@ class VectorWriter:
     def flush(self) -> None:
         """Make all steps durable; see `Writer.flush`."""
         self._session.guard()
-        if not self._border:
-            self._settle()
-            self._cache_border()
+        self._settle()
         self._session.flush()
 
     def close(self) -> None:

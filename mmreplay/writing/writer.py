@@ -32,10 +32,11 @@ class Writer:
 
     Attributes:
         path: the lane's directory.
-        n_steps: transitions committed by this writer since it was opened.
         files: the lane's files, for the rest of the package.
     """
 
+    # `_is_settled` is False while an interrupt would leave the end of an episode half done: then the
+    # next call finds out from the files what was committed.
     __getstate__ = refuse_copy
 
     def __init__(self, files: LockedLane, background: Background) -> None:
@@ -46,7 +47,7 @@ class Writer:
         """
         self.path = Path(str(files.path))
         self._border = 0
-        self._running = False
+        self._running = self._is_settled = False
         self._session = Session(files, background, self._stop)
         self.files = files
         try:
@@ -116,16 +117,15 @@ class Writer:
             FailedStoreError, ClosedError: writing is over.
         """
         self._session.guard()
-        if not self._border:
-            self._settle()
+        self._settle()
         n = self._head
         frames = self._values.frames(self._values.newest_frames(frame, n, begins=True))
-        self._border = 0  # interrupted from here on, the next call finds out what was done
+        self._border, self._is_settled = 0, False
         self._end_episode()
         for path, value in frames.items():
             self._rows.stored(path, n)[...] = value
         self._begin = n
-        self._running = True
+        self._running = self._is_settled = True
         self._cache_for_step()
 
     def step(
@@ -216,24 +216,27 @@ class Writer:
         frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
         with self._session.failing():
             self._ends.add(np.array([t]), np.array([self._begin]), frames)
-        self._border = 0  # interrupted from here on, the next call finds out that it has ended
+        self._border, self._is_settled = 0, False
         self.files.held = t
         if _publish is not None:
             _publish()
         self._head = self._words[COMMITTED] = t + 1
         self._ends.commit()
         self.files.held = None
-        self._running = False
+        self._running, self._is_settled = False, True
 
     # ------------------------------------------------------------ episodes
 
     def _settle(self) -> None:
-        """Go on from what is committed, whatever was interrupted."""
+        """Go on from what is committed, if a call was interrupted."""
+        if self._is_settled and self._head == self._words[COMMITTED]:
+            return
         self._head = self._words[COMMITTED]
         with self._session.failing():
             over = self._ends.settle()
         if over is not None and over[0] and self._begin < self._head:
             self._running = False
+        self._is_settled = True
 
     def _end_episode(self) -> None:
         """End the running episode with the newest step, as truncated, if it has one."""
@@ -249,8 +252,7 @@ class Writer:
             As `step`.
         """
         self._session.guard()
-        if not self._border:
-            self._settle()
+        self._settle()
         if not self._running:
             raise SchemaError(
                 f"{self.path}: step() at step {self._head:,}, but no episode is running"
@@ -304,8 +306,7 @@ class Writer:
             ClosedError: this writer is closed.
         """
         self._session.guard()
-        if not self._border:
-            self._settle()
+        self._settle()
         self._session.flush()
 
     def _stop(self) -> None:

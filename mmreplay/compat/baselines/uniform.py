@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.compat.baselines.lazyframes import LazyFrames, join_last
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
@@ -34,9 +35,10 @@ class ReplayBuffer(DeferredStore):
     """
 
     _kind: type[CoreBuffer] = CoreBuffer
+    _capacity: int
 
     def __init__(self, size: int, path: StorePath = None) -> None:
-        super().__init__(path, size)
+        super().__init__(path, whole_number("size", size))
         self._n_added = 0
         self._last: list[Array] = []  # the frames of the newest observation
         if (stored := self._stored()) is not None:

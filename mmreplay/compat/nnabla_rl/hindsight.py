@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.experiences import Experience, checked
+from mmreplay.compat.nnabla_rl.experiences import Experience, checked, info_of
 from mmreplay.compat.nnabla_rl.reader import Draw
-from mmreplay.compat.nnabla_rl.recorder import Recorder
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.errors import SchemaError
@@ -77,11 +76,11 @@ class HindsightReplayBuffer(ReplayBuffer):
     def _runs(self, draw: Draw, num_steps: int) -> tuple[Any, dict[str, Any]]:
         if num_steps > 1:
             raise NotImplementedError("num_steps: expected 1, as goals are of one step each")
-        buffer = self._recorder.buffer
+        buffer = self._recorder.core
         if self._hindsight is None:
             self._hindsight = Hindsight(
                 buffer,
-                functools.partial(_rewards, self._reward_function, self._recorder),
+                functools.partial(_rewards, self._reward_function),
                 probability=self._probability,
                 achieved_goal=_ACHIEVED,
                 desired_goal=_DESIRED,
@@ -92,16 +91,14 @@ class HindsightReplayBuffer(ReplayBuffer):
 
 def _rewards(
     function: RewardFunction,
-    recorder: Recorder,
     achieved: Array,
     desired: Array,
     extras: dict[str, Array],
 ) -> Array:
     """The rewards of N steps, one after another."""
-    info = recorder.layout.info.info
     return np.array(
         [
-            float(function(one, goal, info(extras, i)))
+            float(function(one, goal, info_of(extras, i)))
             for i, (one, goal) in enumerate(zip(achieved, desired, strict=True))
         ]
     )

@@ -6,21 +6,18 @@ no run joins experiences that do not follow one another.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.transitions import TransitionGatherer
-from mmreplay.compat.nnabla_rl.experiences import Experience
-from mmreplay.compat.nnabla_rl.recorder import EARLIER_SCREENS, TRAJECTORY_BEGINS, Recorder
-from mmreplay.episode_index import Index, RowIndex, Steps
+from mmreplay.compat.nnabla_rl.experiences import Experience, experiences_of
+from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Recorder
+from mmreplay.episode_index import Index, RowIndex
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
-from mmreplay.reading.located import Rebuilder
 from mmreplay.reading.store import Store
 from mmreplay.schema import as_array
 
@@ -91,34 +88,6 @@ def resets_of(index: Index) -> Ids:
     return cast("RowIndex", index).resets(0)
 
 
-class _StackGatherer:
-    """Rebuilds stacks of episodes whose first one shows screens of the rows before it."""
-
-    def __init__(self, inner: TransitionGatherer) -> None:
-        self._inner = inner
-
-    def locate(self, index: Index, ids: Ids) -> tuple[Steps, int]:
-        """The steps, and the oldest row of the sole lane."""
-        return self._inner.locate(index, ids), index.window(0)[0]
-
-    def fetch(
-        self,
-        columns: Mapping[str, Any],
-        places: tuple[Steps, int],
-        out: Batch | None = None,
-    ) -> Batch:
-        """Read transitions, whose stacks reach back to the oldest of these rows."""
-        steps, base = places
-        if steps.back is not None:
-            # No stack reaches to the beginning of an episode that was evicted.
-            begin = steps.ids - steps.back
-            kept = begin >= base
-            back = steps.back.copy()
-            back[kept] += columns[f"extras/{EARLIER_SCREENS}"].take(begin[kept])
-            steps = dataclasses.replace(steps, back=back)
-        return self._inner.fetch(columns, steps, out)
-
-
 class Reader:
     """Reads experiences of a recorder's buffer; the `offset` oldest of an index do not count."""
 
@@ -128,12 +97,12 @@ class Reader:
     def __len__(self) -> int:
         if not self._recorder.is_open:
             return 0
-        look = self._recorder.buffer.store.live.look
+        look = self._recorder.core.store.live.look
         return look(lambda index: index.n_transitions - self._offset(index))
 
     def runs(self, index: Index, num_steps: int) -> Runs:
         """The runs of so many experiences."""
-        return Runs(self._recorder.buffer.store, index, num_steps, self._offset(index))
+        return Runs(self._recorder.core.store, index, num_steps, self._offset(index))
 
     def random(self, num_samples: int, num_steps: int, *, replace: bool) -> Draw:
         """Draws runs uniformly; SchemaError, also when it draws, if there are not as many."""
@@ -141,7 +110,7 @@ class Reader:
         checked_count("num_steps", num_steps)
         if not len(self):
             raise SchemaError(f"num_samples: found {num_samples}, but the buffer is empty")
-        seed = int(self._recorder.buffer.generator.integers(1 << 62))
+        seed = int(self._recorder.core.generator.integers(1 << 62))
 
         def draw(index: Index) -> Ids:
             runs = self.runs(index, num_steps)
@@ -200,25 +169,18 @@ class Reader:
 
     def read(self, draw: Draw) -> list[Experience]:
         """The experiences that are drawn, in memory of their own."""
-        return self.experiences(self._recorder.buffer.store.live.gather(draw, self._gatherer()))
+        core = self._recorder.core
+        gatherer = core.store.live.gatherer(core.settings)
+        return self.experiences(core.store.live.gather(draw, gatherer))
 
     def at(self, ids: Ids) -> list[Experience]:
         """The experiences with these ids; raises InvalidIdError if one was evicted."""
-        return self.experiences(self._recorder.buffer.store.live.gather_ids(ids, self._gatherer()))
-
-    def _gatherer(self) -> Rebuilder[Any, Batch]:
-        store = self._recorder.buffer.store
-        inner = store.live.gatherer(self._recorder.buffer.settings)
-        if EARLIER_SCREENS in store.schema.extras:
-            return _StackGatherer(inner)
-        return inner
+        return self.experiences(self._recorder.core.transitions(ids))
 
     def experiences(self, batch: Batch) -> list[Experience]:
         """The experiences of a batch."""
         states = self._recorder.states.states
-        return self._recorder.layout.experiences(
-            batch, states(batch.observation), states(batch.next_observation)
-        )
+        return experiences_of(batch, states(batch.observation), states(batch.next_observation))
 
 
 def checked_count(name: str, value: Any) -> None:

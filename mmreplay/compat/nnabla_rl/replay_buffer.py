@@ -12,11 +12,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.compat.deferred_store import StoreDirectory, StorePath
+from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reader import Draw, Reader, checked_count
 from mmreplay.compat.nnabla_rl.recorder import Open, Recorder
-from mmreplay.compat.nnabla_rl.states import States, WholeStates
+from mmreplay.compat.nnabla_rl.states import AtariStates, States
 from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
 from mmreplay.episode_index import Index
 
@@ -38,15 +38,14 @@ class ReplayBuffer:
     """
 
     _replace = False
+    _stacked_frames: int | None = None  # screens of an Atari state
 
     def __init__(self, capacity: int | None = None, *, path: StorePath = None) -> None:
         if capacity is not None:
             checked_count("capacity", capacity)
         self._capacity = capacity
         # Neither knows this object: a cycle would keep a dropped one's store until it is found.
-        self._recorder = Recorder(
-            StoreDirectory(path), self._kind(), self._states(), self._opener()
-        )
+        self._recorder = Recorder(path, self._most(), self._kind(), self._states(), self._opener())
         self._reader = Reader(self._recorder, self._skipping())
 
     def _kind(self) -> str:
@@ -55,10 +54,17 @@ class ReplayBuffer:
         return next(c.__name__ for c in type(self).__mro__ if c.__module__.startswith(room))
 
     def _states(self) -> States:
-        return WholeStates()
+        if self._stacked_frames is None:
+            return States()
+        checked_count("stacked_frames", self._stacked_frames)
+        return AtariStates(self._stacked_frames)
+
+    def _most(self) -> int | None:
+        """The capacity of the store."""
+        return self._capacity
 
     def _opener(self) -> Open:
-        return functools.partial(Buffer, capacity=self._capacity, stack=self._states().stack)
+        return functools.partial(Buffer, stack=self._states().stack)
 
     def _skipping(self) -> Callable[[Index], int]:
         """How many of an index's transitions, from the oldest on, do not count."""

@@ -5,7 +5,7 @@ Invariant: a state is what was appended; of Atari games the pixels, divided by 2
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,50 +16,28 @@ from mmreplay.schema import Field
 Frames = Array | dict[str, Array]
 
 
-class States(Protocol):
-    """How states become frames of a store, and the other way round."""
-
-    stack: int | None
-
-    def frame(self, state: Any) -> Frames:
-        """The newest frame of a state, or the parts of a tuple by number."""
-
-    def earlier(self, state: Any, following: Any) -> list[Frames]:
-        """The frames before its newest one that show a state, oldest first; mostly none.
-
-        Raises SchemaError unless `following` can be rebuilt from the state and its own newest.
-        """
-
-    def field(self, frame: Frames) -> Any:
-        """The field for frames like this one, or fields."""
-
-    def states(self, observation: Frames) -> list[Any]:
-        """(B, ...) observations as B states."""
-
-
-class WholeStates:
-    """States stored as they are: arrays, or tuples of arrays."""
+class States:
+    """States stored as they are, arrays or tuples of arrays: how they become frames, and back."""
 
     stack: int | None = None
 
     def frame(self, state: Any) -> Frames:
-        """See `States`."""
+        """The newest frame of a state, or the parts of a tuple by number."""
         if isinstance(state, tuple):
             return {str(number): np.asarray(part) for number, part in enumerate(state)}
         return np.asarray(state)
 
-    def earlier(self, state: Any, following: Any) -> list[Frames]:  # noqa: ARG002 (States)
-        """See `States`: every state is whole."""
-        return []
+    def check(self, state: Any, following: Any, *, begins: bool) -> None:
+        """Raise SchemaError if the two cannot be rebuilt from frames; `begins` an episode."""
 
     def field(self, frame: Frames) -> Any:
-        """See `States`."""
+        """The field for frames like this one, or fields."""
         if isinstance(frame, dict):
             return {key: Field(part.shape, part.dtype) for key, part in frame.items()}
         return Field(frame.shape, frame.dtype)
 
     def states(self, observation: Frames) -> list[Any]:
-        """See `States`."""
+        """(B, ...) observations as B states."""
         if isinstance(observation, dict):
             parts = [observation[str(number)] for number in range(len(observation))]
             return list(zip(*parts, strict=True))
@@ -69,7 +47,7 @@ class WholeStates:
 _IMAGE = 2
 
 
-class AtariStates:
+class AtariStates(States):
     """Screens, `stack` a state or single ones, as floats in [0, 1] or bytes; stored as bytes."""
 
     def __init__(self, stack: int) -> None:
@@ -90,11 +68,11 @@ class AtariStates:
         newest: Array = screens if screens.ndim == _IMAGE else screens[-1]
         return newest
 
-    def earlier(self, state: Any, following: Any) -> list[Frames]:
-        """See `States`; of equal oldest screens the last one, as padding makes the others."""
+    def check(self, state: Any, following: Any, *, begins: bool) -> None:
+        """See `States`."""
         before, after = np.asarray(state), np.asarray(following)
         if before.ndim == _IMAGE and after.ndim == _IMAGE:
-            return []
+            return
         if before.shape != after.shape or before.dtype != after.dtype:
             raise SchemaError(
                 f"state: expected s and s_next of one shape and dtype, found {before.shape} "
@@ -105,10 +83,13 @@ class AtariStates:
                 "s_next: expected the stack of s without its oldest screen and with one more, "
                 "found other screens; only the newest one is stored"
             )
-        shown = list(before[-(self.stack or 1) :])
-        while len(shown) > 1 and np.array_equal(shown[0], shown[1]):
-            del shown[0]
-        return shown[:-1]
+        shown = before[-(self.stack or 1) :]
+        if begins and (shown != shown[:1]).any():
+            raise SchemaError(
+                "s: a state that does not go on from the s_next before begins an episode, whose "
+                "first stack is one screen repeated; found a stack of different screens. Append "
+                "the steps of an episode in order"
+            )
 
     def field(self, frame: Frames) -> Any:
         """See `States`."""

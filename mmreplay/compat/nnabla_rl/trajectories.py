@@ -10,7 +10,6 @@ length, index or probability. A trajectory that was evicted in part does not cou
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -20,9 +19,8 @@ import numpy.typing as npt
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reader import checked_count, resets_of
-from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Open, Recorder
+from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Recorder
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
-from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
 from mmreplay.episode_index import Index, RowIndex
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
@@ -136,7 +134,7 @@ class Finder:
         """Those of an index, whose lock the caller holds."""
         known = self._known
         if known is None or known[0] is not index or known[1] != index.version:
-            column = self._recorder.buffer.store.live.columns[f"extras/{TRAJECTORY_BEGINS}"]
+            column = self._recorder.core.store.live.columns[f"extras/{TRAJECTORY_BEGINS}"]
             known = index, index.version, Trajectories.of(index, column.take, self._most)
             self._known = known
         return known[2]
@@ -157,10 +155,9 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     def __init__(self, num_trajectories: int | None = None, *, path: StorePath = None) -> None:
         super().__init__(num_trajectories, path=path)
 
-    def _opener(self) -> Open:
+    def _most(self) -> int | None:
         # The capacity is one of trajectories, which `_reclaim` sees to.
-        capacity = None if self._capacity is None else _ALL
-        return functools.partial(Buffer, capacity=capacity, stack=self._states().stack)
+        return None if self._capacity is None else _ALL
 
     def _skipping(self) -> Callable[[Index], int]:
         self._finder = Finder(self._recorder, self._capacity)
@@ -171,7 +168,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         if not self._recorder.is_open:
             return read(RowIndex(1), Trajectories(np.empty(0, np.int64), np.empty(0, np.int64)))
         find = self._finder.find
-        return self._recorder.buffer.store.live.look(lambda index: read(index, find(index)))
+        return self._recorder.core.store.live.look(lambda index: read(index, find(index)))
 
     @property
     def trajectory_num(self) -> int:
@@ -200,9 +197,8 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     def _reclaim(self) -> None:
         """Free the disk of what does not count, once that is more than what does."""
         kept = len(self)
-        if len(self._recorder.buffer.store) - kept > max(kept, _FEWEST_TO_RECLAIM):
-            self._recorder.open_again(capacity=kept)
-            self._recorder.open_again()
+        if len(self._recorder.core.store) - kept > max(kept, _FEWEST_TO_RECLAIM):
+            self._recorder.open_again(kept)
 
     def get_trajectory(self, trajectory_index: int) -> Sequence[Experience]:
         """The experiences of a trajectory; 0 is the oldest one that counts."""
@@ -220,7 +216,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         """
         return self.sample_indices_trajectory(
             self._look(
-                lambda _, found: found.choose(num_samples, lambda: self._recorder.buffer.generator)
+                lambda _, found: found.choose(num_samples, lambda: self._recorder.core.generator)
             )
         )
 
@@ -246,7 +242,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         checked_count("num_samples", num_samples)
 
         def draws() -> npt.NDArray[np.float64]:
-            return self._recorder.buffer.generator.random((2, num_samples))
+            return self._recorder.core.generator.random((2, num_samples))
 
         return self._parts(lambda found: found.draw(draws, portion_length), portion_length)
 

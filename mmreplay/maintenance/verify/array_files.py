@@ -57,7 +57,7 @@ class ArrayFiles:
         if rows.n_odd:
             text = (
                 f"NaN or infinite values: {rows.n_odd:,}, the first in row {rows.first_odd:,}; "
-                f"stored as they came (create with finite=True takes none)"
+                f"stored as they came"
             )
             watch.warnings.append(watch.finding(spec.path, text, spec.path))
         if spec.path == "resets" and len(watch.findings) > before:

@@ -31,9 +31,8 @@ _KEYS = {
 _ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
 _WITH_COPY = ("lane", "vector")
 _OPTIONAL = {
-    "lane": {"name", "finite", "generator"},
-    "lanes": {"finite"},
-    "vector": {"name", "finite"},
+    "lane": {"name", "generator"},
+    "vector": {"name"},
     "log": {"generator"},
 }
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
@@ -56,7 +55,7 @@ def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[st
     kind = own["kind"]
     copy = {layout.COPY} if kind in _WITH_COPY else set[str]()
     yield from _key_problems(document, _ROOT_KEYS, copy, "zarr.json")
-    yield from _key_problems(own, _KEYS[kind], _OPTIONAL[kind], "attributes.mmreplay")
+    yield from _key_problems(own, _KEYS[kind], _OPTIONAL.get(kind, set()), "attributes.mmreplay")
     for name in ("env", "versions"):
         if not isinstance(own.get(name, {}), dict):
             yield f"{name}: expected an object, found {own[name]!r:.80}"

@@ -80,12 +80,11 @@ class Examination:
         if schema is None:
             return
         own = self.watch.metadata or {}
-        finite: bool = own.get("finite", False)
         if own["kind"] == "vector":
-            self._run_vector(schema, own["width"], finite=finite)
+            self._run_vector(schema, own["width"])
             return
         path = self.watch.path
-        log = LogExamination(self.watch, lane_columns(schema), finite=finite)
+        log = LogExamination(self.watch, lane_columns(schema))
         self.arrays = log.arrays
         self._check_copy([self.watch])
         log.run(lambda: LaneReader(path), path)
@@ -95,7 +94,7 @@ class Examination:
         self.state, self.n_rows, self.untrusted = log.state, log.n_rows, log.untrusted
         self.from_start = log.from_start
 
-    def _run_vector(self, schema: Schema, width: int, *, finite: bool) -> None:
+    def _run_vector(self, schema: Schema, width: int) -> None:
         """The two logs of a lane of many environments, each by itself, then together."""
         path, self.environments, self.is_vector = self.watch.path, width, True
         columns = {TICKS: tick_columns(schema, width), STARTS: start_columns(schema)}
@@ -107,7 +106,7 @@ class Examination:
                 continue  # it is a finding already
             if metadata.read_root(watch, ("log",)) and self._check_uuid(watch):
                 of_ticks = width if name == TICKS else None
-                logs[name] = LogExamination(watch, columns[name], of_ticks, finite=finite)
+                logs[name] = LogExamination(watch, columns[name], of_ticks)
         if len(logs) == len(columns):
             self._check_copy(list(watches.values()))
         complete = len(logs) == len(columns) and all(log.arrays.complete for log in logs.values())

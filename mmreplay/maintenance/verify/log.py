@@ -35,7 +35,7 @@ UNTRUSTED = "rows after the last flush that are not trusted"
 
 
 class LogExamination:
-    """One log, examined once; `width` is that of one of ticks, `finite` of its lane.
+    """One log, examined once; `width` is that of one of ticks.
 
     Attributes:
         watch: its findings.
@@ -51,11 +51,8 @@ class LogExamination:
         watch: Watch,
         columns: Mapping[str, Column],
         width: int | None = None,
-        *,
-        finite: bool = False,
     ) -> None:
         self.watch, self._columns, self._width = watch, columns, width
-        self._finite = finite
         self.state = "unknown"
         self.n_rows = self.untrusted = 0
         self.from_start = False
@@ -100,7 +97,7 @@ class LogExamination:
         watch, own = self.watch, self.watch.metadata or {}
         self.state = "closed"
         base = max(own["first"] - layout.context_rows(self._width), 0)
-        self._rows = Rows(base, own["rows"], closed=True, finite=self._finite)
+        self._rows = Rows(base, own["rows"], closed=True)
         self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, own["rows"])
         return True
 
@@ -120,7 +117,7 @@ class LogExamination:
             raise WriterChangedError
         watch.reader = reader
         self.state = lane_state(locked, closed=False)
-        self._rows = Rows(reader.base, reader.head, closed=False, finite=self._finite)
+        self._rows = Rows(reader.base, reader.head, closed=False)
         in_shards = min(reader.tail_start(), reader.head)
         self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, in_shards)
         if self.state == "crashed":

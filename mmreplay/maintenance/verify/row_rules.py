@@ -16,9 +16,6 @@ from mmreplay.ids import Array, Ids
 
 _NO_ROWS = np.empty(0, np.int64)
 
-NOT_FINITE = "expected finite values, as the store was made with finite=True"
-"""How the message begins about a NaN or an infinity."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -45,8 +42,7 @@ class Rows:
         sound: whether the reset bits could be read and match their checksums; if not, no rule
             that needs them is applied.
         last_flag: (row, non-terminal flag) of the last row of the chunk before.
-        finite: whether there may be no NaN or infinity.
-        n_odd: values that are, in the column that is being read, where they may be.
+        n_odd: NaN and infinite values in the column that is being read.
         first_odd: the first row with one.
     """
 
@@ -56,7 +52,6 @@ class Rows:
     starts: Ids = field(default_factory=lambda: _NO_ROWS)
     sound: bool = True
     last_flag: tuple[int, int] | None = None
-    finite: bool = False
     n_odd: int = 0
     first_odd: int = 0
 
@@ -80,21 +75,15 @@ class Rows:
         elif path == "non_terminals" and data.ndim == 1:  # those of ticks have rules of their own
             self.last_flag = (stop - 1, int(data[stop - 1 - start]))
 
-    def count_odd(self, values: Array, start: int) -> tuple[int, int] | None:
-        """Look for a NaN or an infinity in rows from `start` on, (n, ...) of them.
-
-        Returns [start, stop) of the rows with one if there may be none; else counts them.
-        """
+    def count_odd(self, values: Array, start: int) -> None:
+        """Count NaN and infinite values in rows from `start` on, (n, ...) of them."""
         odd = ~np.isfinite(values)
         n = int(np.count_nonzero(odd))
         if not n:
-            return None
-        rows = np.flatnonzero(odd.reshape(len(values), -1).any(1)) + start
-        if self.finite:
-            return int(rows[0]), int(rows[-1]) + 1
-        self.first_odd = min(self.first_odd, int(rows[0])) if self.n_odd else int(rows[0])
+            return
+        first = int(odd.reshape(len(values), -1).any(1).argmax()) + start
+        self.first_odd = min(self.first_odd, first) if self.n_odd else first
         self.n_odd += n
-        return None
 
     def finals(self, start: int, stop: int) -> Ids:
         """The final rows of episodes among [start, stop)."""
@@ -127,18 +116,10 @@ def check_values(spec: ArraySpec, data: Array, start: int, rows: Rows) -> list[P
     if spec.dtype == np.bool_:
         problems += _check_bits(kept.view(np.uint8), first, "bools")
     if spec.dtype.kind == "f" and len(kept):
-        problems += _check_finite(kept[: max(rows.settled - first, 0)], first, rows)
+        rows.count_odd(kept[: max(rows.settled - first, 0)], first)
     if not spec.path.startswith("frames"):
         problems += _check_finals(data, start, rows)
     return problems
-
-
-def _check_finite(values: Array, first: int, rows: Rows) -> list[Problem]:
-    """No NaN or infinity, or so many."""
-    wrong = rows.count_odd(values, first)
-    if wrong is None:
-        return []
-    return [Problem(f"{NOT_FINITE}; found a NaN or an infinity", wrong)]
 
 
 def _check_bits(values: Array, first: int, what: str) -> list[Problem]:

@@ -44,7 +44,6 @@ class Script:
         lane: name of a lane of its own, in a store of many.
         capacity: transitions.
         flush_s: seconds between flushes in the background.
-        finite: whether a NaN or an infinity is refused.
         session: seed of how long it writes, when it flushes, closes and opens again.
         rows: rows of a session at most.
         sessions: how many times it opens the store; the last one is closed.
@@ -72,7 +71,6 @@ class Script:
     lane: str | None = None
     capacity: int | None = None
     flush_s: float = 0.0
-    finite: bool | None = None
     session: int = 0
     rows: int = 200
     sessions: int = 1_000_000
@@ -114,7 +112,6 @@ class Script:
             "capacity": self.capacity,
             "lanes": self.envs,
             "flush_s": self.flush_s,
-            "finite": self.finite,
             **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
         }
 

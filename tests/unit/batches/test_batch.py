@@ -60,21 +60,13 @@ def test_a_batch_is_shown_by_the_shapes_of_its_arrays():
     )
 
 
-def test_a_notebook_shows_a_batch_by_its_newest_frames():
+def test_a_notebook_shows_the_newest_frames_of_a_batch():
     screens = np.arange(12 * 81, dtype=np.uint16).reshape(12, 9, 9).astype(np.uint8)
     batch = gathered(IDS, rows=Rows(Column(screens, "uint8")), stack=4)
-    shown = batch._repr_html_()
-    assert "Batch of 9" in shown
-    assert "uint8 [9, 4, 9, 9]" in shown
-    assert shown.count("<img") == 8
-    assert f'<figcaption style="font-size:80%">reward {batch.reward[0]:.4g}<' in shown
     with Image.open(io.BytesIO(batch._repr_png_())) as found:
         assert np.array_equal(np.asarray(found)[:90:10, :90:10], batch.observation[0, -1])
 
 
-def test_a_notebook_shows_a_batch_of_vectors_and_one_of_none_without_pictures():
+def test_a_notebook_shows_no_picture_of_a_batch_of_vectors_or_of_none():
     for ids in (IDS, []):
-        batch = gathered(ids, stack=3)
-        assert f"Batch of {len(ids)}" in batch._repr_html_()
-        assert batch._repr_png_() is None
-    assert "Batch of 9" in dataclasses.replace(gathered(IDS, stack=3), extras={})._repr_html_()
+        assert gathered(ids, stack=3)._repr_png_() is None

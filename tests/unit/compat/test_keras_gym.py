@@ -260,3 +260,13 @@ def test_a_store_at_a_path_is_continued(tmp_path):
                 buffer.add(np.stack([frame, frame], -1), i % 5, 1.0, i == 3, session)
                 naive.steps.append((frame, i % 5, 1.0, i == 3, session))
             check_all(buffer, naive, DISCRETE)
+
+
+def test_the_number_of_frames_is_found_below_wrappers():
+    class Stacker(gymnasium.Wrapper):
+        num_frames = 3
+
+    inner = gymnasium.make("CartPole-v1")
+    assert ExperienceReplayBuffer(inner, 5).num_frames == 1
+    wrapped = gymnasium.wrappers.TransformReward(Stacker(inner), float)
+    assert ExperienceReplayBuffer(wrapped, 5).num_frames == 3

@@ -98,28 +98,46 @@ def test_batches_that_were_given_share_no_memory(closed):
             assert not np.shares_memory(one.id, other.id)
 
 
-def test_calls_of_several_kinds_in_turns_are_foreseen(closed, readers):
+def test_calls_in_turns_give_the_stream_without_prefetch_and_are_not_read_ahead(closed, readers):
     path = closed("zstd", "vector")
     calls = [CALLS["sample"], CALLS["sequences"], lambda data: data.sample(3)]
     with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
-        for turn in range(8):
+        for _ in range(4):
             for call in calls:
                 check_equal(call(ahead), call(plain))
-            if turn == 3:
-                readers.clear()
-        assert read_ahead(readers) >= 4 * len(calls) - 2
+                assert state_of(ahead) == state_of(plain)
+        assert read_ahead(readers) <= 2  # of the very first call
+        for _ in range(4):  # what is read ahead is discarded when another call comes
+            for call in calls:
+                for _ in range(3):
+                    check_equal(call(ahead), call(plain))
+                    assert state_of(ahead) == state_of(plain)
+        assert read_ahead(readers) >= 4
 
 
-def test_calls_that_nobody_can_foresee_are_not_read_ahead(closed, readers):
+def test_batches_that_nobody_asks_for_again_are_not_read_ahead(closed, readers):
     path, sizes = closed("lz4", "one environment"), np.random.default_rng(0).permutation(40) + 1
     with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
         for size in sizes.tolist():
             check_equal(ahead.sample(size), plain.sample(size))
-        assert read_ahead(readers) <= 4
-        for number in range(40):
-            plain.generator.random(number % 13 * 3), ahead.generator.random(number % 13 * 3)
+        assert read_ahead(readers) <= 2
+        for _ in range(40):  # others draw from the generator between two batches
+            assert plain.generator.random() == ahead.generator.random()
             check_equal(ahead.sample(5), plain.sample(5))
-        assert read_ahead(readers) <= 12
+        assert read_ahead(readers) <= 2
+        for _ in range(4):
+            check_equal(ahead.sample(5), plain.sample(5))
+        assert read_ahead(readers) >= 2
+
+
+def test_an_interrupt_while_a_batch_is_taken_does_not_change_the_stream(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=3) as ahead:
+        for _ in range(3):
+            check_equal(ahead.sample(5), plain.sample(5))
+            ahead.ahead._jobs.popleft()  # and the generator was not set yet
+            check_equal(ahead.sample(5), plain.sample(5))
+            assert state_of(ahead) == state_of(plain)
 
 
 def test_a_generator_that_is_set_or_exchanged_counts_at_once(closed):

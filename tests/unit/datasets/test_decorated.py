@@ -134,6 +134,42 @@ def test_the_same_seed_draws_the_same_also_after_resuming(tmp_path, quick_disk):
     assert whole[0] != whole[1]
 
 
+def test_what_functions_draw_differs_by_batch_and_by_function(data):
+    batches = [
+        *(Decorated(data, noise).sample(4) for _ in range(2)),
+        *(Decorated(data, noise).sample_sequences(4, 1) for _ in range(2)),
+        *(Decorated(data, noise).transitions([0, 1, 2, 3]) for _ in range(2)),
+        *Decorated(data, noise).batches(4, epochs=2, shuffle=False),
+    ]
+    assert len({batch.reward.tobytes() for batch in batches}) == len(batches)
+    drawn = []
+
+    def noted(batch, generator):
+        drawn.append(generator.random())
+        return batch
+
+    inner = Decorated(data, noted)
+    Decorated(Decorated(mmreplay.Mixture([inner, inner]), noted), noted).sample(4)
+    Decorated(inner, noted).transitions([0])
+    assert len(set(drawn)) == len(drawn) == 6
+
+
+def test_functions_take_no_number_of_a_draw_from_the_data_and_go_on_within_an_epoch(path, data):
+    state = data.generator.bit_generator.state
+    found = Decorated(Decorated(data, noise), noise).sample(16).id.tolist()
+    after = data.generator.bit_generator.state
+    data.generator.bit_generator.state = state
+    assert data.sample(16).id.tolist() == found
+    assert data.generator.bit_generator.state == after
+    epoch = Decorated(data, noise).batches(7)
+    next(epoch)
+    saved = data.state_dict()
+    with mmreplay.load(path, stack=2) as later:
+        later.load_state_dict(saved)
+        for one, other in zip(Decorated(later, noise).batches(7), epoch, strict=True):
+            assert one.reward.tolist() == other.reward.tolist()
+
+
 def test_epochs_are_decorated(data):
     batches = list(Decorated(data, plus_one).batches(7, epochs=2, shuffle=False))
     assert np.concatenate([batch.id for batch in batches]).tolist() == data.ids.tolist() * 2

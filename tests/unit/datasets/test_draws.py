@@ -1,4 +1,4 @@
-"""Draws of sequences and trajectories: what they take from the generator, and when."""
+"""Draws: what they take from the generator and when, and errors that name the store."""
 
 import gc
 import weakref
@@ -9,9 +9,12 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.batches.sequences import SequenceGatherer
-from mmreplay.datasets.draws import draw_seed, errors_with_path
+from mmreplay.batches.settings import Settings
+from mmreplay.datasets.draws import Samplers, draw_seed, errors_with_path, own_generator
 from mmreplay.errors import EmptyBufferError
 from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.reading.store import open_store
+from mmreplay.sampling.windows import Windows
 from mmreplay.storage.chunk_files import EvictedError
 
 CALLS = {
@@ -74,6 +77,22 @@ def test_a_seed_for_a_draw_comes_from_the_generator():
     assert len({draw_seed(one) for _ in range(9)}) == 9
 
 
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox])
+def test_an_own_generator_follows_from_the_data_and_takes_no_number_from_it(path, kind):
+    with mmreplay.load(path) as data:
+        numbers = []
+        for _ in range(3):
+            data.generator = np.random.Generator(kind(7))
+            for _ in range(4):
+                numbers.append(own_generator(data).random())
+                data.generator.random()
+            numbers.append(own_generator(mmreplay.Decorated(data)).random())
+        assert numbers[:5] == numbers[5:10] == numbers[10:]
+        assert len(set(numbers)) == 5
+        twin = np.random.Generator(kind(7))
+        assert twin.random(5)[4] == data.generator.random()
+
+
 def test_an_error_of_a_draw_names_the_store(path):
     def nothing(index):
         raise EmptyBufferError("there is nothing")
@@ -121,3 +140,53 @@ def test_a_forked_childs_sums_are_its_own(path):
         data.after_fork_in_child()
         assert data.samplers is not before
         assert data.sample_sequences(4, 2).mask.all()
+
+
+# ---------------------------------------------------------------- by itself
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("samplers") / "x.zarr"
+    with mmreplay.create(path, mmreplay.Field((2,)), mmreplay.Field((), "int64")) as writer:
+        for length in (3, 5):
+            writer.reset(np.zeros(2, "uint8"))
+            for t in range(length):
+                writer.step(t, 1.0, np.zeros(2, "uint8"), terminated=t == length - 1)
+    with open_store(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def samplers(store):
+    return Samplers(store, Settings(stack=None), None)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("kind", ["transitions", "windows", "portions"])
+def test_a_draw_chooses_the_same_ids_however_often_it_is_asked(store, samplers, kind, replace):
+    generator = np.random.default_rng(0)
+    draw = {
+        "transitions": lambda: samplers.transitions(generator, 6, replace, None),
+        "windows": lambda: samplers.sequences(generator, Windows(2), 6),
+        "portions": lambda: samplers.portions(generator, Windows(2), 6),
+    }[kind]()
+    state = generator.bit_generator.state
+    first = store.live.look(draw.choose)
+    assert first.tolist() == store.live.look(draw.choose).tolist()
+    assert np.isin(first, store.ids).all()
+    assert generator.bit_generator.state == state
+
+
+def test_what_is_listed_is_every_transition_and_every_window_once(store, samplers):
+    assert store.live.look(samplers.every_transition()).tolist() == store.ids.tolist()
+    assert store.live.look(samplers.every_window(Windows(3))).tolist() == [0, 4, 5, 6]
+
+
+def test_errors_name_the_store(store, samplers):
+    for call in (
+        lambda: samplers.every_window(Windows(9)),
+        lambda: samplers.trajectories(np.random.default_rng(0), 3, replace=False),
+    ):
+        with pytest.raises(mmreplay.MmreplayError, match=r"x\.zarr: "):
+            call()

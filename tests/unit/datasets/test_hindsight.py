@@ -173,51 +173,30 @@ def test_epochs_are_shuffled_as_the_data_is(buffer):
         assert [batch.id.tolist() for batch in found] == plain
 
 
-class Surprising(mmreplay.ReplayBuffer):
-    """Draws the newest transition, with a weight, and keeps what it is told."""
-
-    updates: tuple = ()
-
-    def sample(self, batch_size, out=None, *, replace=True, group=None):
-        batch = self.transitions([self.ids[-1]] * batch_size)
-        batch.weight[:] = 0.25
-        return batch
-
-    def update_priorities(self, ids, errors):
-        self.updates = (*self.updates, (ids, errors))
-
-
 def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_disk):
-    with Surprising(
-        tmp_path / "s.zarr", frame=FRAME, action=Field((), "int64"), stack=None, flush_s=0
-    ) as buffer:
+    fields = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
+    with mmreplay.PrioritizedReplayBuffer(tmp_path / "s.zarr", alpha=1.0, **fields) as buffer:
         play(buffer, 4)
         hindsight = Hindsight(buffer, sparse, probability=1)
-        batch = hindsight.sample(5)
-        assert batch.id.tolist() == [3] * 5
-        assert batch.weight.tolist() == [0.25] * 5
-        assert batch.extras["hindsight"].tolist() == [4] * 5
-        assert batch.reward.tolist() == [0] * 5
-        hindsight.update_priorities([3], [1.0])
-        assert buffer.updates == (([3], [1.0]),)
+        hindsight.update_priorities(buffer.ids, [0.0, 0.0, 0.0, 9.0])
+        assert buffer.priorities(buffer.ids).argmax() == 3
+        batch = hindsight.sample(50)
+        weights = 1 / buffer.probabilities(batch.id) ** 0.4
+        assert np.allclose(batch.weight, weights / weights.max())
+        newest = batch.id == 3
+        assert newest.sum() > 45
+        assert set(batch.extras["hindsight"][newest].tolist()) == {4}
+        assert set(batch.reward[newest].tolist()) == {0}
 
 
-def test_a_draw_evicted_before_it_is_read_is_drawn_again(tmp_path, quick_disk):
-    class Late(Surprising):
+def test_a_class_with_a_sample_of_its_own_is_refused(buffer):
+    class Own(mmreplay.ReplayBuffer):
         def sample(self, batch_size, out=None, *, replace=True, group=None):
-            batch = super().sample(batch_size)
-            for _ in range(3 - len(self.updates)):  # fewer each time
-                play(self, 2)
-            self.updates = (*self.updates, ())
-            return batch
+            return self.transitions([0] * batch_size)
 
-    with Late(
-        tmp_path / "s.zarr", 5, frame=FRAME, action=Field((), "int64"), stack=None, flush_s=0
-    ) as buffer:
-        play(buffer, 5)
-        batch = Hindsight(buffer, sparse).sample(2)
-        assert len(buffer.updates) == 2
-        assert set(batch.id.tolist()) <= set(buffer.ids.tolist())
+    buffer.__class__ = Own
+    with pytest.raises(SchemaError, match=r"found a Own, with a sample\(\) of its own"):
+        Hindsight(buffer, sparse)
 
 
 def test_what_keeps_no_priorities_takes_none(buffer):
@@ -425,21 +404,6 @@ def test_groups_are_drawn_as_the_data_draws_them(tmp_path, quick_disk):
             hindsight.sample(6, group=4)
         with pytest.raises(SchemaError, match="group: expected a whole number, 1 or more"):
             hindsight.sample(6, group=0)
-
-
-def test_arguments_reach_data_that_draws_in_a_way_of_its_own(tmp_path, quick_disk):
-    class Told(Surprising):
-        def sample(self, batch_size, out=None, *, replace=True, group=None):
-            self.updates = (*self.updates, (replace, group))
-            return super().sample(batch_size)
-
-    fields = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
-    with Told(tmp_path / "s.zarr", **fields) as buffer:
-        play(buffer, 4)
-        hindsight = Hindsight(buffer, sparse)
-        hindsight.sample(4, group=2)
-        hindsight.sample(4, replace=False)
-        assert buffer.updates == ((True, 2), (False, None))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

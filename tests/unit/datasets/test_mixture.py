@@ -7,6 +7,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Decorated, Field, Hindsight, Mixture, SchemaError, transforms
+from mmreplay.datasets import mixture as mixtures
 from tests.support.oracle.checks import check_same
 
 
@@ -79,13 +80,13 @@ def test_an_exact_split_is_exact(new):
 
 
 @pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
-def test_an_exact_split_is_exact_at_either_end_of_the_draw(new, draw):
+def test_an_exact_split_is_exact_at_either_end_of_the_draw(new, draw, monkeypatch):
     class Fixed:
         def random(self):
             return draw
 
     data = [new(f"{n}.zarr", 5) for n in range(3)]
-    data[0].generator = Fixed()
+    monkeypatch.setattr(mixtures, "own_generator", lambda _: Fixed())
     for size in (10, 20, 30, 100, 1000):
         for weights in ([1, 2, 7], [3, 1, 6], [7, 3, 0], [0, 9, 1]):
             counts = Mixture(data, weights)._counts(size)
@@ -96,7 +97,8 @@ def test_shares_that_are_no_whole_numbers_are_rounded_up_or_down_and_right_on_av
     data = [new(f"{n}.zarr", 5) for n in range(3)]
     weights = np.array([0.5, 0.3, 0.2])
     mixture = Mixture(data, weights)
-    counts = np.array([mixture._counts(7) for _ in range(1000)])
+    sources = [mixture.sample(7).extras["source"] for _ in range(1000)]
+    counts = np.array([np.bincount(source, minlength=3) for source in sources])
     assert (counts.sum(1) == 7).all()
     assert (np.abs(counts - 7 * weights) < 1).all()
     assert np.abs(counts.mean(0) - 7 * weights).max() < 5 * 0.5 / 1000**0.5
@@ -285,10 +287,19 @@ def test_weights_of_the_rows_stay_the_sources_own(offline, buffer):
     assert batch.weight.tolist() == [1, 1, 0.5, 0.5]
 
 
-def test_the_split_is_drawn_by_the_generator_of_a_buffer_if_there_is_one(offline, buffer, new):
-    assert Mixture([offline, new("other.zarr", 3)]).generator is offline.generator
-    assert Mixture([offline, buffer]).generator is buffer.generator
-    assert Mixture([offline, Decorated(Decorated(buffer))]).generator is buffer.generator
+def test_a_split_takes_no_number_from_the_sources_and_differs_from_batch_to_batch(offline, buffer):
+    mixture = Mixture([buffer, offline, offline], exact=False)
+    for n_steps in (0, 9):  # also while the first source is empty
+        if n_steps:
+            play(buffer, n_steps)
+        splits = {tuple(mixture.sample(40).extras["source"].tolist()) for _ in range(9)}
+        assert len(splits) > 5
+    states = [one.generator.bit_generator.state for one in (buffer, offline)]
+    batch = Mixture([buffer, offline], exact=False).sample(40)
+    for number, one in enumerate((buffer, offline)):
+        one.generator.bit_generator.state = states[number]
+        ids = batch.id[batch.extras["source"] == number]
+        assert one.sample(len(ids)).id.tolist() == ids.tolist()
 
 
 def test_the_same_seeds_give_the_same_batches(new):

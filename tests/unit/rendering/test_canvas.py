@@ -8,7 +8,15 @@ import pytest
 
 import mmreplay
 from mmreplay.rendering import canvas
-from mmreplay.rendering.canvas import FilmCanvas, fitting, put_text, reward_ink, reward_text
+from mmreplay.rendering.canvas import (
+    CUT,
+    GAIN,
+    LOSS,
+    MOST_TILES,
+    FilmCanvas,
+    chosen_steps,
+    draw_sheet,
+)
 from mmreplay.rendering.episode import Episode, Moment
 
 
@@ -19,6 +27,7 @@ def episode_of(rewards, end="terminated", flags=None):
         reward=rewards,
         length=len(rewards),
         end=end,
+        end_text=end,
         non_terminal=flags,
         action_text=lambda number: f"A{number}",
     )
@@ -26,14 +35,14 @@ def episode_of(rewards, end="terminated", flags=None):
 
 def drawn(episode, number=0, shape=(84, 84), scale=None, value=200):
     image = np.full(shape, value, np.uint8)
-    return FilmCanvas(episode, shape, scale).draw(Moment(number, image))
+    return np.asarray(FilmCanvas(episode, shape, scale).draw(Moment(number, image)))
 
 
 def test_the_frame_is_in_the_film_pixel_for_pixel(games):
     with mmreplay.open(games / "one.zarr") as store:
         shown = Episode(store, 0)
         moment = next(shown.moments())
-        out = FilmCanvas(shown, moment.image.shape, 3).draw(moment)
+        out = np.asarray(FilmCanvas(shown, moment.image.shape, 3).draw(moment))
         assert np.array_equal(
             out[:252, :252], moment.image.repeat(3, 0).repeat(3, 1)[..., None] * [1, 1, 1]
         )
@@ -49,7 +58,7 @@ def test_sides_are_even_whatever_the_frame(shape, scale):
 
 def test_colour_frames_keep_their_colours():
     image = np.random.default_rng(0).integers(0, 256, (250, 260, 3), np.uint8)
-    out = FilmCanvas(episode_of([0]), image.shape, 1).draw(Moment(0, image))
+    out = np.asarray(FilmCanvas(episode_of([0]), image.shape, 1).draw(Moment(0, image)))
     assert np.array_equal(out[:250, :260], image)
 
 
@@ -58,7 +67,7 @@ def test_rewards_and_ends_are_on_the_timeline():
         found = drawn(episode, scale=1)[84:].reshape(-1, 3)
         return {tuple(one) for one in found.tolist()}
 
-    gain, loss, cut = reward_ink(1), reward_ink(-1), (244, 178, 62)
+    gain, loss, cut = GAIN, LOSS, CUT
     assert gain in inks(episode_of([0, 2, 0], "open"))
     assert gain not in inks(episode_of([0, 0, 0], "open"))
     assert loss in inks(episode_of([0, -2, 0], "open"))
@@ -80,12 +89,44 @@ def test_each_step_is_told_and_the_return_so_far():
     assert all((a != b).any() for a, b in itertools.pairwise(images))
 
 
-def test_text():
-    assert reward_text(1.0) == "+1"
-    assert reward_text(-0.25) == "-0.25"
-    assert reward_text(0.0) == ""
-    assert fitting("short", 200) == "short"
-    assert fitting("x" * 9_999, 80).endswith("…")
-    assert fitting("abc", 0) == ""
-    out = canvas.blank(40, 20)
-    assert put_text(out, "\x1b[1m\ud800", 0, 0) > 0
+def test_text_that_is_too_long_or_cannot_be_printed():
+    assert canvas._fitting("short", 200) == "short"
+    assert canvas._fitting("x" * 9_999, 80).endswith("…")
+    assert canvas._fitting("abc", 0) == canvas._fitting("abc", -9) == ""
+    assert canvas._put_text(canvas._blank(40, 20, None), "\x1b[1m\ud800", 0, 0) > 0
+
+
+# ---------------------------------------------------------------- contact sheets
+
+
+@pytest.mark.parametrize("length", [1, 5, 46, 47])
+def test_of_a_short_episode_all_frames(length):
+    assert chosen_steps(np.zeros(length)) == [*range(length + 1)]
+
+
+@pytest.mark.parametrize("length", [48, 49, 100, 27_000])
+def test_of_a_long_one_the_first_the_last_and_even_parts_between(length):
+    steps = chosen_steps(np.zeros(length))
+    assert len(steps) == len(set(steps)) == MOST_TILES
+    assert (steps[0], steps[-1], steps) == (0, length, sorted(steps))
+    assert max(np.diff(steps)) <= 2 * length / (MOST_TILES - 2) + 1
+
+
+def test_the_largest_rewards_are_among_them():
+    rewards = np.zeros(1000)
+    rewards[[3, 4, 500, 999]] = [1, -5, 2, np.nan]
+    steps = chosen_steps(rewards)
+    assert {4, 500} < set(steps)
+    assert 3 not in steps
+
+
+def test_every_frame_is_on_the_sheet_as_it_is(games):
+    with mmreplay.open(games / "one.zarr") as store:
+        shown = Episode(store, -1)
+        numbers = chosen_steps(shown.reward)
+        page = np.asarray(draw_sheet(shown, "T" * 999, 1, numbers, shown.moments(numbers)))
+        frames = store.trajectory(-1).observation[numbers]
+    for place, frame in enumerate(frames):
+        row, column = divmod(place, 6)
+        y, x = 50 + row * (84 + 26), 8 + column * (84 + 8)
+        assert np.array_equal(page[y : y + 84, x : x + 84], np.stack([frame] * 3, -1))

@@ -13,9 +13,9 @@ from mmreplay.rendering.film import open_film
 
 
 def film(path, images, fps=30):
-    with open_film(path, path.suffix, images[0].shape[1::-1], fps) as writer:
+    with open_film(path, path.suffix, images[0].shape[1::-1], fps) as add:
         for image in images:
-            writer.add(image)
+            add(Image.fromarray(image))
 
 
 def read(path):
@@ -106,10 +106,12 @@ def test_an_encoder_without_memory_says_so(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     image = np.zeros((4096, 4096, 3), np.uint8)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    with pytest.raises(FailedStoreError, match=r"the encoder gets no more memory .*ulimit -v"):
-        with open_film(tmp_path / "x.mp4", ".mp4", (4096, 4096), 10) as writer:
+    with pytest.raises(
+        FailedStoreError, match=r"the encoder failed, which needs more memory .*ulimit -v"
+    ):
+        with open_film(tmp_path / "x.mp4", ".mp4", (4096, 4096), 10) as add:
             resource.setrlimit(resource.RLIMIT_AS, (used + (160 << 20), hard))
             try:
-                writer.add(image)
+                add(Image.fromarray(image))
             finally:
                 resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

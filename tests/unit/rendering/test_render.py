@@ -161,19 +161,12 @@ def test_nothing_to_show(make):
         render(writer.path, "x.gif")
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "most"),
-    [("x.gif", (1025, 9), 63), ("x.mp4", (9, 300), 54), ("x.png", (400, 400), 5)],
-)
-def test_a_scale_that_is_too_large_for_the_format_names_the_largest(make, name, shape, most):
+@pytest.mark.parametrize(("name", "shape"), [("x.gif", (1025, 9)), ("x.png", (400, 400))])
+def test_a_scale_that_is_too_large(make, name, shape):
     writer = make(frame=mmreplay.Field(shape))
     writer.reset(np.zeros(shape, np.uint8))
     for _ in range(60):
         writer.step(0, 0.0, np.zeros(shape, np.uint8))
-    with pytest.raises(
-        SchemaError, match=r"scale: 64 makes .* pixels, .*: expected at most \d+$"
-    ) as found:
+    with pytest.raises(SchemaError, match=r"scale: 64 makes .* pixels, more than 16,384 in a row"):
         render(writer.path, name, scale=64)
     assert not os.path.exists(name)
-    largest = int(str(found.value).split()[-1])
-    assert largest == most

@@ -185,16 +185,15 @@ def test_beta_grows_in_a_straight_line():
 # ---------------------------------------------------------------- vector lanes
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("capacity", [None, 40])
-def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, variant, capacity):
+def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, capacity):
     random = np.random.default_rng(0)
     model = in_memory(3, capacity)
     disk = TicksOnDisk(model)
     index = TickIndex(disk, "lane")
     index.load(0, 0, capacity, disk.starts)
     column = PriorityColumn(tmp_path, (0, 0), 3)
-    sampler = PrioritizedSampler(column, Prioritization(1.0, variant=variant), index, None)
+    sampler = PrioritizedSampler(column, Prioritization(1.0), index, None)
     with pytest.raises(EmptyBufferError):
         sampler.draw(index, np.array([0.5]))
     known, largest = {}, 1.0
@@ -208,7 +207,8 @@ def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, vari
         assert sampler.priorities(index, ids).tolist() == list(known.values())
         every = np.flatnonzero(column.values)
         assert column.ids(every).tolist() == ids.tolist()
-        masses = expected_masses(np.array(list(known.values())), variant)
+        masses = np.array(list(known.values()))
+        masses /= masses.sum()
         assert np.allclose(sampler.probabilities(index, ids), masses)
         drawn, probabilities = sampler.draw(index, even_draws(1000))
         assert np.isin(drawn, ids).all()
@@ -227,13 +227,6 @@ def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, vari
         PriorityColumn(tmp_path, index.window(0)[::2], 3), sampler.how, index, None
     )
     assert (again.priorities(index, ids) == sampler.priorities(index, ids)).all()
-
-
-def expected_masses(priorities, variant):
-    if variant == "rank":
-        order = np.lexsort((np.arange(priorities.size), -priorities))
-        priorities[order] = 1 / np.arange(1, priorities.size + 1)
-    return priorities / priorities.sum()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

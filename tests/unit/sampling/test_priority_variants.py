@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mmreplay.sampling.priority_variants import RankBased
 from tests.support.prioritized import (
     VARIANTS,
     check_distribution,
@@ -109,3 +110,47 @@ def test_probabilities_are_those_of_the_definition(prioritized_of, variant):
     )
     masses = masses**0.7
     assert buffer.probabilities(range(5)) == pytest.approx(masses / masses.sum(), rel=1e-12)
+
+
+def ranks_of(priorities):
+    """The masses of a fresh sort: equal priorities by position."""
+    present = np.flatnonzero(priorities)
+    order = present[np.lexsort((present, -priorities[present]))]
+    return {int(one): rank**-0.7 for rank, one in enumerate(order, 1)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranks_are_those_of_the_last_sort_which_comes_after_a_quarter_as_many_priorities(seed):
+    random = np.random.default_rng(seed)
+    priorities = np.zeros(500)
+    masses = RankBased(0.7)
+    masses.load(priorities)
+    expected, n_came, n_given, due, sorts = {}, 0, 0, 1, 0
+    for first in range(0, 480, 12):
+        came = np.arange(first, first + random.integers(1, 13))
+        updated = random.choice(np.flatnonzero(priorities), 5) if first else came[:0]
+        gone = np.flatnonzero(priorities[: max(first - 200, 0)])
+        positions = np.concatenate((gone, came, updated))
+        values = np.concatenate((gone * 0, came * 0 + 9, random.integers(1, 9, updated.size) / 4))
+        kept = ~np.isin(positions, gone) | (values == 0)
+        positions, values = positions[kept], values[kept]
+        priorities[positions] = values
+        masses.set(positions, values)
+        for one in gone.tolist():
+            del expected[one]
+        for one in came.tolist():
+            n_came += 1
+            expected[one] = n_came**-0.7
+        n_given += int(np.count_nonzero(values))
+        if n_given >= due:
+            expected, n_came, n_given, sorts = ranks_of(priorities), 0, 0, sorts + 1
+            due = max(len(expected) // 4, 1)
+        present = np.flatnonzero(priorities)
+        assert sorted(expected) == present.tolist()
+        wanted = np.array([expected[one] for one in present.tolist()])
+        wanted /= wanted.sum()
+        np.testing.assert_allclose(masses.probabilities(present), wanted)
+        assert masses.least() == pytest.approx(wanted.min())
+        drawn, chances = masses.draw(random.random(50))
+        np.testing.assert_allclose(chances, wanted[present.searchsorted(drawn)])
+    assert 10 < sorts < 30

@@ -33,7 +33,7 @@ def step(episode, t, end=None, kind="array"):
 
     flag = 0.0 if end == "terminated" else 1.0
     info: dict = {"TimeLimit.truncated": True} if end == "truncated" else {}
-    info |= {"episode": float(episode), "deep": {"pair": np.array([t, episode])}}
+    info |= {"episode": float(episode), "pair": np.array([t, episode])}
     return state(t), np.array([t]), 100.0 * episode + t, flag, state(t + 1), info
 
 

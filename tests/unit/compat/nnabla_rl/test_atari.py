@@ -6,7 +6,6 @@ Invariant: a state comes out as the stack that was appended: float32 in [0, 1].
 import pytest
 
 from mmreplay.compat import nnabla_rl
-from mmreplay.compat.nnabla_rl import trajectories
 from tests.support.atari_games import game
 
 
@@ -79,61 +78,12 @@ def test_a_trajectory_of_several_games_reads_as_one(experiences):
         assert experiences.same(buffer.get_trajectory(0)[2:4], [wanted_first[2], wanted_second[0]])
 
 
-def test_a_trajectory_with_gaps_is_kept_as_one_with_all_its_stacks(experiences, tmp_path):
-    games = [game(number, 8, "interrupted") for number in range(2)]
-    picked = [(0, 0), (0, 2), (0, 3), (0, 7), (0, 5), (1, 1), (1, 2), (1, 6)]
-    steps, wanted = ([games[n][part][t] for n, t in picked] for part in range(2))
-    path = tmp_path / "gaps.zarr"
-    with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer(path=path) as buffer:
-        buffer.append_trajectory(steps)
-        buffer.append_trajectory(games[1][0][2:])  # as one that begins in the middle of a game
-        assert (buffer.trajectory_num, len(buffer)) == (2, len(steps) + 6)
-        assert experiences.same(list(buffer.get_trajectory(0)), wanted)
-    with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer(path=path) as buffer:
-        assert experiences.same(list(buffer.get_trajectory(0)), wanted)
-        assert experiences.same(list(buffer.get_trajectory(1)), games[1][1][2:])
-        for index, one in enumerate(wanted + games[1][1][2:]):
-            assert experiences.same(buffer[index], one)
-        for first in range(len(wanted) - 2):
-            run, _ = buffer.sample_indices([first], 3)
-            assert experiences.same([one for (one,) in run], wanted[first : first + 3])
-            (part,), _ = buffer.sample_indices_portion([first], 3)
-            assert experiences.same(part, wanted[first : first + 3])
-        with pytest.raises(ValueError, match="end of an episode"):
-            buffer.sample_indices([len(wanted) - 1], 2)
-
-
-def test_a_run_goes_past_a_terminal_state_into_a_trajectory_from_the_middle_of_a_game(experiences):
-    over, other = game(0, 3, "terminated"), game(1, 5, "terminated")
+def test_a_trajectory_goes_on_with_a_game_from_its_beginning_only(experiences):
+    (first, wanted), (second, _) = (game(number, 5, "interrupted") for number in range(2))
     with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer() as buffer:
-        buffer.append_trajectory(over[0])
-        buffer.append_trajectory(other[0][2:])
-        (first,), (second,) = buffer.sample_indices([2], 2)[0]
-        assert experiences.same([first, second], [over[1][2], other[1][2]])
-
-
-def test_the_stacks_after_a_gap_stay_when_older_trajectories_are_removed(experiences, monkeypatch):
-    monkeypatch.setattr(trajectories, "_FEWEST_TO_RECLAIM", 10)
-    with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer(2) as buffer:
-        wanted = []
-        for number in range(40):
-            steps, expected = game(number, 9, "interrupted")
-            buffer.append_trajectory(steps[3:5] + steps[7:])
-            wanted.append(expected[3:5] + expected[7:])
-        assert len(buffer._recorder.buffer.store) < 40 * 4
-        found = [list(buffer.get_trajectory(i)) for i in range(2)]
-        assert experiences.same(found, wanted[-2:])
-
-
-def test_a_store_made_before_gaps_were_kept_takes_whole_games_only(experiences, tmp_path):
-    games = [game(number, 4, "terminated") for number in range(2)]
-    path = tmp_path / "old.zarr"
-    with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer(path=path) as buffer:
-        buffer._recorder.states.stack = None  # such a store has no column for earlier screens
-        buffer.append_trajectory(games[0][0])
-    with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer(path=path) as buffer:
-        buffer.append_trajectory(games[1][0])
-        with pytest.raises(ValueError, match="one screen repeated"):
-            buffer.append_trajectory(games[0][0][2:])
-        found = [list(buffer.get_trajectory(i)) for i in range(buffer.trajectory_num)]
-        assert experiences.same(found, [wanted for _, wanted in games])
+        for steps in (first[2:], first + second[1:], first[:2] + first[3:]):
+            with pytest.raises(ValueError, match="one screen repeated"):
+                buffer.append_trajectory(steps)
+        assert len(buffer) == 0
+        buffer.append_trajectory(first)
+        assert experiences.same(list(buffer.get_trajectory(0)), wanted)

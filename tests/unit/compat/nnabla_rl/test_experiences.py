@@ -37,3 +37,34 @@ def test_entries_after_the_info_are_left_out(experiences):
         buffer.append((np.ones(1), 0, 0.0, 1.0, np.zeros(1)))
         assert experiences.same(buffer[0][5:], ({"a": 1.0},))
         assert buffer[1][5:] == ({},)
+
+
+def appended(infos):
+    """What comes back of these infos."""
+    with nnabla_rl.ReplayBuffer() as buffer:
+        for t, info in enumerate(infos):
+            buffer.append((np.array([t]), 0, 0.0, 1.0, np.array([t + 1]), info))
+        return [one[5] for one in buffer]
+
+
+@pytest.mark.parametrize(
+    ("infos", "expected"),
+    [
+        ([{"a": 1.0, "b": np.arange(2)}, {"b": np.ones(2, int)}, {}], None),
+        ([{"a.b": True, "s": "x", "deep": {"n": 1}}, {"new": 1}], [{"a.b": True}, {}]),
+        ([{"a": 1}, {"a": 1.5}, {"a": "x"}, {"a": None}], [{"a": 1.0}, {"a": 1.5}, {}, {}]),
+        ([{"a": np.ones(2)}, {"a": np.ones(3)}, {"a": {}}], [{"a": np.ones(2)}, {}, {}]),
+        ([{"a": 2.0}, {"a": 10**400}, {"a": object()}], [{"a": 2.0}, {}, {}]),
+        ([{"a b": 1, 3: 1, "k" * 99: 1, "n": 10**400, "l": np.longdouble(1)}], [{}]),
+        ([np.arange(3), np.ones(3, int), None, "text"], None),
+        ([3, 4.5], [3.0, 4.5]),
+        ([None, 7], [{}, {}]),
+        ([{"a": 1.0}, np.arange(3), None], [{"a": 1.0}, {}, {}]),
+    ],
+)
+def test_numbers_and_arrays_of_an_info_are_stored_if_the_first_one_had_them(
+    experiences, infos, expected
+):
+    if expected is None:
+        expected = [info if isinstance(info, dict | np.ndarray) else {} for info in infos]
+    assert experiences.same(appended(infos), expected)

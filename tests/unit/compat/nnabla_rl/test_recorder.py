@@ -26,7 +26,7 @@ def test_an_end_in_the_info_ends_the_episode_though_the_state_stays(flag, info):
         for end in (False, True, False):
             told = (flag, here, info) if end else (1.0, here, {})
             buffer.append((here, 0, 0.0, *told))
-        assert buffer._recorder.buffer.store.episodes["length"].tolist() == [2, 1]
+        assert buffer._recorder.core.store.episodes["length"].tolist() == [2, 1]
 
 
 def test_an_environment_may_write_over_its_state():
@@ -37,7 +37,7 @@ def test_an_environment_may_write_over_its_state():
             state += 1
             buffer.append((before, t, 0.0, 1.0, state, {}))
         assert [buffer[i][4].tolist() for i in range(4)] == [[i + 1] * 2 for i in range(4)]
-        assert len(buffer._recorder.buffer.store.episodes) == 1
+        assert len(buffer._recorder.core.store.episodes) == 1
 
 
 def test_a_refused_first_experience_does_not_settle_the_shapes(experiences):

@@ -107,7 +107,7 @@ def test_the_disk_of_removed_trajectories_is_freed(experiences, tmp_path):
         for number in range(9):
             buffer.append_trajectory(experiences.episode_of(number, 20, "truncated"))
         assert len(buffer) == 40
-        assert len(buffer._recorder.buffer.store) <= 90
+        assert len(buffer._recorder.core.store) <= 90
     with nnabla_rl.TrajectoryReplayBuffer(2, path=path) as buffer:
         assert [one[2] for one in buffer.get_trajectory(0)] == [700.0 + t for t in range(20)]
 
@@ -174,7 +174,7 @@ def test_a_trajectory_in_pieces_is_one_also_after_reopening_and_eviction(tmp_pat
         for number in range(9):
             buffer.append_trajectory(pieces(number))
         assert len(buffer) == 12
-        assert len(buffer._recorder.buffer.store) < 9 * 6
+        assert len(buffer._recorder.core.store) < 9 * 6
     with nnabla_rl.TrajectoryReplayBuffer(3, path=path) as buffer:
         kept = [pieces(number) for number in range(9 - buffer.trajectory_num, 9)]
         assert len(kept) >= 2
@@ -199,14 +199,14 @@ def test_the_stored_part_of_a_trajectory_whose_process_died_stays_separate(
     with nnabla_rl.TrajectoryReplayBuffer(path=path) as buffer:
         buffer.append_trajectory(steps[:2])
 
-        step = buffer._recorder.buffer.step
+        step = buffer._recorder.core.step
 
         def die_in_the_second(action, *rest, **extras):
             if action == steps[3][1]:
                 raise KeyboardInterrupt
             step(action, *rest, **extras)
 
-        monkeypatch.setattr(buffer._recorder.buffer, "step", die_in_the_second)
+        monkeypatch.setattr(buffer._recorder.core, "step", die_in_the_second)
         with pytest.raises(KeyboardInterrupt):
             buffer.append_trajectory([steps[0], steps[3]])
     with nnabla_rl.TrajectoryReplayBuffer(path=path) as buffer:
