@@ -119,7 +119,7 @@ def parts(
 
 
 def _widths(live: LiveLanes) -> list[int]:
-    return [reader.width for reader in live.readers]
+    return [reader.n for reader in live.readers]
 
 
 def check_lanes(selection: Selection, live: LiveLanes) -> None:

@@ -133,7 +133,7 @@ class Flags(Column):
     dtype = np.uint8
 
 
-class Lost(Exception):
+class LostError(Exception):
     """What an index raises where a final is missing."""
 
 
@@ -167,7 +167,7 @@ def sources(histories):
         Flags(histories, reset, entries),
         Column(histories, lambda history, k: history.finals[k][0], finals),
         Column(histories, lambda history, k: history.finals[k][1], finals),
-        lambda lane, message: Lost(f"{lane}: {message}"),
+        lambda lane, message: LostError(f"{lane}: {message}"),
     )
 
 
