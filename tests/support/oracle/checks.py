@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import mmreplay
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.maintenance.verify.store import verify
 from mmreplay.reading.column_views import LaneView
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Schema
@@ -107,7 +107,7 @@ def forget(store: Store, model: Model) -> None:
 
 def check_columns(store: Store, model: Model) -> None:
     """Every column of every lane, whole; zeros below the reader's base."""
-    for view, lane in zip(store.lanes, model.lanes, strict=True):
+    for view, lane, reader in zip(store.lanes, model.lanes, store.live.readers, strict=True):
         base = -1
         found: dict[str, Array] = {}
         while base != view.base:  # a background flush may evict while this reads
@@ -125,13 +125,10 @@ def check_columns(store: Store, model: Model) -> None:
         for path, one in found.items():
             expected = arrays[path]
             expected[:base] = 0
-            if path == "ends" and _is_crashed(view):  # whoever opens it to write sets the newest
+            # Whoever opens what was not closed for writing sets those of the newest row.
+            if path == "ends" and not (reader.is_live or reader.is_closed):
                 one[-1:] = expected[-1:] = 0
             check_same(one, expected, f"{view.path}: {path}")
-
-
-def _is_crashed(view: LaneView) -> bool:
-    return not (view._reader.is_live or view._reader.is_closed)
 
 
 def columns_of(view: LaneView, schema: Schema) -> dict[str, Any]:
@@ -244,6 +241,6 @@ def check_verified(path: Path) -> None:
     Raises:
         AssertionError: it has.
     """
-    findings = verify(path).findings
+    findings = mmreplay.verify(path).findings
     if findings:
         raise AssertionError("\n".join(["verify found:", *map(str, findings)]))
