@@ -16,8 +16,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from mmreplay.exchange.fields import (
 )
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.npy_files import header_of
+from mmreplay.exchange.source_files import open_file
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block
@@ -108,7 +110,7 @@ def read(
         dict(extras.values()),
         {},
         to_steps(tables, final_observation, losses),
-        sum(_n_rows(source, number) for number in numbers),
+        sum(_n_kept(source, number)[1] for number in numbers),
     )
 
 
@@ -122,6 +124,11 @@ def _open(source: Path, number: int, names: list[str], opened: ExitStack) -> dic
 
 class _Unzipped(gzip.GzipFile):
     """A gzipped file that says which one it is where it is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        file = open_file(path)
+        super().__init__(fileobj=file)
+        self.myfileobj = cast("FileIO", file)  # so that it is closed, too
 
     def read(self, size: int | None = -1) -> bytes:
         """As of any file; raises FormatError."""
@@ -148,6 +155,14 @@ def _n_rows(source: Path, number: int) -> int:
     return int(value[0])
 
 
+def _n_kept(source: Path, number: int) -> tuple[int, int, int]:
+    """Of a checkpoint: rows ever added, rows that are there, and places for rows."""
+    count = _n_rows(source, number)
+    with ExitStack() as opened:
+        capacity = _open(source, number, ["reward"], opened)["reward"].shape[0]
+    return count, min(count, capacity), capacity
+
+
 def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]:
     """The rows of some checkpoints, oldest first, each row once.
 
@@ -156,10 +171,7 @@ def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]
     """
     seen = 0
     for number in numbers:
-        count = _n_rows(source, number)
-        with ExitStack() as opened:
-            capacity = _open(source, number, names, opened)["reward"].shape[0]
-        n_kept = min(count, capacity)
+        count, n_kept, capacity = _n_kept(source, number)
         n_known = max(seen - (count - n_kept), 0) if count > seen else 0
         seen = count
         cursor = count % capacity if count > capacity else 0

@@ -36,6 +36,7 @@ from mmreplay.exchange.minari_files import (
     OutColumn,
     open_episodes,
 )
+from mmreplay.exchange.source_files import read_json
 from mmreplay.exchange.spaces import (
     Leaf,
     compacted,
@@ -78,7 +79,7 @@ _NOT_OF_NAMES = re.compile(r"[^-_\w]")
 def read(source: Path, losses: Losses, *, infos: bool = True) -> Iterator[Incoming]:
     """A dataset's folder, or the ``data`` in it; `infos` False leaves these out."""
     folder = source / "data" if (source / "data").is_dir() else source
-    raw = json.loads((folder / "metadata.json").read_bytes())
+    raw = read_json(folder / "metadata.json")
     if not raw.get("total_episodes"):
         raise FormatError(f"{source}: a dataset without an episode")
     with ExitStack() as stack:

@@ -7,7 +7,6 @@ a tuple is a number.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,11 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import from_arrow
+from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.hdf5_files import new_hdf5, open_hdf5
+from mmreplay.exchange.parquet_pages import open_parquet
+from mmreplay.exchange.source_files import read_json
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
 
@@ -64,14 +66,12 @@ def open_episodes(
 class _Jpegs:
     """Images that are kept as JPEG, as an array of rows."""
 
-    def __init__(self, rows: Any, leaf: Leaf) -> None:
-        self._rows, self.shape, self.dtype = rows, (len(rows), *leaf.shape), leaf.dtype
+    def __init__(self, rows: Any, leaf: Leaf, name: str) -> None:
+        self._rows, self._name = rows, name
+        self.shape, self.dtype = (len(rows), *leaf.shape), leaf.dtype
 
     def __getitem__(self, part: slice) -> Array:
-        image = need("PIL.Image")
-        return np.stack(
-            [np.asarray(image.open(io.BytesIO(bytes(row)))) for row in self._rows[part]]
-        )
+        return decoded((bytes(row) for row in self._rows[part]), self.shape[1:], self._name)
 
 
 class _Hdf5Episodes:
@@ -100,7 +100,7 @@ class _Hdf5Episodes:
                     add(one, f"{name}/")
                 else:
                     leaf = self._images.get(name)
-                    out[name] = one if leaf is None else _Jpegs(one, leaf)
+                    out[name] = one if leaf is None else _Jpegs(one, leaf, name)
 
         add(self._group(number), "")
         return out
@@ -114,16 +114,25 @@ class _ArrowEpisodes:
         self._images, self._spaces = images, spaces
 
     def attributes(self, number: int) -> dict[str, Any]:
-        given = json.loads((self._folder / str(number) / "metadata.json").read_bytes())
+        given = read_json(self._folder / str(number) / "metadata.json")
         return _flat(given)
 
     def _table(self, number: int, names: Sequence[str] | None = None) -> Any:
-        dataset = need("pyarrow.dataset").dataset(
-            str(self._folder / str(number)),
-            format=self._kind,
-            ignore_prefixes=["_", ".", "metadata.json"],
-        )
-        return dataset.to_table(columns=names).combine_chunks()
+        pa, folder = need("pyarrow"), self._folder / str(number)
+        tables = []
+        for path in sorted(folder.iterdir()):
+            if path.name == "metadata.json" or path.name[0] in "_.":
+                continue
+            if self._kind == "parquet":
+                with open_parquet(path) as file:
+                    tables.append(file.read(names))
+            else:
+                with pa.memory_map(str(path)) as file:
+                    whole = pa.ipc.open_file(file).read_all()
+                    tables.append(whole if names is None else whole.select(names))
+        table = pa.concat_tables(tables).combine_chunks()
+        table.validate(full=True)  # or lists that lie elsewhere end the process
+        return table
 
     def last_flags(self, number: int) -> tuple[bool, bool]:
         table = self._table(number, list(_SCALARS[1:]))
@@ -151,7 +160,7 @@ class _ArrowEpisodes:
                 self._add(out, f"{name}/{one.name}", array.field(number), one, where)
             return
         if name in self._images:
-            out[name] = _Jpegs(array.to_pylist(), self._images[name])
+            out[name] = _Jpegs(array.to_pylist(), self._images[name], f"{where}: {name}")
             return
         leaf = self._spaces.get(name)
         shape: tuple[int, ...] = () if leaf is None else leaf.shape
