@@ -65,7 +65,9 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     }
     left_out = sorted(one.label or one.name for one in _FORMATS if not one.is_there)
     if left_out and scale.name == "full":  # docs/exchange.md shows all of them
-        raise SystemExit(f"{', '.join(left_out)}: pip install --editable '.[exchange,pictures]'")
+        raise SystemExit(
+            f"{', '.join(left_out)}: pip install --editable '.[exchange,minari,pictures]'"
+        )
     for kind, path in stores.items():
         with mmreplay.open(path) as store:
             raw = sum(
@@ -301,11 +303,11 @@ _FORMATS = (
     _Format("arrays", "arrays"),
     _Format("arrays", "arrays.npz", options={"compressed": True}, label="arrays, .npz"),
     _Format("parquet", "steps.parquet", _PYARROW),
-    _Format("minari", "minari", _H5PY),
+    _Format("minari", "minari", ("minari", "h5py")),
     _Format(
         "minari",
         "minari",
-        _PYARROW,
+        ("minari", "pyarrow"),
         stores=("vectors",),  # of frames it has a list of numbers each: ten times slower
         options={"data_format": "parquet"},
         label="minari, parquet",

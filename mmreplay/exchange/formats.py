@@ -23,6 +23,7 @@ from mmreplay.exchange import (
     imitation,
     lerobot,
     minari,
+    minari_export,
     ogbench,
     parquet,
     rlds,
@@ -104,7 +105,7 @@ _ALL = (
         "minari",
         "a Minari dataset of HDF5, Arrow or Parquet files",
         minari.read,
-        minari.write,
+        minari_export.write,
         not_in="texts in observations and infos, actions of several arrays, options of episodes "
         "that are no numbers or not in all of them",
         not_out="the environment, unless the store was imported from Minari; lanes",
