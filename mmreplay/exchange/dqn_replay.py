@@ -18,15 +18,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.errors import FormatError, SchemaError
+from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import NpyColumn, row_bytes
 from mmreplay.exchange.fields import (
-    check_names,
     extra_field,
     extra_name,
     field,
@@ -35,21 +34,17 @@ from mmreplay.exchange.fields import (
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.npy_files import header_of
 from mmreplay.exchange.source_files import open_file
 from mmreplay.exchange.steps import Incoming, block_steps
-from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block
 from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["read", "write"]
+__all__ = ["read"]
 
 _FILE = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
-_LEVEL = 1  # of gzip: frames are large, and higher levels several times slower
-_MOST_ROWS = 1_000_000
 _MOST_STACK = 1000
 """More than any buffer stacks: so many rows, less one, are padding before each episode."""
 
@@ -266,91 +261,3 @@ def _runs(mask: Array) -> Iterator[tuple[int, int]]:
     """[start, stop) of each run of True."""
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
-def write(
-    stored: Stored,
-    target: Path,
-    losses: Losses,
-    *,
-    stack: int = 4,
-    rows_per_file: int = _MOST_ROWS,
-) -> None:
-    """A directory of checkpoints of so many rows each, padding included."""
-    n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
-    most = whole_number("rows_per_file", rows_per_file)
-    schema = stored.schema
-    if schema.is_dict:
-        raise SchemaError("dqn_replay: dict observations: expected one array an observation")
-    check_names(schema.extras, _STEP.__contains__, "dqn_replay: extra columns")
-    losses.add("final observations: left out", stored.n_episodes)
-    losses.add(
-        "truncations: only the padding after them tells where they are",
-        int((~stored.terminated).sum()),
-    )
-    fields = {
-        "observation": stored.frames[FRAME],
-        "action": Field(schema.action.shape, "int32")
-        if schema.action.dtype.kind in "iu"
-        else schema.action,
-        "reward": Field((), "float32"),
-        "terminal": Field((), "uint8"),
-        **schema.extras,
-    }
-    if fields["action"].dtype != schema.action.dtype:
-        losses.add(f"the dtype of actions, {schema.action.dtype}: int32, as in Dopamine")
-    if schema.reward_dtype != np.float32:
-        losses.add("rewards of 64 bits: 32 are kept", stored.n_steps)
-    target.mkdir()
-    n_rows = stored.n_steps + n_padding * stored.n_episodes
-    rows = _padded(stored, fields, n_padding, losses)
-    left = next(rows, None)
-    for number, start in enumerate(range(0, n_rows, most)):
-        size = min(most, n_rows - start)
-        with ExitStack() as opened:
-            files = {}
-            for name, one in fields.items():
-                path = target / f"$store$_{name}_ckpt.{number}.gz"
-                files[name] = opened.enter_context(gzip.open(path, "xb", _LEVEL))
-                files[name].write(header_of((size, *one.shape), one.dtype))
-            while size and left is not None:
-                n = min(size, len(left["reward"]))
-                for name, file in files.items():
-                    file.write(np.ascontiguousarray(left[name][:n]).tobytes())
-                size -= n
-                rest = {name: values[n:] for name, values in left.items()}
-                left = rest if len(rest["reward"]) else next(rows, None)
-        count = min(most, n_rows - start)
-        horizon = (np.arange(-1, n_padding + 1) + count) % count
-        for name, value in (("add_count", np.array(count)), ("invalid_range", horizon)):
-            with gzip.open(target / f"{name}_ckpt.{number}.gz", "xb", _LEVEL) as file:
-                np.save(file, value, allow_pickle=False)
-
-
-def _padded(
-    stored: Stored, fields: dict[str, Field], n_padding: int, losses: Losses
-) -> Iterator[Block]:
-    """Rows of steps, each episode after its padding."""
-    padding = {name: np.zeros((n_padding, *one.shape), one.dtype) for name, one in fields.items()}
-    for run in stored.runs():
-        if run.begins and n_padding:
-            yield padding
-        losses.add(
-            "lost lives within episodes: an import takes these for their ends",
-            int(run.terminal[: len(run) - run.ends].sum()),
-        )
-        values: dict[str, Any] = {
-            "observation": run.observation[FRAME][:-1],
-            "action": run.action,
-            "reward": run.reward,
-            "terminal": run.terminal,
-            **run.extras,
-        }
-        yield {name: _cast(values[name], one, name) for name, one in fields.items()}
-
-
-def _cast(values: Array, one: Field, name: str) -> Array:
-    out = values.astype(one.dtype, copy=False)
-    if one.dtype.kind in "iu" and not np.array_equal(out, values):
-        raise SchemaError(f"dqn_replay: {name}: values that {one.dtype} does not hold")
-    return out

@@ -126,19 +126,13 @@ _ALL = (
         "dqn_replay",
         "DQN Replay: a directory of the gzipped arrays of Dopamine's replay buffer",
         dqn_replay.read,
-        dqn_replay.write,
         not_in="final observations; truncations, but for what the padding after them tells",
-        not_out="final observations, truncation flags, whole numbers for actions that are not "
-        "int32, rewards of 64 bits, lost lives, "
-        "which look as ends do, dict observations",
     ),
     ExchangeFormat(
         "d3rlpy",
-        "a d3rlpy file of HDF5, version 2.1; an import takes version 1, too",
+        "a d3rlpy file of HDF5, of version 2.1 or 1",
         d3rlpy.read,
-        d3rlpy.write,
         not_in="final observations",
-        not_out="final observations, extra columns, lost lives, names of dict observations",
     ),
     ExchangeFormat(
         "robomimic",
