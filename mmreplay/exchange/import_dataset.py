@@ -29,14 +29,14 @@ from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.steps import Incoming, Steps, frame_dict
 from mmreplay.ids import Array
+from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
-from mmreplay.schema import FRAME, Field
+from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.storage.lane_metadata import store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
-from mmreplay.writing.writer import Writer
 
 __all__ = ["Imported", "import_dataset"]
 
@@ -149,17 +149,11 @@ def import_dataset(
             flush_s=0,
             finite=finite,
         )
-        if not isinstance(writer, Writer):
-            raise TypeError("a store of one environment was asked for")
-        try:
-            steps = _checked(incoming, what, format)
-            if finite:
-                steps = _finite(steps, what)
-            _write(writer, steps, incoming, losses, progress)
-            writer.close()
-        except BaseException:
-            writer._release_unclosed()  # noqa: SLF001 (nobody shall have this store)
-            raise
+        writer.close()
+        steps = _checked(incoming, what, format)
+        if finite:
+            steps = _finite(steps, what)
+        _write(built, writer.schema, steps, incoming.n_steps, losses, progress)
         with Store([built]) as store_made:
             made = _describe(user_paths.as_path(dst), format, store_made, losses)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
@@ -253,56 +247,39 @@ def _unreadable(source: object, name: str, error: BaseException) -> FormatError:
 
 
 def _write(
-    writer: Writer,
+    built: Path,
+    schema: Schema,
     steps: Iterator[Steps],
-    incoming: Incoming,
+    n_expected: int,
     losses: Losses,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    row_bytes = sum(one.row_bytes for one in writer.schema.arrays().values())
-    n_steps = 0
-    for run in steps:
-        _write_run(writer, run, losses)
-        n_steps += len(run)
+    dtype, size, n_done = schema.reward_dtype, row_bytes(schema), 0
+
+    def rounded() -> Iterator[Steps]:
+        for run in steps:
+            with np.errstate(over="ignore"):  # it becomes infinite, as in `step`
+                reward = run.reward.astype(dtype)
+            losses.add(*_rounded(run.reward, reward))
+            yield dataclasses.replace(run, reward=reward)
+
+    def wrote(n_steps: int) -> None:
+        nonlocal n_done
+        n_done += n_steps
         if progress is not None:
-            progress(n_steps * row_bytes, max(incoming.n_steps, n_steps) * row_bytes)
+            progress(n_done * size, max(n_expected, n_done) * size)
+
+    write_runs(built, rounded(), os.cpu_count() or 1, wrote)
 
 
-def _write_run(writer: Writer, run: Steps, losses: Losses) -> None:
-    is_dict, names = writer.schema.is_dict, list(run.extras)
-    if is_dict:
-        frames: Any = [
-            dict(zip(run.observation, rows, strict=True))
-            for rows in zip(*run.observation.values(), strict=True)
-        ]
-    else:
-        frames = run.observation[FRAME]
-    if run.begins:
-        writer.reset(frames[0])
-    last = len(run) - 1 if run.ends else -1
-    step = writer.step
-    actions = run.action.tolist() if run.action.dtype.kind in "iu" else run.action
-    rewards = run.reward.tolist()
-    losses.add(*_rounded(run.reward, rewards, writer.schema.reward_dtype))
-    columns = zip(actions, rewards, frames[1:], run.terminal.tolist(), strict=True)
-    extras = zip(*run.extras.values(), strict=True) if names else iter(())
-    for t, (action, reward, frame, terminal) in enumerate(columns):
-        values = dict(zip(names, next(extras), strict=True)) if names else {}
-        if t == last:
-            step(action, reward, frame, terminal, not terminal, **values)
-        else:
-            step(action, reward, frame, life_lost=terminal, **values)
-
-
-def _rounded(given: Array, values: list[Any], dtype: np.dtype[Any]) -> tuple[str, int]:
+def _rounded(given: Array, stored: Array) -> tuple[str, int]:
     """How many rewards are another number in a store, and a word on it."""
     n_rounded = 0
-    if given.dtype != dtype:
-        with np.errstate(over="ignore"):  # what is infinite then, the writer refuses
-            stored = given.astype(dtype).tolist()
+    if given.dtype != stored.dtype:
         # Python compares whole numbers with floats exactly, which numpy does not; a NaN stays one.
-        n_rounded = sum(a != b and a == a for a, b in zip(values, stored, strict=True))  # noqa: PLR0124
-    return f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded", n_rounded
+        pairs = zip(given.tolist(), stored.tolist(), strict=True)
+        n_rounded = sum(a != b and a == a for a, b in pairs)  # noqa: PLR0124
+    return f"rewards of {given.dtype} that {stored.dtype} does not hold exactly: rounded", n_rounded
 
 
 def _describe(where: Path, name: str, store: Store, losses: Losses) -> Imported:

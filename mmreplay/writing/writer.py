@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
 from mmreplay.format.layout import SCALARS, ArraySpec
 from mmreplay.schema import FRAME, Schema
@@ -242,6 +243,48 @@ class Writer:
         self._head = self._words[COMMITTED] = n + 1
         self.n_steps += 1
         if over:
+            self._running = False
+            self._border = 0
+
+    def extend(self, steps: Steps) -> None:
+        """Append many steps of an episode, as `reset` and `step` would.
+
+        Args:
+            steps: with the shapes and dtypes of the schema, as they were read from a store. The
+                first ones of an episode begin it here; one that is running ends as truncated.
+
+        Raises:
+            SchemaError: no episode is running that they could go on.
+            DiskFullError, FailedStoreError, ClosedError: as of `step`; whoever interrupts this
+                drops the lane, as some of the steps may be there.
+        """
+        frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
+        if steps.begins:
+            first = {key: rows[0] for key, rows in steps.observation.items()}
+            self.reset(first[FRAME] if self._sole is not None else first)
+        flags = (~steps.terminal).astype(np.uint8)
+        values = {"actions": steps.action, "rewards": steps.reward, "non_terminals": flags}
+        values |= {path: steps.extras[name] for name, path in self.schema.extra_paths.items()}
+        columns, done = self._chunks.columns, 0
+        while done < len(steps):
+            self._prepare()
+            n = self._head
+            k = min(len(steps) - done, self._border - n)
+            for path, rows in frames.items():
+                room, start = self._chunks.place(path, n)
+                room[n - start : n - start + k] = rows[done + 1 : done + 1 + k]
+            for path, rows in values.items():
+                start = n - 1 - columns[path].old.start
+                columns[path].old.rows[start : start + k] = rows[done : done + k]
+            done += k
+            # The newest row has no step yet, and the flag of the row before.
+            self._newest_flag = int(flags[done - 1])
+            resets, newest = columns["resets"].new, columns["non_terminals"].new
+            resets.rows[n - resets.start : n - resets.start + k] = 0
+            newest.rows[n + k - 1 - newest.start] = self._newest_flag
+            self._commit(n + k - 1)
+            self.n_steps += k
+        if steps.ends:
             self._running = False
             self._border = 0
 

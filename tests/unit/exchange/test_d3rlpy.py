@@ -21,8 +21,8 @@ from tests.support.played_episodes import (
 @pytest.mark.parametrize("make", [write, write_vector])
 @pytest.mark.parametrize("block", [3, 1000])
 def test_there_and_back_with_final_rows(tmp_path, quick_disk, monkeypatch, action, make, block):
-    for module in ("stored", "columns"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    for module in ("maintenance.episodes", "exchange.columns"):
+        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
     episodes = play(action=action, extras={}, lives=False)
     store = make(tmp_path / "a.zarr", episodes)
     out = export_dataset(store, "d3rlpy", tmp_path / "a.h5", final_row=True)

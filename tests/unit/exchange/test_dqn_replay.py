@@ -48,8 +48,8 @@ def found(path):
 @pytest.mark.parametrize("block", [1, 4, 1000])
 @pytest.mark.parametrize("make", [write, write_vector])
 def test_there_and_back(tmp_path, quick_disk, monkeypatch, rows_per_file, block, make):
-    for module in ("stored", "dqn_replay"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    for module in ("maintenance.episodes", "exchange.dqn_replay"):
+        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
     episodes = play((7, 1, 12, 5), FRAMES, Field((), "int32"), lives=False)
     for one in episodes:
         one.reward = one.reward.astype("f4")
@@ -69,7 +69,7 @@ def test_there_and_back(tmp_path, quick_disk, monkeypatch, rows_per_file, block,
 
 @pytest.mark.parametrize("block", [1, 1000])
 def test_lost_lives_are_a_loss_as_they_end_episodes(tmp_path, quick_disk, monkeypatch, block):
-    monkeypatch.setattr("mmreplay.exchange.stored.block_steps", lambda row_bytes: block)
+    monkeypatch.setattr("mmreplay.maintenance.episodes.block_steps", lambda row_bytes: block)
     episodes = play(frames=FRAMES, action=Field((), "int32"))
     lost = sum(int(one.lost[:-1].sum()) for one in episodes)
     out = export_dataset(write(tmp_path / "a.zarr", episodes), "dqn_replay", tmp_path / "out")

@@ -29,8 +29,8 @@ from tests.support.played_episodes import (
 def test_there_and_back_every_byte_is_the_same(
     tmp_path, quick_disk, monkeypatch, frames, make, block
 ):
-    for module in ("stored", "minari"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    for module in ("maintenance.episodes", "exchange.minari"):
+        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
     episodes = play(frames=frames, action=Field((), "int64"))
     made = export_dataset(make(tmp_path / "a.zarr", episodes), "minari", tmp_path / "out")
     assert (made.transitions, made.episodes) == (25, 4)
