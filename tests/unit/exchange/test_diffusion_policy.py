@@ -15,8 +15,8 @@ from tests.support.played_episodes import DICT, assert_same, play, read_back, wr
 @pytest.mark.parametrize("make", [write, write_vector])
 @pytest.mark.parametrize("block", [3, 1000])
 def test_there_and_back(tmp_path, quick_disk, monkeypatch, make, block):
-    for module in ("stored", "columns"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    for module in ("maintenance.episodes", "exchange.columns"):
+        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
     monkeypatch.setattr("mmreplay.exchange.diffusion_policy.BLOCK_BYTES", 1000)
     episodes = play(frames=DICT)
     store = make(tmp_path / "a.zarr", episodes)
