@@ -150,8 +150,9 @@ class LiveLanes:
     def close(self) -> None:
         """Let go of all maps; a second call does nothing."""
         with self._lock:
-            self._closed = True
-            self._joined.close()
+            if not self._closed:
+                self._closed = True
+                self._joined.close()
 
     # ------------------------------------------------------------ what is there
 
