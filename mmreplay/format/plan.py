@@ -162,10 +162,14 @@ def plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
         rows = _up_to_pages(rows, spec.row_bytes)
         out[path] = named_axes(dataclasses.replace(spec, chunk_rows=rows), "episode")
     if compressed:
-        inners = {path: _inner_rows(one) for path, (one, _) in compressed.items()}
-        step = math.lcm(*inners.values())
         largest = max(one.row_bytes for one, _ in compressed.values())
-        shard = -(-max(_FINAL_BYTES // largest, _LEAST_FINALS, n) // step) * step
+        least = max(_FINAL_BYTES // largest, _LEAST_FINALS, n)
+        inners = {
+            path: 1 << (min(_inner_rows(one), least).bit_length() - 1)
+            for path, (one, _) in compressed.items()
+        }
+        step = max(inners.values())  # a multiple of the others
+        shard = -(-least // step) * step
         for path, (one, codec) in compressed.items():
             spec = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
             out[path] = named_axes(spec, "episode")
