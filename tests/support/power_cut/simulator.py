@@ -29,9 +29,10 @@ from mmreplay.storage import priority_column
 from mmreplay.system import platform, user_paths
 from mmreplay.writing import open_lanes, session
 from tests.support.disks.scratch import scratch_directory
-from tests.support.oracle import checks
-from tests.support.power_cut.contents import VectorContents, contents_of
-from tests.support.power_cut.layouts import LAYOUTS, SHORT_CHUNKS, AnyLayout
+from tests.support.oracle import checks, disk
+from tests.support.oracle.layout import Layout
+from tests.support.power_cut.contents import Contents
+from tests.support.power_cut.layouts import LAYOUTS, SHORT_CHUNKS
 from tests.support.power_cut.others import KnownStore, Others
 from tests.support.power_cut.power import PowerDisk, power_disk
 from tests.support.power_cut.tasks import Tasks
@@ -43,7 +44,7 @@ _LIVES = (25, 80, 250, 1000), (1, 10, 30, 60)
 _SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)
 # Chances, at a call, that it is the last one, and that something else happens before it.
 _MOST_DANGER, _MOST_BUSTLE = 0.6, 0.25
-_FAR_ROWS, _FAR_TICKS = 90, 150
+_FAR_ROWS = 120
 _MISTAKES = TypeError, AttributeError, NameError, ImportError
 
 
@@ -131,16 +132,12 @@ class _History:
     """
 
     def __init__(
-        self, root: Path, seed: int, layouts: Sequence[AnyLayout], *, others: bool | None = None
+        self, root: Path, seed: int, layouts: Sequence[Layout], *, others: bool | None = None
     ) -> None:
         self._luck = random.Random(seed)
         layout = self._luck.choice(layouts)
-        contents = contents_of(layout)
-        self._arguments, self._writer_type = contents.arguments, contents.writer_type
-        self._is_vector = isinstance(contents, VectorContents)
-        # Of the danger at each call; two logs take twice as many until anything is written.
-        self._share = 0.5 if self._is_vector else 1.0
-        self._store = KnownStore(_Path(root) / "s.zarr", contents)
+        self._arguments = layout.create_arguments()
+        self._store = KnownStore(_Path(root) / "s.zarr", Contents(layout))
         self._others = Others(_Path(root), seed, self._store, at_work=others)
         self._disk: PowerDisk
         self._boot = 0
@@ -199,14 +196,12 @@ class _History:
         at_most = self._luck.choice(calls[least:])
         n_steps = self._luck.randrange(self._luck.choice(steps))
         if self._far:
-            at_most, n_steps = 20_000, _FAR_TICKS if self._is_vector else _FAR_ROWS
+            at_most, n_steps = 20_000, _FAR_ROWS
         self._rarely = self._luck.random() < 0.25
         # The next crash soon after: what a recovery left to the page cache may be lost.
         again = self._store.path.exists() and self._luck.random() < 0.3
         if again:
             n_steps = self._luck.randrange(3)
-        if self._is_vector:
-            at_most *= 3
         self._left = self._luck.randrange(at_most // 20, at_most)
         self._opened = False
         try:
@@ -241,7 +236,7 @@ class _History:
         """The end, or what else happens at this moment."""
         self._left -= 1
         luck = self._luck.random()
-        if self._left <= 0 or (luck > 1 - _MOST_DANGER and luck > 1 - self._danger() * self._share):
+        if self._left <= 0 or (luck > 1 - _MOST_DANGER and luck > 1 - self._danger()):
             self._left = 0
             raise _Crash
         self.counts.calls += 1
@@ -317,20 +312,15 @@ class _History:
         was_closed, self._store.is_closed = self._store.is_closed, False
         if (self._luck.random() < 0.03 or was_closed) and there and not self._store.is_restored:
             self._look_and_verify()
-        if there and self._luck.random() < 0.9:
-            # What `create` does in the end; before that it looks at what it was asked for.
-            self._writer_type(self._store.path, background=self._tasks)  # type: ignore[arg-type]
-        else:
-            mmreplay.create(self._store.path, **self._arguments, append=True, flush_s=0)
+        mmreplay.create(self._store.path, **self._arguments, append=True, flush_s=0)
         is_after_kill = self._store.powered
         self._check_head()
         if self._luck.random() < 0.6:
             self._check_rows()
-        if isinstance(contents := self._store.contents, VectorContents):
-            if self._luck.random() < 0.1:
-                checks.check_verified(self._store.path)
-            if not self._others.at_work:  # a link to a file that is mapped sees what is stored
-                contents.open_priorities(self.writer, exact=is_after_kill)
+        if self._luck.random() < 0.1:
+            checks.check_verified(self._store.path)
+        if not self._others.at_work:  # a link to a file that is mapped sees what is stored
+            self._store.contents.open_priorities(self.writer, exact=is_after_kill)
 
     def _work(self, n_steps: int) -> None:
         flushes = 0.01 if self._rarely else 0.1
@@ -365,7 +355,7 @@ class _History:
         self._store.flushed = self._store.returned = len(self._store.contents)
         self._store.contents.end_session()
         self._check_rows()
-        checks.check_plain_zarr(self._store.path)
+        disk.check_closed(self._store.path, self._store.contents.model)
         if self._luck.random() < 0.2:
             checks.check_verified(self._store.path)
 
@@ -400,12 +390,13 @@ class _History:
         for folder, names in found.items():
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
-        for folder, log in self._store.contents.logs(writer).items():
+        files = writer.files
+        for folder, log in (("", files.rows), ("finals/", files.finals)):
             for path, spec in self._store.contents.arrays(log, self._store.path / folder).items():
                 names = found[f"{self._store.path}/{folder}{path}"]
                 for chunk in (int(name.split(".")[1]) for name in names if name.startswith("c.")):
                     start = chunk * spec.chunk_rows
-                    if start + spec.chunk_rows <= log.base or start > log.head:
+                    if start + spec.chunk_rows <= log.base or start > log.head + 1:
                         raise ViolationError(
                             f"{folder}{path}: chunk {chunk} of rows {start} to "
                             f"{start + spec.chunk_rows} is left, of {log.base} to {log.head} in "
@@ -458,7 +449,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
 def simulate(
     seed: int,
     n_crashes: int,
-    layouts: Sequence[AnyLayout] = LAYOUTS,
+    layouts: Sequence[Layout] = LAYOUTS,
     *,
     others: bool | None = None,
 ) -> Counts:
@@ -497,7 +488,7 @@ def _raise_mistakes(error: BaseException | None) -> None:
 
 
 def simulate_all(
-    seeds: Sequence[int], n_crashes: int, layouts: Sequence[AnyLayout] = LAYOUTS
+    seeds: Sequence[int], n_crashes: int, layouts: Sequence[Layout] = LAYOUTS
 ) -> tuple[Counts, list[str]]:
     """Live many histories; returns what was tried, and every violation."""
     counts, violations = Counts(), []
