@@ -1,11 +1,11 @@
 """What recording costs: the same environments stepped with a store behind them and without.
 
 In turns of a few seconds and in one process, so that what else the machine does falls on both; the
-two of a pair play the same games. The loops are those of `mmreplay.record` and `step_only`; the
-store's making and closing stand apart. A turn ends in the middle of a tail's half: the seals that
-it has caused are done by then, and a turn that records waits for those that are not. The processor
-time of all threads stands beside the time by the clock: it tells what recording costs where no core
-is idle.
+two of a pair play the same games. One loop is that of `mmreplay.record`, the other writes nothing;
+the store is made and closed outside of both. A turn ends in the middle of a half of a tail: the
+seals that it has caused are done by then, and a turn that records waits for those that are not. The
+processor time of all threads stands beside the time by the clock: it tells what recording costs
+where no core is idle.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import shutil
 from pathlib import Path
 from time import perf_counter, process_time
 
+from gymnasium.vector import VectorEnv
+
 import mmreplay
 from benchmarks.experience import ENV_IDS, SEED
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
+from mmreplay.recording.autoreset import StepReader
 from mmreplay.recording.environments import World, make_world
-from mmreplay.recording.loops import Loop, Tally, prepare
+from mmreplay.recording.loops import Loop, Tally
+from mmreplay.recording.policies import make_vector_actor
 from mmreplay.recording.progress import Meter
 
 __all__ = ["run"]
@@ -54,22 +58,21 @@ def _one_game(result: Result, scale: Scale, data: Path, game: str, world: World)
     turn = scale.record_steps // half * half or scale.record_steps
     seeds = itertools.count(SEED, scale.envs)
     # To warm up, and so that the turns begin in the middle of a half.
-    loop = _loop(world, next(seeds))
-    steps += _record(loop, writer, min(half // 2, turn))
-    loop.run_plain(turn // 2)
+    steps += _record(_loop(world, next(seeds)), writer, min(half // 2, turn))
+    _Plain(world, next(seeds)).run(turn // 2)
     for number in range(scale.runs):
         clock.new_run()
         for _ in range(_TURNS):
             seed = next(seeds)
             for with_store in (False, True) if number % 2 else (True, False):
                 name = "recorded" if with_store else "plain"
-                loop = _loop(world, seed)
+                loop = _loop(world, seed) if with_store else _Plain(world, seed)
                 before, began = process_time(), perf_counter()
-                if with_store:
+                if isinstance(loop, Loop):
                     steps += _record(loop, writer, turn)
                     _finish_seals(writer)
                 else:
-                    loop.run_plain(turn)
+                    loop.run(turn)
                 clock.put(name, [perf_counter() - began])
                 clock.put(f"{name}, processor", [process_time() - before])
         print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
@@ -96,7 +99,28 @@ def _one_game(result: Result, scale: Scale, data: Path, game: str, world: World)
 
 def _loop(world: World, seed: int) -> Loop:
     """One whose environments were all reset: a recording cannot begin while one of them waits."""
-    return prepare(world, None, seed, life_loss=False)
+    return Loop(world, None, seed, life_loss=False)
+
+
+class _Plain:
+    """The same games with the same actions, of which nothing is recorded."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        env = self._env = world.env
+        assert isinstance(env, VectorEnv)
+        self._reader = StepReader(env, world.fields)
+        self._actor = make_vector_actor(
+            None, world.observation_space, env.single_action_space, seed, world.n_envs
+        )
+        observations, _ = env.reset(seed=seed)
+        self._actions = self._actor.act(observations, None)
+
+    def run(self, steps: int) -> None:
+        """Make at least so many steps."""
+        env, reader, actor, actions = self._env, self._reader, self._actor, self._actions
+        for _ in range(0, steps, len(actions)):
+            step = reader.read(*env.step(actions))
+            actions = actor.act(step.observations, step.ignored)
 
 
 def _record(loop: Loop, writer: mmreplay.VectorWriter, steps: int) -> int:

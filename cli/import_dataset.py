@@ -22,7 +22,6 @@ __all__ = ["import_dataset"]
     metavar="NAME[:LEVEL]",
     help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.",
 )
-@click.option("--finite", is_flag=True, help="Refuse a NaN or an infinity; stays so.")
 @with_options
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def import_dataset(
@@ -30,7 +29,6 @@ def import_dataset(
     source: str,
     target: str,
     codec: str | None,
-    finite: bool,
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
@@ -40,10 +38,10 @@ def import_dataset(
     """
     import mmreplay
 
-    given = options_of(options, "format", "src", "dst", "codec", "finite", "progress")
+    given = options_of(options, "format", "src", "dst", "codec", "progress")
     with progress("import") as show:
         made = mmreplay.import_dataset(
-            format_name, source, target, codec=codec, finite=finite or None, progress=show, **given
+            format_name, source, target, codec=codec, progress=show, **given
         )
     if as_json:
         echo_json(made.to_json())

@@ -72,8 +72,6 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ]
     whole = " whole" if older else ""
     yield "episodes", f"{about['episodes']:,}{whole}" + (f": {', '.join(ends)}" if ends else "")
-    if about["finite"]:
-        yield "values", "finite only: a NaN or an infinity is refused"
     if about["non_finite_rewards"]:
         odd, share = about["non_finite_rewards"], about["transitions"]
         yield "rewards", f"{odd:,} of {share:,} are NaN or infinite"

@@ -61,9 +61,6 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     is_flag=True,
     help="Take a lost life for a terminal step; --append goes on as the store was recorded.",
 )
-@click.option(
-    "--finite", is_flag=True, help="End at a NaN or an infinity, and store none; stays so."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def record(
     env_id: str,
@@ -76,7 +73,6 @@ def record(
     capacity: int | None,
     append: bool,
     life_loss: bool,
-    finite: bool,
     as_json: bool,
 ) -> None:
     """Record a Gymnasium environment into the store at PATH.
@@ -104,7 +100,6 @@ def record(
             append=append,
             progress=show,
             life_loss=life_loss or None,
-            finite=finite or None,
             stop=stop,
         )
     if as_json:

@@ -72,7 +72,6 @@ class DiskReplayBuffer(ReplayBuffer):
             first come.
         codec: of the frames, as for `mmreplay.Field`.
         flush_s: seconds between flushes by the clock.
-        finite: whether a NaN or an infinity among floats is refused; see `mmreplay.create`.
 
     Raises:
         MmreplayError: what `mmreplay.ReplayBuffer` raises, with the first step or sample.
@@ -100,7 +99,6 @@ class DiskReplayBuffer(ReplayBuffer):
         stack: int | EllipsisType | None = ...,
         codec: Any = None,
         flush_s: float = FLUSH_S,
-        finite: bool | None = None,
     ) -> None:
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)  # steps of all environments, as SB3's
@@ -115,7 +113,7 @@ class DiskReplayBuffer(ReplayBuffer):
             self.dones = np.zeros((self.buffer_size, n_envs), np.bool_)
         self.path = user_paths.absolute_path(path)
         self.n_steps, self.gamma = n_steps, gamma
-        self._given = {"codec": codec, "flush_s": flush_s, "finite": finite}
+        self._given = {"codec": codec, "flush_s": flush_s}
         self._is_dict = isinstance(observation_space, spaces.Dict)
         parts = observation_space.spaces if self._is_dict else {FRAME: observation_space}
         self._shapes = dict(self.obs_shape) if self._is_dict else {FRAME: self.obs_shape}
@@ -411,7 +409,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         n_sampled_goal: samples with another goal, for each as it was.
         goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
         copy_info_dict: False, as infos are not stored.
-        codec, flush_s, finite: as above.
+        codec, flush_s: as above.
 
     Raises:
         SchemaError: no such strategy; infos that are asked for; or as `DiskReplayBuffer`.
@@ -434,7 +432,6 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         copy_info_dict: bool = False,
         codec: Any = None,
         flush_s: float = FLUSH_S,
-        finite: bool | None = None,
     ) -> None:
         if true_or_false("copy_info_dict", copy_info_dict):
             raise SchemaError(
@@ -454,7 +451,6 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
             stack=None,
             codec=codec,
             flush_s=flush_s,
-            finite=finite,
         )
         self.env = env
         self.n_sampled_goal = whole_number("n_sampled_goal", n_sampled_goal, 0)

@@ -26,7 +26,7 @@ class Batch:
         reward: (B,) n-step returns in the rewards' dtype.
         discount: (B,) gamma ** m * non_terminal, in the rewards' dtype.
         non_terminal: (B,) bool.
-        id: (B,) int64, lane << 40 | row.
+        id: (B,) int64, lane << 40 | row * N + environment.
         weight: (B,) float32 importance weights; 1 if sampled uniformly.
         extras: the declared extra columns, (B, ...) each.
         terminated: (B,) bool, whether the last of the m steps ended its episode, which terminated.

@@ -18,12 +18,12 @@ from mmreplay.batches.batch import Batch, Column
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index, Steps
 from mmreplay.errors import SchemaError
-from mmreplay.ids import LANE_SHIFT, Array, Ids
+from mmreplay.ids import Array, Ids
 
 STRATEGIES = ("future", "final", "episode")
 
 FIRST_OBSERVATION = -2
-"""Marks a goal of the first observation of an episode in a vector lane: no step comes before it."""
+"""Marks a goal of the first observation of an episode: no step comes before it."""
 
 Chances = Callable[[int], tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]]
 """Of so many samples (B,) which to relabel, and (B,) draws in [0, 1): the same each time."""
@@ -56,7 +56,7 @@ class Relabelling:
     ) -> None:
         """Take the draws, so that a repeated read gets the same goals.
 
-        `chances` tells which samples to relabel, and how far along its range of rows each goal
+        `chances` tells which samples to relabel, and how far along its range of frames each goal
         lies, as a share of that.
         """
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
@@ -79,10 +79,12 @@ class Relabelling:
         frames = first + (draws * (last + 1 - first)).astype(np.int64)
         self._oldest = span.steps.at(np.where(self._some, np.minimum(frames, 0), 0)[:, None])[:, 0]
         self._goals = np.where(self._some, span.steps.frames(frames[:, None])[:, 0], -1)
-        # Past the lanes are the first frames of episodes of vector lanes, which no id stands for.
-        is_start = self._goals >> LANE_SHIFT >= index.n_lanes
-        self._marks = np.where(is_start, FIRST_OBSERVATION, self._goals)
-        return self._gatherer.locate(index, ids)
+        before = span.steps.at(frames[:, None] - 1)[:, 0]  # the steps after which they were seen
+        marks = np.where(frames <= -span.back, FIRST_OBSERVATION, before)
+        self._marks = np.where(self._some, marks, -1)
+        steps = self._gatherer.locate(index, ids)
+        steps.pending = tuple({*steps.pending, *span.pending})
+        return steps
 
     def oldest(self, steps: Steps) -> Ids:  # noqa: ARG002 (goals may lie before the steps)
         """The ids of the oldest steps that a batch tells of, those with its goals: int64 (B,)."""

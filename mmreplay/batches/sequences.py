@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Column, Observation, shapes_of
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
-from mmreplay.episode_index import UNKNOWN, Index, Span
+from mmreplay.episode_index import Index, Span
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
@@ -39,10 +39,9 @@ class SequenceBatch:
         non_terminal: (B, T) bool.
         extras: the declared extra columns, (B, T, ...) each.
         mask: (B, T) bool, whether there is such a step.
-        step: (B, T) int64, the step's number in its episode; -1 where a capacity has taken the
-            episode's beginning.
+        step: (B, T) int64, the step's number in its episode, counted from 0.
         first: (B, T) bool, whether it is the first one of its episode.
-        id: (B, T) int64, lane << 40 | row.
+        id: (B, T) int64, lane << 40 | row * N + environment.
         weight: (B,) float32 importance weights; 1.
         burn_in: how many of the T steps come before those to learn from.
     """
@@ -107,9 +106,6 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         batch.id[:] = rows
         batch.weight.fill(1)
         np.add(times, back, out=batch.step)
-        unknown = span.back >= UNKNOWN
-        if unknown.any():
-            batch.step[unknown] = -1
         np.equal(times, -back, out=batch.first)
         ahead = self._fill_steps(columns, rows, left - times, span.steps.stride, batch)
         if padded is not None:

@@ -71,8 +71,6 @@ class TransitionGatherer(BatchGatherer[Batch]):
             np.add(ahead[:, None], self._back, out=window[:, self._k :])
         np.greater(is_over, batch.non_terminal, out=batch.terminated)
         np.logical_and(is_over, batch.non_terminal, out=batch.truncated)
-        if steps.running is not None:
-            batch.truncated[steps.running] = False
         self._frames(columns, steps, window, batch)
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids

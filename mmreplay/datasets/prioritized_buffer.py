@@ -45,7 +45,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
         frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, flush_s, finite, prefetch: as for `ReplayBuffer`. A batch that is
+            clip_reward, metadata, flush_s, prefetch: as for `ReplayBuffer`. A batch that is
             read ahead is drawn by the priorities as they were then.
 
     Raises:
@@ -85,7 +85,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
-        finite: bool | None = None,
         prefetch: int = 0,
     ) -> None:
         self._how = Prioritization(
@@ -110,7 +109,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             clip_reward=clip_reward,
             metadata=metadata,
             flush_s=flush_s,
-            finite=finite,
             prefetch=prefetch,
         )
         try:

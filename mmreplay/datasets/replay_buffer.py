@@ -52,7 +52,6 @@ class ReplayBuffer(Dataset):
             matching, when the store exists.
         lanes: that many environments, which step together.
         flush_s: seconds between flushes by the clock; 0 for none.
-        finite: whether a NaN or an infinity among floats is refused; see `create`.
         prefetch: batches to read ahead in threads; see `load`. A batch then shows the buffer as it
             was up to so many samples before, but nothing that was evicted since.
 
@@ -86,7 +85,6 @@ class ReplayBuffer(Dataset):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
-        finite: bool | None = None,
         prefetch: int = 0,
     ) -> None:
         given = None if stack is ... else stack  # a default fits whatever the frames are
@@ -108,7 +106,6 @@ class ReplayBuffer(Dataset):
             metadata=metadata,
             append=True,
             flush_s=flush_s,
-            finite=finite,
         )
         writer, files = self.writer, self.writer.files
         try:

@@ -164,6 +164,12 @@ class Index:
         one.finals.take(*finals, ids.view(lane, *finals), firsts.view(lane, *finals), head)
         self.version += 1
 
+    def close(self) -> None:
+        """Let go of all maps: nothing but numbers of transitions is asked after this."""
+        del self._sources, self._step, self._ends
+        for one in self._lanes:
+            one.finals = LaneFinals(one.n)
+
     def _settle(self) -> None:
         """Work out what draws need, once for all lanes that changed."""
         np.cumsum(self._counts, out=self._bounds[1:])
@@ -277,30 +283,34 @@ class Index:
         self, ids: Ids, ahead: int, stride: int | Ids, before: Ids | None, near: Ids
     ) -> Steps:
         """As `steps`, of more than one step each."""
-        offsets = np.arange(ahead)
-        entries = ids[:, None] + offsets * np.asarray(stride)[..., None]
-        room = lasts = _NONE
-        cut, pending = near, _NO_ROW
+        offsets = np.arange(ahead)[:, None]
+        entries = offsets * stride + ids  # (ahead, B): the other way round takes twice as long
+        cut = room = lasts = near
+        pending = _NO_ROW
         if near.size:
             # Rows from here on; the newest one stands in the place of those past it.
             lanes = ids[near] >> LANE_SHIFT
             n = self._n.take(lanes)
             room = -((ids[near] - self._stops.take(lanes)) // n)
             lasts = ids[near] + (room - 1) * n
-            entries[near] = np.minimum(entries[near], lasts[:, None])
-        ended = np.ones((ids.size, ahead + 1), np.bool_)  # with a last column that is True
-        np.not_equal(self._ends.take(entries), 0, out=ended[:, :-1])
+            entries[:, near] = np.minimum(entries[:, near], lasts)
+        ends = self._ends.take(entries)
         if near.size:
-            ended[near, :-1] &= offsets < room[:, None] - 1
-            reach = (~ended[near, :-1].any(1)).nonzero()[0]
+            earlier = ends[:, near] * (offsets < room - 1)
+            reach = np.flatnonzero(~earlier.any(0))
             is_over, goes_no_further, pending = self._newest(lasts[reach])
-            ended[near[reach], room[reach] - 1] = is_over
+            earlier[room[reach] - 1, reach] = is_over
+            ends[:, near] = earlier
             cut = near[reach[goes_no_further]]
-        until = ended.argmax(1) + 1
+        until, over = np.full(ids.size, ahead + 1, np.int64), _NONE
+        if np.count_nonzero(ends):  # few are, as a rule
+            found, which = ends.nonzero()
+            until[which[::-1]] = found[::-1] + 1  # of several the first one is set last
+            over = (until <= ahead).nonzero()[0]
         left = np.minimum(until, ahead)
-        over = (until <= ahead).nonzero()[0]
-        left[near] = np.minimum(left[near], room)
-        until[cut] = left[cut]
+        if near.size:
+            left[near] = np.minimum(left[near], room)
+            until[cut] = left[cut]
         finals = self._places((ids + (until - 1) * stride)[over]) if over.size else _NONE
         return Steps(ids, stride, before, left, until, over, finals, pending)
 

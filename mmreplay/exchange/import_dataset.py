@@ -6,13 +6,11 @@ nothing in it is unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from mmreplay.errors import (
 )
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
+from mmreplay.exchange.source_files import check_claim, check_row, check_source
 from mmreplay.exchange.steps import Incoming, Steps, frame_dict
 from mmreplay.ids import Array
 from mmreplay.reading.store import Store
@@ -39,20 +38,6 @@ from mmreplay.writing.create import create
 from mmreplay.writing.writer import Writer
 
 __all__ = ["Imported", "import_dataset"]
-
-_OF_READING = (
-    OSError,
-    ValueError,  # those of pyarrow are, too
-    LookupError,
-    TypeError,
-    AttributeError,  # of JSON that is a list where it should be an object
-    EOFError,
-    RuntimeError,  # of h5py
-    zlib.error,
-    zipfile.BadZipFile,
-    struct.error,
-)
-"""What libraries raise for a file that is not what it should be."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +75,6 @@ def import_dataset(
     dst: str | os.PathLike[str],
     *,
     codec: Any = None,
-    finite: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Imported:
@@ -101,14 +85,12 @@ def import_dataset(
         src: a file or directory; of ``arrays`` also a mapping of arrays by name.
         dst: a directory that does not exist yet.
         codec: of frames, as for `create`.
-        finite: whether a NaN or an infinity among floats is refused, as for `create`.
         progress: called with bytes of rows that are done and those in all, uncompressed, as
             far as the source says how many there are.
         options: of the format; see docs/exchange.md.
 
     Raises:
-        SchemaError: no such format or option, or the target lies within a store; `finite`, and a
-            value is not. It names its column and step.
+        SchemaError: no such format or option, or the target lies within a store.
         StoreNotFoundError: nothing at `src`, or no directory above the target.
         StoreExistsError: the target exists.
         FormatError: the source is not of that format, or holds what no store can.
@@ -120,11 +102,8 @@ def import_dataset(
     if chosen.read is None:
         raise SchemaError(f"{format}: can be exported to, and not imported from")
     checked = checked_options(chosen.read, options, format)
-    source: Any = src
-    if not (chosen.takes_arrays and not isinstance(src, (str, os.PathLike))):
-        source = user_paths.absolute_path(src, "src")
-        if not os.path.lexists(source):
-            raise StoreNotFoundError(f"{source}: there is no such file or directory")
+    is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
+    source = _source_path(src) if is_path else src
     where = user_paths.path_to_create(dst, "dst")
     if os.path.lexists(where):
         raise StoreExistsError(f"{where}: there is something already; choose another path")
@@ -133,10 +112,11 @@ def import_dataset(
         raise SchemaError(f"{where}: lies within the store {store}; choose another path")
     losses = Losses()
     what = source if isinstance(source, Path) else "src"
-    with (
-        _reading(chosen.read(source, losses, **checked), what, format) as incoming,
-        staging_directory(where) as folder,
-    ):
+    with contextlib.ExitStack() as stack:
+        with _reading(what, format):
+            source_bytes = check_source(source) if isinstance(source, Path) else math.inf
+            incoming = stack.enter_context(chosen.read(source, losses, **checked))
+        folder = stack.enter_context(staging_directory(where))
         built = Path(str(folder)) / where.name
         writer = create(
             built,
@@ -147,15 +127,20 @@ def import_dataset(
             codec=codec,
             metadata=dict(incoming.metadata) | {"imported": {"format": format}},
             flush_s=0,
-            finite=finite,
         )
         if not isinstance(writer, Writer):
             raise TypeError("a store of one environment was asked for")
+        row_bytes = sum(one.row_bytes for one in writer.schema.columns().values())
+        n_steps = 0
         try:
-            steps = _checked(incoming, what, format)
-            if finite:
-                steps = _finite(steps, what)
-            _write(writer, steps, incoming, losses, progress)
+            check_row(row_bytes, what)
+            check_claim(incoming.n_steps * row_bytes, source_bytes, what)
+            for run in _runs(incoming, what, format):
+                _write_run(writer, run, n_steps, what, losses)
+                n_steps += len(run)
+                check_claim(n_steps * row_bytes, source_bytes, what)
+                if progress is not None:
+                    progress(n_steps * row_bytes, max(incoming.n_steps, n_steps) * row_bytes)
             writer.close()
         except BaseException:
             writer._release_unclosed()  # noqa: SLF001 (nobody shall have this store)
@@ -167,34 +152,43 @@ def import_dataset(
     return made
 
 
-@contextmanager
-def _reading(
-    opened: AbstractContextManager[Incoming], source: object, name: str
-) -> Iterator[Incoming]:
-    """The opened source; errors of opening it as FormatError."""
+def _source_path(src: Any) -> Path:
+    source = user_paths.absolute_path(src, "src")
+    if not os.path.lexists(source):
+        raise StoreNotFoundError(f"{source}: there is no such file or directory")
+    # The one link that the caller named; no other is followed.
+    return source.resolve() if source.is_symlink() else source
+
+
+@contextlib.contextmanager
+def _reading(source: object, name: str) -> Iterator[None]:
+    """Whatever a library raises for a file that is not what it should be, as FormatError."""
     try:
-        incoming = opened.__enter__()
+        yield
     except MmreplayError:
         raise
-    except _OF_READING as error:
-        raise _unreadable(source, name, error) from error
-    try:
-        yield incoming
-    finally:
-        opened.__exit__(None, None, None)
+    except Exception as error:
+        if isinstance(error, OSError):
+            check_limit(error, source)
+        if isinstance(error, NotADirectoryError):
+            why = "expected a directory, found a file"
+        elif isinstance(error, IsADirectoryError):
+            why = "expected a file, found a directory"
+        else:
+            why = f"{type(error).__name__}: {error!s:.300}"
+        raise FormatError(
+            f"{source}: cannot be read as {name}: {why}; see `mmreplay import --help` for the "
+            f"formats"
+        ) from error
 
 
-def _checked(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
-    """The steps; errors of reading them, and what does not fit together, as FormatError."""
+def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
+    """The steps; what does not fit to the fields is a FormatError."""
     runs, fields = iter(incoming.steps), {"actions": incoming.action, **incoming.extras}
     frames = frame_dict(incoming.frame)
     while True:
-        try:
+        with _reading(source, name):
             run = next(runs, None)
-        except MmreplayError:
-            raise
-        except _OF_READING as error:
-            raise _unreadable(source, name, error) from error
         if run is None:
             return
         columns = {"actions": run.action, **run.extras}
@@ -215,60 +209,8 @@ def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
         )
 
 
-def _finite(steps: Iterable[Steps], source: object) -> Iterator[Steps]:
-    """The same steps; a value that is not finite as SchemaError, before its run is written."""
-    n_before = 0
-    for run in steps:
-        columns = {"reward": run.reward, "action": run.action, **run.extras}
-        for key, frames in run.observation.items():
-            columns["observation" if key == FRAME else f"observation[{key!r}]"] = frames
-        for name, values in columns.items():
-            if values.dtype.kind == "f" and not (good := np.isfinite(values)).all():
-                row, *at = np.argwhere(~good)[0].tolist()
-                which = f"of step {n_before + row:,}"
-                if row == len(run):  # of observations there is one more
-                    which = f"after step {n_before + row - 1:,}"
-                raise SchemaError(
-                    f"{source}: {name} {which}{f', at {at}' if at else ''}: expected finite "
-                    f"numbers, found {values[row, *at]} (steps are counted from 0, as they are "
-                    f"imported); mend the source, or import it without finite"
-                )
-        n_before += len(run)
-        yield run
-
-
-def _unreadable(source: object, name: str, error: BaseException) -> FormatError:
-    """What to raise for it; raises ReachedLimitError itself if it was a limit of this process."""
-    if isinstance(error, OSError):
-        check_limit(error, source)
-    if isinstance(error, NotADirectoryError):
-        why = "expected a directory, found a file"
-    elif isinstance(error, IsADirectoryError):
-        why = "expected a file, found a directory"
-    else:
-        why = f"{type(error).__name__}: {error!s:.300}"
-    return FormatError(
-        f"{source}: cannot be read as {name}: {why}; see `mmreplay import --help` for the formats"
-    )
-
-
-def _write(
-    writer: Writer,
-    steps: Iterator[Steps],
-    incoming: Incoming,
-    losses: Losses,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    row_bytes = sum(one.row_bytes for one in writer.schema.columns().values())
-    n_steps = 0
-    for run in steps:
-        _write_run(writer, run, losses)
-        n_steps += len(run)
-        if progress is not None:
-            progress(n_steps * row_bytes, max(incoming.n_steps, n_steps) * row_bytes)
-
-
-def _write_run(writer: Writer, run: Steps, losses: Losses) -> None:
+def _write_run(writer: Writer, run: Steps, n_before: int, source: object, losses: Losses) -> None:
+    """One step after the other; `n_before` and `source` are for messages."""
     is_dict, names = writer.schema.is_dict, list(run.extras)
     if is_dict:
         frames: Any = [
@@ -277,21 +219,26 @@ def _write_run(writer: Writer, run: Steps, losses: Losses) -> None:
         ]
     else:
         frames = run.observation[FRAME]
-    if run.begins:
-        writer.reset(frames[0])
     last = len(run) - 1 if run.ends else -1
-    step = writer.step
+    step, t = writer.step, 0
     actions = run.action.tolist() if run.action.dtype.kind in "iu" else run.action
     rewards = run.reward.tolist()
     losses.add(*_rounded(run.reward, rewards, writer.schema.reward_dtype))
     columns = zip(actions, rewards, frames[1:], run.terminal.tolist(), strict=True)
     extras = zip(*run.extras.values(), strict=True) if names else iter(())
-    for t, (action, reward, frame, terminal) in enumerate(columns):
-        values = dict(zip(names, next(extras), strict=True)) if names else {}
-        if t == last:
-            step(action, reward, frame, terminal, not terminal, **values)
-        else:
-            step(action, reward, frame, life_lost=terminal, **values)
+    try:
+        if run.begins:
+            writer.reset(frames[0])
+        for t, (action, reward, frame, terminal) in enumerate(columns):
+            values = dict(zip(names, next(extras), strict=True)) if names else {}
+            if t == last:
+                step(action, reward, frame, terminal, not terminal, **values)
+            else:
+                step(action, reward, frame, life_lost=terminal, **values)
+    except SchemaError as error:
+        raise SchemaError(
+            f"{source}: step {n_before + t:,}, counted from 0 as they are imported: {error}"
+        ) from error
 
 
 def _rounded(given: Array, values: list[Any], dtype: np.dtype[Any]) -> tuple[str, int]:

@@ -35,7 +35,7 @@ from mmreplay.writing.background import Background
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
-KEPT = ("capacity", "padding", "finite", "env", "versions", "name")
+KEPT = ("capacity", "padding", "env", "versions", "name")
 """Attributes of a lane that a copy of it has, too."""
 
 SIDE_DATA = frozenset({"generator", "priorities"})

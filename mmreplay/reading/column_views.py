@@ -1,7 +1,7 @@
 """Columns of one lane as arrays by row, and a lane as a set of them.
 
-Invariant: what is indexed is what numpy would give for an array of all the lane's rows, or ticks,
-read again at every access, and copied.
+Invariant: what is indexed is what numpy would give for an array of all the lane's rows, read again
+at every access, and copied.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import FRAME
 
 
 class ColumnView:
     """One column of one lane, indexed by row as a numpy array is; every read is a copy.
 
-    In a lane of many environments a row is a tick: [tick, env]. Rows below the base read as
-    zeros. Other readers of zarr may still see those that share a
-    chunk file with rows that are kept.
+    A row is what one step gave: [row], or [row, env] in a lane made with an axis of environments.
+    Rows below the base read as zeros. Other readers of zarr may still see those that share a chunk
+    file with rows that are kept.
     """
 
     def __init__(self, lanes: LiveLanes, lane: int, path: str) -> None:
-        spec = lanes.readers[lane].log.specs[path]
+        spec = lanes.readers[lane].rows.specs[path]
         self.dtype: np.dtype[Any] = spec.dtype
         self._row_shape = spec.row_shape
         self._lanes, self._lane, self._path = lanes, lane, path
@@ -40,7 +38,7 @@ class ColumnView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, *row shape), or (ticks, environments, *row shape)."""
+        """(rows, *row shape), or (rows, environments, *row shape)."""
         return (self._lanes.rows(self._lane), *self._row_shape)
 
     @property
@@ -90,7 +88,7 @@ class ColumnView:
 
 
 class LaneView:
-    """One lane of a store: its columns by row, or by [tick, env] if it is of many environments.
+    """One lane of a store: its columns by [row], or by [row, env].
 
     Attributes:
         path: its directory.
@@ -103,33 +101,23 @@ class LaneView:
         self.path = Path(str(reader.path))
         self.name: str | None = reader.metadata.get("name")
         self._lanes, self._number = lanes, number
-        self.environments: int = reader.width
-        self._is_vector = isinstance(reader, VectorReader)
-        self._columns = {
-            path: ColumnView(lanes, number, path) for path in reader.log.specs if path != "count"
-        }
+        self.environments: int = reader.n
+        self._columns = {path: ColumnView(lanes, number, path) for path in reader.rows.specs}
 
     def __repr__(self) -> str:
         return f"<mmreplay.LaneView {self.path} environments={self.environments}>"
 
     def _window(self) -> tuple[int, int, int]:
         base, first, head = self._lanes.look(lambda index: index.window(self._number))
-        width = self.environments
-        return base // width, first // width, head // width
-
-    def _only(self, path: str, *, vector: bool, advice: str) -> ColumnView:
-        """A column that one kind of lanes has."""
-        if self._is_vector != vector:
-            kind = "of many environments" if self._is_vector else "of one environment"
-            raise SchemaError(f"{self.path}: a lane {kind} has no {path}; {advice}")
-        return self._columns[path]
+        n = self.environments
+        return base // n, first // n, head // n
 
     @property
     def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """(rows, *frame); a dict of them for dict observations.
+        """(rows, *frame) or (rows, N, *frame), before the steps; a dict for dict observations.
 
-        Of many environments (ticks, N, *frame): the frames after the steps. The first ones of the
-        episodes are in `Store.trajectory`, and in the array ``starts/frames`` of the lane.
+        The observation after an episode's last step is in `Store.trajectory`, and in the array
+        ``finals/frames`` of the lane.
         """
         if self._lanes.schema.is_dict:
             return {key: self._columns[p] for key, p in self._lanes.schema.frame_paths.items()}
@@ -137,43 +125,39 @@ class LaneView:
 
     @property
     def actions(self) -> ColumnView:
-        """(rows, *action), or (ticks, N, *action)."""
+        """(rows, *action), or (rows, N, *action)."""
         return self._columns["actions"]
 
     @property
     def rewards(self) -> ColumnView:
-        """(rows,) or (ticks, N), float32 or float64."""
+        """(rows,) or (rows, N), float32 or float64."""
         return self._columns["rewards"]
 
     @property
     def non_terminals(self) -> ColumnView:
-        """(rows,) or (ticks, N), uint8."""
+        """(rows,) or (rows, N), uint8."""
         return self._columns["non_terminals"]
 
     @property
     def resets(self) -> ColumnView:
-        """(rows,) uint8.
-
-        Raises:
-            SchemaError: of a lane of many environments.
-        """
-        return self._only(
-            "resets", vector=False, advice="see its `ends` and `episode`, or store.episodes"
-        )
+        """(rows,) or (rows, N), uint8: 1 where an episode begins with this step."""
+        return self._columns["resets"]
 
     @property
     def ends(self) -> ColumnView:
-        """(ticks, N) uint8, 1 where an episode ends with this step; raises as `episode`."""
-        return self._only("ends", vector=True, advice="see its `resets`, or store.episodes")
+        """(rows,) or (rows, N), uint8: 1 where an episode ends with this step.
+
+        Of the newest row of a live lane it may still change.
+        """
+        return self._columns["ends"]
 
     @property
-    def episode(self) -> ColumnView:
-        """(ticks, N) int64, which episode a step belongs to; below 0: it was left out.
+    def step(self) -> ColumnView:
+        """(rows,) or (rows, N), int64: the number of the step in its episode; 0 where it has none.
 
-        Raises:
-            SchemaError: of a lane of one environment.
+        From 1 on; an environment has no step in a row that it was left out of.
         """
-        return self._only("episode", vector=True, advice="see its `resets`, or store.episodes")
+        return self._columns["step"]
 
     @property
     def extras(self) -> dict[str, ColumnView]:
@@ -182,17 +166,17 @@ class LaneView:
 
     @property
     def rows(self) -> int:
-        """Rows, or ticks, committed."""
+        """Rows committed."""
         return self._window()[2]
 
     @property
     def first(self) -> int:
-        """The oldest row, or tick, that may be sampled."""
+        """The oldest row that may be sampled."""
         return self._window()[1]
 
     @property
     def base(self) -> int:
-        """The oldest row, or tick, kept."""
+        """The oldest row kept."""
         return self._window()[0]
 
     @property
@@ -203,4 +187,8 @@ class LaneView:
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
-        return len(self.ids)
+        return self._lanes.look(
+            lambda index: (
+                index.n_transitions_of(self._number + 1) - index.n_transitions_of(self._number)
+            )
+        )

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.sampling.blocks import Blocks
 
 _RAW_ROWS = 16  # of uncompressed frames, that count as a chunk
@@ -20,16 +19,14 @@ _CHUNKS_FOR_EACH = 4  # in a block, for each one beside it whose frames it shows
 
 
 class FrameChunks:
-    """The lanes of a store: rows of a chunk, and where its frames are seen from its steps."""
+    """The lanes of a store: rows of a chunk, and how many entries of one row lie in it."""
 
-    def __init__(self, readers: Sequence[LaneReader | VectorReader], paths: Sequence[str]) -> None:
+    def __init__(self, readers: Sequence[LaneReader], paths: Sequence[str]) -> None:
         """`paths` are those of the columns of frames."""
-        chunks, rows, widths, strides, lags = [], [], [], [], []
+        chunks, rows, widths, strides = [], [], [], []
         self.row_bytes = 0
         for reader in readers:
-            is_vector = isinstance(reader, VectorReader)
-            files = reader.cells if isinstance(reader, VectorReader) else reader
-            specs = [files.specs[path] for path in paths]
+            specs = [reader.entries.specs[path] for path in paths]
             compressed = [spec for spec in specs if not spec.is_raw]
             row_bytes = [spec.row_bytes for spec in specs]
             self.row_bytes = sum(row_bytes)
@@ -38,10 +35,9 @@ class FrameChunks:
             least = 1 if compressed else _RAW_BYTES // max(row_bytes)
             rows.append(max(chunks[-1], least))
             widths.append(width)
-            strides.append(reader.width // width)
-            lags.append(int(is_vector))
-        self._chunks, self._rows, self._widths, self._strides, self._lags = (
-            np.array(one, np.int64) for one in (chunks, rows, widths, strides, lags)
+            strides.append(reader.n // width)
+        self._chunks, self._rows, self._widths, self._strides = (
+            np.array(one, np.int64) for one in (chunks, rows, widths, strides)
         )
 
     def blocks(self, behind: int, ahead: int) -> Blocks:
@@ -50,7 +46,7 @@ class FrameChunks:
         They are the longer the more of that lies in the chunks beside a block, so that only a
         quarter more is decoded than a block has.
         """
-        seen = np.stack((behind + self._lags, np.maximum(ahead - self._lags, 0)))
+        seen = np.array([[behind], [ahead]])
         beside = -(-seen * self._strides // self._rows)
         return Blocks(self._rows * np.maximum(_CHUNKS_FOR_EACH * beside.sum(0), 1), self._widths)
 

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError, MmreplayError
-from mmreplay.format.layout import STARTS, ArraySpec
+from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, Ids
-from mmreplay.reading.joined_lanes import AnyReader, Contents, JoinedLanes
+from mmreplay.reading.joined_lanes import Contents, JoinedLanes
+from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_state import lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.log_reader import LogReader
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
@@ -31,8 +31,7 @@ from mmreplay.system.held_directories import AnyPath
 
 _ATTEMPTS = 20
 _NAMES = (
-    *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "episode", "count"),
-    *("extras", STARTS),
+    *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "step", "extras", FINALS),
 )
 _FLAG_BYTES = 1
 
@@ -45,8 +44,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     - state is ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
       writer that died, else ``closed``.
     - rows, transitions, episodes and capacity are of all lanes; capacity is None if any keeps all.
-    - rows of a lane of many environments are its ticks.
-    - open episodes are still running, or, in a live lane, cut off with no reset after it yet.
+    - a row is one step of all environments of its lane.
+    - open episodes are still running.
     - returns and lengths are None if no episode ended, and so is a value that is not finite.
     - bytes_stacked counts the transitions with `stack` frames each as observation and next
       observation, action, reward, one flag and extras; `stack` is that of `load` by default.
@@ -77,7 +76,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "format": root["format"],
         "state": state,
         "lanes": len(lanes.readers),
-        "environments": sum(reader.width for reader in lanes.readers),
+        "environments": sum(reader.n for reader in lanes.readers),
         "rows": sum(head for _, _, head in windows),
         "kept_rows": kept_rows,
         "transitions": transitions,
@@ -88,7 +87,6 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "returns": _spread(ended["return"]),
         "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
-        "finite": all(reader.metadata.get("finite", False) for reader in lanes.readers),
         "non_finite_rewards": contents.n_odd_rewards,
         "fields": fields,
         "bytes_on_disk": on_disk,
@@ -142,9 +140,9 @@ def endings(
 
 def _lost_lives(lanes: LiveLanes, episodes: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Whether the last step of each of some episodes, (n,), was terminal."""
-    widths = np.array([reader.width for reader in lanes.readers], np.int64)
+    strides = np.array([reader.n for reader in lanes.readers], np.int64)
     ids: Ids = episodes["id"]
-    lasts = ids + (episodes["length"] - 1) * widths[ids >> LANE_SHIFT]
+    lasts = ids + (episodes["length"] - 1) * strides[ids >> LANE_SHIFT]
 
     def read() -> tuple[JoinedLanes, npt.NDArray[np.bool_]]:
         known = lanes.follow()
@@ -168,7 +166,7 @@ def _settled_states(lanes: LiveLanes) -> list[str]:
         states = _states(lanes)
         # A writer that closed its lane since the refresh has left neither a lock nor a crash.
         if not any(
-            state == "crashed" and all(read_metadata(log.path)["closed"] for log in reader.logs)
+            state == "crashed" and read_metadata(reader.path)["closed"]
             for state, reader in zip(states, lanes.readers, strict=True)
         ):
             break
@@ -182,10 +180,10 @@ def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
     ]
     now = time.time()
     heads = [reader.head for reader in open_lanes]
-    logs = [reader.log for reader in open_lanes]
+    logs = [reader.rows for reader in open_lanes]
     rows = [_age(log, _last_row(log), now) for log in logs]
     checkpoints = [_age(log, _modified(log.path / ".live" / "checkpoint"), now) for log in logs]
-    unflushed = sum(_unflushed(log) for log in logs)
+    unflushed = sum(_unflushed(reader) for reader in open_lanes)
     if any(
         reader.poll() and reader.head != head
         for reader, head in zip(open_lanes, heads, strict=True)
@@ -231,19 +229,19 @@ def _modified(path: AnyPath) -> float:
         return 0.0
 
 
-def _unflushed(log: LogReader) -> int:
+def _unflushed(reader: LaneReader) -> int:
     try:
-        best = CheckpointFile(log.path / ".live" / "checkpoint", log.metadata["uuid"]).best
+        best = CheckpointFile(reader.path / ".live" / "checkpoint", reader.metadata["uuid"]).best
     except (OSError, MmreplayError):
         return 0  # closed at this moment, or damaged: `verify` says so
-    return max(log.head - best.head, 0)
+    return max(reader.head - best.head, 0)
 
 
-def _writers(readers: Iterable[AnyReader]) -> list[dict[str, Any]]:
+def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
     """Who writes the lanes, or wrote them last, each once."""
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for reader in readers:
-        about = read_holder(reader.log.path)
+        about = read_holder(reader.path)
         if about is not None:
             key = (about["pid"], about["host"])
             out.setdefault(key, {**about, "lanes": []})["lanes"].append(reader.number)
@@ -269,22 +267,21 @@ def _is_group(path: AnyPath) -> bool:
         return False
 
 
-def _arrays(reader: AnyReader) -> dict[str, tuple[LogReader, ArraySpec]]:
-    """The arrays of a lane by name: those of starts are named after their log."""
-    out = {path: (reader.log, spec) for path, spec in reader.log.specs.items()}
-    if isinstance(reader, VectorReader):
-        starts = reader.starts
-        out |= {f"{STARTS}/{path}": (starts, spec) for path, spec in starts.specs.items()}
+def _arrays(reader: LaneReader) -> dict[str, tuple[LogReader, ArraySpec]]:
+    """The arrays of a lane by name, those of its final observations below `finals`."""
+    out = {path: (reader.rows, spec) for path, spec in reader.rows.specs.items()}
+    for path, spec in reader.finals.specs.items():
+        out[f"{FINALS}/{path}"] = reader.finals, spec
     return out
 
 
 def _raw_bytes(lanes: LiveLanes, contents: Contents) -> int:
     """What the lanes keep, uncompressed."""
     total = 0
-    each = zip(lanes.readers, contents.windows, contents.n_starts, strict=True)
-    for reader, (base, _, head), n_starts in each:
+    each = zip(lanes.readers, contents.windows, contents.n_finals, strict=True)
+    for reader, (base, _, head), n_finals in each:
         for log, spec in _arrays(reader).values():
-            total += spec.row_bytes * (head - base if log is reader.log else n_starts)
+            total += spec.row_bytes * (head - base if log is reader.rows else n_finals)
     return total
 
 
@@ -332,7 +329,7 @@ def _lane_details(
                 "path": str(reader.path),
                 "name": reader.metadata.get("name"),
                 "state": state,
-                "environments": reader.width,
+                "environments": reader.n,
                 "rows": head,
                 "first": first,
                 "base": base,

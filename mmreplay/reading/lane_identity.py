@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from mmreplay.errors import SchemaError
-from mmreplay.reading.joined_lanes import AnyReader
+from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.system.held_directories import AnyPath
 
 __all__ = ["check_distinct", "check_same", "tell_of_exchange"]
@@ -46,7 +46,7 @@ def check_same(
     )
 
 
-def tell_of_exchange(before: Sequence[AnyReader], now: Sequence[AnyReader]) -> None:
+def tell_of_exchange(before: Sequence[LaneReader], now: Sequence[LaneReader]) -> None:
     """Say which store is followed where another has the path by now.
 
     Raises SchemaError if its rows are others.

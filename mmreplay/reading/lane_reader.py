@@ -1,117 +1,177 @@
-"""Read-only view of the lane of one environment: its log, and where its episodes begin.
+"""Read-only view of a lane: the log of its steps, and that of its final observations.
 
-Invariant: what it says of the beginnings is of the session that it follows.
+Invariant: the head of the steps is taken before that of the final observations, so that every
+episode that ended before the newest step has one that is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
+import time
+from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
-from mmreplay.format import layout, parse
-from mmreplay.format.columns import Column, lane_columns
-from mmreplay.format.consolidated import Copy
-from mmreplay.ids import Ids
-from mmreplay.reading.log_reader import LogReader
+from mmreplay.format.layout import CONTEXT_ROWS, FINALS
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.reading.log_reader import Entries, LogReader, Stamp, file_stamp
 from mmreplay.schema import Schema
-from mmreplay.storage import chunk_files
-from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import Root
-from mmreplay.system import checked_reads
+from mmreplay.storage.lane_metadata import LaneDocument, read_lane
+from mmreplay.system import locks
 from mmreplay.system.held_directories import AnyPath
 
-_PIECE_ROWS = 1 << 16
+_ATTEMPTS = 50
+_IDLE_ATTEMPTS = 5
+_PATIENCE_S = 0.02
 
 
-class LaneReader(LogReader):
-    """The lane of one environment, read-only; `number` is its place in the store."""
+class LaneReader:
+    """A lane, read-only; `number` is its place in the store.
 
-    schema: Schema
-    width = 1
-    _index: tuple[layout.ArraySpec, int] | None = None  # of its beginnings, as the copy has it
+    Args:
+        path: its directory.
+        number: its place.
+        own_documents: read the zarr.json of each array, and not the copies of a closed lane.
 
-    def __init__(self, path: AnyPath, number: int = 0) -> None:
-        self.number = number
-        super().__init__(path)
+    Raises:
+        StoreNotFoundError, FormatError, CorruptStoreError: as docs/format.md says.
 
-    @property
-    def log(self) -> LogReader:
-        """The one with its steps."""
-        return self
+    Attributes:
+        document: what its zarr.json files say.
+        rows, finals: its logs.
+        entries: its steps as columns read them, one row for each environment of each.
+        frames: the same for frames, with the pending row of a lane that is not closed.
+        untrusted: steps past the head that a state page speaks of which is not trusted.
+    """
 
-    @property
-    def logs(self) -> tuple[LogReader, ...]:
-        """What is followed."""
-        return (self,)
+    document: LaneDocument
+    rows: LogReader
+    finals: LogReader
+    is_closed: bool
 
-    def _columns(self) -> Mapping[str, Column]:
-        if self.metadata["kind"] != "lane":
-            raise FormatError(
-                f"{self.path}: expected a lane, found {_KINDS[self.metadata['kind']]}"
+    def __init__(self, path: AnyPath, number: int = 0, *, own_documents: bool = False) -> None:
+        self.path, self.number = path, number
+        self._own_documents = own_documents
+        self._load()
+        n, has_axis = self.n, self.environments is not None
+        if self.head * n >= 1 << LANE_SHIFT:
+            raise CorruptStoreError(
+                f"{path}: expected fewer than 2**{LANE_SHIFT} transitions, found {self.head:,} "
+                f"rows of {n:,} environments"
             )
-        self.schema = parse.schema_from_json(
-            self.metadata.get("schema"), str(self.path / "zarr.json")
+        self.entries = Entries(self.rows, n, has_axis=has_axis)
+        pending = 0 if self.is_closed else 1
+        self.frames = Entries(self.rows, n, has_axis=has_axis, pending=pending)
+
+    def _load(self) -> None:
+        n_idle = 0
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                # Whatever opens or closes it holds its lock. Nobody does: nothing to wait for.
+                n_idle = 0 if locks.is_locked(self.path) else n_idle + 1
+                if n_idle > _IDLE_ATTEMPTS:
+                    break
+                time.sleep(_PATIENCE_S)
+            stamp = file_stamp(self.path)
+            try:
+                self.document = read_lane(self.path, own_documents=self._own_documents)
+                is_loaded = self._load_logs(stamp)
+            except (FormatError, CorruptStoreError):
+                if file_stamp(self.path) == stamp:
+                    raise
+                continue  # another store has the path by now, or none
+            if is_loaded and file_stamp(self.path) == stamp and self.in_session():
+                return
+        raise CorruptStoreError(
+            f"{self.path}: neither closed nor live: expected .live and {FINALS}/.live, each with "
+            f"state, checkpoint and tails; found no whole set of them"
         )
-        return lane_columns(self.schema)
 
-    def _find_copy(self, root: Root) -> Copy | None:
-        copy = super()._find_copy(root)
-        self._index = None if copy is None else copy.array(layout.index_spec().path)
-        return copy
+    def _load_logs(self, stamp: Stamp) -> bool:
+        """Take both logs; False if they changed hands meanwhile."""
+        path, document, own = self.path, self.document, self.metadata
+        self.rows = LogReader(path, document.rows, path, stamp)
+        self.finals = LogReader(path / FINALS, document.finals, path, stamp)
+        self.is_closed = own["closed"]
+        if self.is_closed:
+            for name, found in zip(("rows", "finals"), document.lengths, strict=True):
+                if found < own[name]:
+                    raise FormatError(
+                        f"{path}: the root says {own[name]:,} {name}, the arrays {found:,}"
+                    )
+            self.rows.load_closed(max(own["first"] - CONTEXT_ROWS, 0), own["rows"])
+            self.finals.load_closed(own["first_final"], own["finals"])
+            return True
+        uuid, capacity = own["uuid"], own["capacity"]
+        if not self.rows.load_open(uuid, capacity, trust=True):
+            return False
+        if not self.finals.load_open(uuid, capacity, trust=self.rows.is_live):
+            return False
+        if self.rows.is_live and not self.finals.is_live:
+            # The newest steps may have ended episodes whose final observations are lost.
+            return self.rows.load_open(uuid, capacity, trust=False)
+        return True
 
-    def resets(self, start: int, stop: int) -> Ids:
-        """Rows in [start, stop) with a reset, ascending, from the reset bits."""
-        return chunk_files.nonzero_rows(self, self.specs["resets"], start, stop)
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """attributes.mmreplay."""
+        return self.document.metadata
 
-    def starts(self) -> Ids:
-        """Rows in [base, head) with a reset: from the index of a closed lane, else the bits."""
-        if not self.is_closed:
-            return self.resets(self.base, self.head)
-        try:
-            out = self._stored_starts()
-        except (CorruptStoreError, FormatError):
-            if self.replaced():
-                raise EvictedError(str(self.path)) from None
-            raise
-        if self.replaced():  # by a later closing, whose index this may be
-            raise EvictedError(str(self.path))
-        return out
+    @property
+    def schema(self) -> Schema:
+        """What a step of one environment holds."""
+        return self.document.schema
 
-    def _stored_starts(self) -> Ids:
-        path = self.path / "episodes" / "starts" / "zarr.json"
-        spec, count = self._index or self._own_index(path)
-        if count > self.head - self.base:
-            raise FormatError(
-                f"{path}: expected at most {self.head - self.base:,} episodes, found {count:,}"
-            )
-        if (spec.row_shape, spec.dtype, spec.is_raw) != ((), np.dtype("int64"), True):
-            raise FormatError(f"{path}: expected raw int64, found {spec}")
-        # Piece by piece: what is in the first is known before there is memory for the rest.
-        parts = [np.array([self.base - 1])]
-        for first in range(0, count, _PIECE_ROWS):
-            part = chunk_files.read_rows(self, spec, first, min(first + _PIECE_ROWS, count))
-            known = np.append(parts[-1][-1:], part)
-            if not np.all(known[1:] > known[:-1]) or part[-1] >= self.head:
-                raise CorruptStoreError(
-                    f"{path.parent}: expected ascending rows in [{self.base:,}, {self.head:,}); "
-                    f"run `mmreplay verify`"
-                )
-            parts.append(part)
-        out: Ids = np.concatenate(parts)[1:]
-        return out
+    @property
+    def environments(self) -> int | None:
+        """How many step together; None where arrays have no axis for them, as there is one."""
+        return self.document.environments
 
-    def _own_index(self, path: AnyPath) -> tuple[layout.ArraySpec, int]:
-        try:
-            data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise FormatError(f"{path}: missing; a closed lane has its index") from error
-        return parse.parse_array(data, layout.index_spec().path, str(path))
+    @property
+    def n(self) -> int:
+        """Environments."""
+        return self.document.n
 
+    @property
+    def base(self) -> int:
+        """The oldest row kept."""
+        return self.rows.base
 
-_KINDS = {
-    "lanes": "a store of lanes",
-    "vector": "a lane of many environments",
-    "log": "a log of a lane of many environments",
-}
+    @property
+    def head(self) -> int:
+        """Rows committed."""
+        return self.rows.head
+
+    @property
+    def is_live(self) -> bool:
+        """Whether rows may still be appended."""
+        return self.rows.is_live
+
+    @property
+    def untrusted(self) -> int:
+        """Rows past the head that a state page speaks of which is not trusted."""
+        return self.rows.untrusted
+
+    @property
+    def extent(self) -> tuple[int, int, int, int]:
+        """(base, head) of the rows, and of the finals."""
+        rows, finals = self.rows, self.finals
+        return rows.base, rows.head, finals.base, finals.head
+
+    def poll(self) -> bool:
+        """Take the newest heads of a live lane; False if a session is over: it must be loaded."""
+        return self.rows.poll() and self.finals.poll()
+
+    def in_session(self) -> bool:
+        """Whether the sessions that were loaded go on."""
+        return self.rows.in_session() and self.finals.in_session()
+
+    def leave_session(self) -> None:
+        """Let `poll` say of a lane that is not closed that it must be loaded again."""
+        self.rows.leave_session()
+
+    def is_in_place(self) -> bool:
+        """Whether what stands at the path is still what was loaded."""
+        return self.rows.is_in_place() and self.finals.is_in_place()
+
+    def replaced(self) -> bool:
+        """Whether the zarr.json or a state is another than the one that was loaded."""
+        return self.rows.replaced() or self.finals.replaced()

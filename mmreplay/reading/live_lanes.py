@@ -18,16 +18,21 @@ import numpy.typing as npt
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index
-from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
+from mmreplay.errors import (
+    ClosedError,
+    CorruptStoreError,
+    InvalidIdError,
+    MmreplayError,
+    SchemaError,
+)
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.frame_chunks import FrameChunks
-from mmreplay.reading.joined_lanes import AnyReader, Contents, JoinedLanes
+from mmreplay.reading.joined_lanes import Contents, JoinedLanes
 from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.lane_identity import check_distinct, check_same, tell_of_exchange
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.located import LateRebuilder, Located, Places, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import lane_paths
@@ -102,11 +107,14 @@ class LiveLanes:
         return self._joined
 
     def _moved(self) -> bool:
-        """Whether a closed lane was opened again, or a lane repaired; looked up once a second."""
+        """Whether a lane was added, opened again or repaired; looked up once a second."""
         now = time.monotonic()
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_S
+        with contextlib.suppress(MmreplayError):  # removed, as whoever opens it next will hear
+            if any(root not in self.paths for root in self.roots) and self._add_new_lanes():
+                return True
         return not all(reader.is_in_place() for reader in self.readers)
 
     def _open(self) -> JoinedLanes:
@@ -142,8 +150,9 @@ class LiveLanes:
     def close(self) -> None:
         """Let go of all maps; a second call does nothing."""
         with self._lock:
-            self._closed = True
-            self._joined.columns, self._joined.ticks = {}, {}
+            if not self._closed:
+                self._closed = True
+                self._joined.close()
 
     # ------------------------------------------------------------ what is there
 
@@ -164,7 +173,7 @@ class LiveLanes:
         return self._joined.frame_chunks
 
     @property
-    def readers(self) -> Sequence[AnyReader]:
+    def readers(self) -> Sequence[LaneReader]:
         """The lanes' files."""
         return self._joined.readers
 
@@ -184,8 +193,8 @@ class LiveLanes:
     def look(self, read: Callable[[Index], T]) -> T:
         """What `read` finds in the index as it is now; nobody changes it meanwhile.
 
-        The index of a vector lane reads files, which may go away under it. Raises
-        CorruptStoreError if they keep going away.
+        The index reads files, which may go away under it. Raises CorruptStoreError if they keep
+        going away.
         """
         for _ in range(_ATTEMPTS):
             with self._lock:
@@ -246,11 +255,15 @@ class LiveLanes:
         """
 
         def read() -> tuple[JoinedLanes, Read]:
-            with self._lock:
-                lanes = self._follow()
-                places = gatherer.locate(lanes.index, draw(lanes.index))
-            columns = lanes.columns if kept is None else kept.columns(lanes.columns)
-            return lanes, gatherer.fetch(columns, places, out)
+            for _ in range(_ATTEMPTS):
+                with self._lock:
+                    lanes = self._follow()
+                    places = gatherer.locate(lanes.index, draw(lanes.index))
+                columns = lanes.columns if kept is None else kept.columns(lanes.columns)
+                read = gatherer.fetch(columns, places, out)
+                if not places.pending or lanes.is_settled(places.pending):
+                    return lanes, read
+            raise self._restless()
 
         return self.retrying(read)
 
@@ -318,42 +331,35 @@ class LiveLanes:
             return InvalidIdError(
                 f"{self.path}: id {wrong}: there is no lane {lane}, of {len(self.readers)}"
             )
-        _, first, head = self.index.window(lane)
-        reader, place = self.readers[lane], self._place(wrong)
-        if wrong & ROW_MASK < first:
-            unit = "row" if isinstance(reader, LaneReader) else "tick"
+        n, place = self.readers[lane].n, self._place(wrong)
+        _, first, head = (bound // n for bound in self.index.window(lane))
+        if (wrong & ROW_MASK) // n < first:
             return InvalidIdError(
-                f"{self.path}: id {wrong} ({place}) was evicted: the oldest {unit} that can be "
-                f"sampled is {first // reader.width:,}; see store.ids"
+                f"{self.path}: id {wrong} ({place}) was evicted: the oldest row that can be "
+                f"sampled is {first:,}; see store.ids"
             )
-        if isinstance(reader, LaneReader):
-            why = f"the rows are [{first:,}, {head:,}), and the last row of an episode is none"
-        else:
-            ticks = f"[{first // reader.width:,}, {head // reader.width:,})"
-            why = f"the ticks are {ticks}, and an environment that was left out of one has none"
+        why = f"the rows are [{first:,}, {head:,})"
+        if n > 1:
+            why += ", and an environment that was left out of one has none"
         return InvalidIdError(
             f"{self.path}: id {wrong} ({place}) is no transition: {why}; see store.ids"
         )
 
     def _place(self, one: int) -> str:
         """What an id stands for, in words."""
-        lane, row = one >> LANE_SHIFT, one & ROW_MASK
-        reader = self.readers[lane]
-        if isinstance(reader, LaneReader):
-            return f"lane {lane}, row {row}"
-        tick, env = divmod(row, reader.width)
-        return f"lane {lane}, tick {tick}, environment {env}"
+        lane, entry = one >> LANE_SHIFT, one & ROW_MASK
+        row, environment = divmod(entry, self.readers[lane].n)
+        where = "" if self.readers[lane].n == 1 else f", environment {environment}"
+        return f"lane {lane}, row {row}{where}"
 
     # ------------------------------------------------------------ rows of one lane
 
     def rows(self, lane: int) -> int:
-        """Rows of a lane, or ticks, the newest included."""
+        """Rows of a lane, the newest included."""
         return self.follow().heads[lane]
 
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
-        """Rows of one lane by number; zeros below base, the newest one as a final row.
-
-        Of a vector lane ticks, (n, width, ...).
+        """Rows of one lane by number, as they are stored; zeros below base.
 
         Raises:
             IndexError: there are not as many: another store, with fewer, has the path by now.
@@ -362,21 +368,14 @@ class LiveLanes:
         def read() -> tuple[JoinedLanes, Array]:
             with self._lock:
                 lanes = self._follow()
-                reader = lanes.readers[lane]
-                is_vector = isinstance(reader, VectorReader)
-                base, _, head = lanes.index.window(lane)
-                resets = None if is_vector else lanes.resets(lane)
-            stop = head // reader.width
-            if rows.size and rows.max() >= stop:
-                raise IndexError(f"{self.path}: row {rows.max()}: lane {lane} has {stop:,} rows")
-            kept = (rows >= base // reader.width).nonzero()[0]
+                n = lanes.readers[lane].n
+                base, _, head = (bound // n for bound in lanes.index.window(lane))
+            if rows.size and rows.max() >= head:
+                raise IndexError(f"{self.path}: row {rows.max()}: lane {lane} has {head:,} rows")
+            kept = (rows >= base).nonzero()[0]
             found = lanes.read(lane, path, np.ascontiguousarray(rows[kept]))
             out = np.zeros((rows.size, *found.shape[1:]), found.dtype)
             out[kept] = found
-            newest = (rows == head - 1).nonzero()[0]
-            is_pending = not reader.is_closed and not path.startswith("frames")
-            if resets is not None and newest.size and is_pending:
-                out[newest] = lanes.newest(lane, path, resets)
             return lanes, out
 
         return self.retrying(read)
@@ -414,7 +413,7 @@ class LiveLanes:
                     self,
                     first,
                     length,
-                    lanes.readers[first >> LANE_SHIFT].width,
+                    lanes.readers[first >> LANE_SHIFT].n,
                     terminated=flag,
                     truncated=cut,
                     uuids=lanes.uuids,
@@ -441,34 +440,39 @@ class LiveLanes:
         Raises InvalidIdError if the episode is not whole any more, SchemaError if the lanes are
         others.
         """
+        steps = np.arange(skip, n_rows)
 
         def read() -> tuple[JoinedLanes, Array]:
-            lanes = self._with_episode(first, uuids)
-            if path.startswith("frames"):
-                wanted = lanes.frame_places(first, n_rows)[skip:]
-            else:
-                wanted = first + np.arange(skip, n_rows) * lanes.readers[first >> LANE_SHIFT].width
-            out = lanes.columns[path].take(wanted)
-            self._with_episode(first, uuids)  # it may have gone while it was read
-            return lanes, out
+            for _ in range(_ATTEMPTS):
+                with self._lock:
+                    lanes = self._with_episode(first, uuids)
+                    around = lanes.index.span(np.array([first])).steps
+                find = around.frames if path in self.schema.frame_paths.values() else around.at
+                out = lanes.columns[path].take(find(steps)[0])
+                with self._lock:
+                    self._with_episode(first, uuids)  # it may have gone while it was read
+                if lanes.is_settled(around.pending):
+                    return lanes, out
+            raise self._restless()
 
         return self.retrying(read)
 
     def _with_episode(self, first: int, uuids: tuple[str, ...] | None) -> JoinedLanes:
-        """The lanes as they are now, which hold the whole episode that begins at this id."""
-        lane, row = first >> LANE_SHIFT, first & ROW_MASK
-        with self._lock:
-            lanes = self._follow()
-            if uuids is not None:
-                self.check_same(uuids, "of this trajectory", "draw trajectories again")
-            oldest = lanes.index.window(lane)[1]
-        if oldest > row:
-            unit = "row" if isinstance(lanes.readers[lane], LaneReader) else "tick"
+        """The lanes as they are now, which hold the whole episode that begins at this id.
+
+        The caller holds the lock.
+        """
+        lane = first >> LANE_SHIFT
+        lanes = self._follow()
+        if uuids is not None:
+            self.check_same(uuids, "of this trajectory", "draw trajectories again")
+        oldest = lanes.index.window(lane)[1]
+        if oldest > first & ROW_MASK:
             raise InvalidIdError(
                 f"{self.path}: the trajectory with id {first} ({self._place(first)}) was evicted "
-                f"before it was read: the oldest {unit} is "
-                f"{oldest // lanes.readers[lane].width:,} by now; read trajectories soon "
-                f"after they are drawn, or give the buffer a larger capacity"
+                f"before it was read: the oldest row is {oldest // lanes.readers[lane].n:,} by "
+                f"now; read trajectories soon after they are drawn, or give the buffer a larger "
+                f"capacity"
             )
         return lanes
 

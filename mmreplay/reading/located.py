@@ -13,11 +13,21 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from mmreplay.episode_index import Index
+from mmreplay.episode_index.steps import Pending
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.storage.chunk_files import EvictedError
 
-Places = TypeVar("Places")
+
+class AnyPlaces(Protocol):
+    """What was looked up in the index."""
+
+    @property
+    def pending(self) -> Pending:
+        """As of `Steps`."""
+
+
+Places = TypeVar("Places", bound=AnyPlaces)
 Read = TypeVar("Read")
 
 
@@ -72,15 +82,16 @@ class Located(Generic[Places, Read]):
             if lanes.remaps.count == self.n_remaps:
                 raise
             return None
-        return read if lanes.remaps.count == self.n_remaps and lanes.same_session() else None
+        is_sound = lanes.remaps.count == self.n_remaps and lanes.same_session()
+        return read if is_sound and lanes.is_settled(self.places.pending) else None
 
     def renewed(self, lanes: JoinedLanes) -> Located[Places, Read] | None:
-        """The same as of now; None if the lanes are others, or a step that is read was evicted.
+        """The same as of now; None if it is another: a step that is read was evicted, for example.
 
         The caller holds the lock of the lanes. Rows that can still be sampled are still there, with
         the frames before them that their stacks show.
         """
-        if lanes is not self.lanes:
+        if lanes is not self.lanes or not lanes.is_settled(self.places.pending):
             return None
         index = lanes.index
         if index.version == self.version and lanes.remaps.count == self.n_remaps:

@@ -70,7 +70,7 @@ class Store:
     def refresh(self) -> Self:
         """Take the newest rows of a live store; notice new lanes, and that it was opened again.
 
-        `len`, `ids` and sampling do the first by themselves, and the last within a second.
+        `len`, `ids` and sampling do the first by themselves, and the others within a second.
         """
         self.live.refresh()
         return self
@@ -108,7 +108,7 @@ class Store:
         """The transitions with these ids.
 
         Args:
-            ids: (B,) integers, lane << 40 | row; of N environments, lane << 40 | tick * N + env.
+            ids: (B,) integers, lane << 40 | row, or lane << 40 | row * N + environment.
             stack: frames an observation; None drops the axis. Left out, 4 of gray images (uint8
                 frames of two axes) and None of anything else.
             n_step: most steps of a return.
@@ -143,38 +143,38 @@ class Store:
 
     @property
     def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """Frames by row, or [tick, env], of a store of one lane."""
+        """Frames by [row] or [row, env], of a store of one lane."""
         return self._only_lane().frames
 
     @property
     def actions(self) -> ColumnView:
-        """Actions by row, or [tick, env], of a store of one lane."""
+        """Actions by [row] or [row, env], of a store of one lane."""
         return self._only_lane().actions
 
     @property
     def rewards(self) -> ColumnView:
-        """Rewards by row, or [tick, env], of a store of one lane."""
+        """Rewards by [row] or [row, env], of a store of one lane."""
         return self._only_lane().rewards
 
     @property
     def non_terminals(self) -> ColumnView:
-        """Non-terminal flags by row, or [tick, env], of a store of one lane."""
+        """Non-terminal flags by [row] or [row, env], of a store of one lane."""
         return self._only_lane().non_terminals
 
     @property
     def resets(self) -> ColumnView:
-        """Reset bits by row, of a store of one lane of one environment."""
+        """Where episodes begin, by [row] or [row, env], of a store of one lane."""
         return self._only_lane().resets
 
     @property
     def ends(self) -> ColumnView:
-        """Where episodes end, by [tick, env], of a store of one lane of many environments."""
+        """Where episodes end, by [row] or [row, env], of a store of one lane."""
         return self._only_lane().ends
 
     @property
-    def episode(self) -> ColumnView:
-        """Which episode a step belongs to, by [tick, env], of such a store."""
-        return self._only_lane().episode
+    def step(self) -> ColumnView:
+        """The number of each step in its episode, from 1 on; 0 where there is none."""
+        return self._only_lane().step
 
     @property
     def extras(self) -> dict[str, ColumnView]:
@@ -185,7 +185,7 @@ class Store:
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """Whole retained episodes in the order of lanes and of starts: see `EPISODE_DTYPE`.
+        """Whole retained episodes in the order of lanes and of first steps: see `EPISODE_DTYPE`.
 
         The running ones of a live lane have both flags False. An episode of no step is not counted.
         """
@@ -219,7 +219,7 @@ class Store:
                 self.live,
                 first,
                 int(episode["length"]),
-                self.live.readers[first >> LANE_SHIFT].width,
+                self.live.readers[first >> LANE_SHIFT].n,
                 terminated=bool(episode["terminated"]),
                 truncated=bool(episode["truncated"]),
                 uuids=uuids,

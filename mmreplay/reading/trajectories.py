@@ -234,9 +234,9 @@ class LazyTrajectory:
 
     def __repr__(self) -> str:
         lane, row = self._first >> LANE_SHIFT, self._first & ROW_MASK
-        place = f"row={row}"
+        place = f"row={row // self._stride}"
         if self._stride > 1:
-            place = f"tick={row // self._stride} environment={row % self._stride}"
+            place += f" environment={row % self._stride}"
         return (
             f"<mmreplay.LazyTrajectory lane={lane} {place} steps={self._length} "
             f"read={sorted(self._columns)}>"

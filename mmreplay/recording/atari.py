@@ -29,11 +29,11 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorWrapper
+from gymnasium.vector.utils import batch_space
 
-from mmreplay.env_fields import EnvFields, env_fields
 from mmreplay.errors import MissingExtraError
-from mmreplay.recording.autoreset import Mask, Step
-from mmreplay.schema import Field
+from mmreplay.recording.autoreset import Mask
 
 FRAME_SKIP = 4
 NOOP_MAX = 30
@@ -119,81 +119,60 @@ def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TimeLimit(env, max_steps(spec))
 
 
-class AtariLanes:
-    """Several games in the threads of ale-py's AtariVectorEnv.
+class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Several games in the threads of ale-py's AtariVectorEnv, as single frames.
 
-    Its next-step autoreset is the cheap one: a lane's reset runs beside the others' steps. An
-    episode that is too long is reset by hand.
+    Its next-step autoreset is the cheap one: a game's reset runs beside the others' steps. An
+    episode that is too long is reset here, with the step after its last.
     """
 
     def __init__(self, spec: EnvSpec, n_envs: int) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
-        self.env = AtariVectorEnv(
-            spec.kwargs["game"],
-            n_envs,
-            stack_num=1,
-            frameskip=FRAME_SKIP,
-            noop_max=NOOP_MAX,
-            use_fire_reset=False,
-            reward_clipping=False,
-            repeat_action_probability=_sticky(spec),
-            full_action_space=_full(spec),
-            max_num_frames_per_episode=_NO_LIMIT_FRAMES,
-            autoreset_mode="NextStep",
+        super().__init__(
+            AtariVectorEnv(
+                spec.kwargs["game"],
+                n_envs,
+                stack_num=1,
+                frameskip=FRAME_SKIP,
+                noop_max=NOOP_MAX,
+                use_fire_reset=False,
+                reward_clipping=False,
+                repeat_action_probability=_sticky(spec),
+                full_action_space=_full(spec),
+                max_num_frames_per_episode=_NO_LIMIT_FRAMES,
+                autoreset_mode="NextStep",
+            )
         )
-        action = env_fields(self.env).action
-        self.fields = EnvFields(Field((SCREEN, SCREEN), "uint8"), action, n_envs, {})
-        self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
+        # (N, 1, 84, 84) of ale-py: the stack of one is no part of the frame.
+        self.single_observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
+        self.observation_space = batch_space(self.single_observation_space, n_envs)
         self._max_steps = max_steps(spec)
         self._n_steps = np.zeros(n_envs, dtype=np.int64)
-        self._over: Mask | None = None
+        self._over = self._too_long = np.zeros(n_envs, dtype=np.bool_)
 
-    def reset(self, seed: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """See `Lanes`."""
-        self._over = None
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+        """Reset all games."""
         self._n_steps[:] = 0
-        observations, infos = self.env.reset(seed=seed)
-        # (L, 1, 84, 84): the stack of one is no part of the frame.
-        return observations[:, 0], infos["lives"]
+        self._over = self._too_long = np.zeros(self.num_envs, dtype=np.bool_)
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return observations[:, 0], infos
 
-    def send(self, actions: npt.NDArray[Any]) -> None:
-        """See `Lanes`."""
-        self.env.send(actions)
-
-    def receive(self) -> Step:
-        """See `Lanes`."""
-        observations, rewards, terminated, _, infos = self.env.recv()
-        frames = observations[:, 0]
-        lives = start_lives = infos["lives"]
-        started = self._over
+    def step(
+        self, actions: Any
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Mask, Mask, dict[str, Any]]:
+        """Step all games; those whose episode is over are reset."""
+        observations, rewards, terminated, _, infos = self.env.step(actions)
+        if self._too_long.any():  # what these stepped is of no episode
+            observations, infos = self.env.reset(options={"reset_mask": self._too_long})
+            terminated = terminated & ~self._too_long
         self._n_steps += 1
-        if started is not None:
-            self._n_steps[started] = 0
-        self._over = terminated if terminated.any() else None
-        truncated = (self._n_steps >= self._max_steps) & ~terminated
-        start_frames = frames
-        recorded = None if started is None else ~started
-        if truncated.any():
-            lives = lives.copy()
-            observations, infos = self.env.reset(options={"reset_mask": truncated})
-            start_frames = observations[:, 0]
-            start_lives = infos["lives"]
-            self._n_steps[truncated] = 0
-            started = truncated if started is None else started | truncated
-        return Step(
-            frames,
-            rewards,
-            terminated,
-            truncated,
-            recorded=recorded,
-            started=started,
-            start_frames=start_frames,
-            observations=start_frames,
-            ignored=self._over,
-            lives=lives,
-            start_lives=start_lives,
-        )
+        self._n_steps[self._over] = 0
+        self._too_long = (self._n_steps >= self._max_steps) & ~terminated
+        self._over = terminated | self._too_long
+        return observations[:, 0], rewards, terminated, self._too_long, infos
 
 
 def _sticky(spec: EnvSpec) -> float:

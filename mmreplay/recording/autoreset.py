@@ -16,13 +16,13 @@ that this step ended in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
-from mmreplay.env_fields import Action, EnvFields, Frame, Observation, autoreset_mode
+from mmreplay.env_fields import EnvFields, Frame, Observation, autoreset_mode
 from mmreplay.errors import SchemaError
 
 Mask = npt.NDArray[np.bool_]
@@ -61,19 +61,6 @@ class Step(NamedTuple):
     ignored: Mask | None
     lives: npt.NDArray[Any] | None
     start_lives: npt.NDArray[Any] | None
-
-
-class Lanes(Protocol):
-    """Environments that step together."""
-
-    def reset(self, seed: int) -> tuple[Observation, npt.NDArray[Any] | None]:
-        """Start an episode in every lane, lane i with seed + i: the observations and lives."""
-
-    def send(self, actions: Action) -> None:
-        """Begin a step of every lane; it may run while the caller does something else."""
-
-    def receive(self) -> Step:
-        """What that step ended in."""
 
 
 class StepReader:
@@ -162,59 +149,6 @@ def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] |
     final = infos.get("final_info", {}).get(name)
     # Where all episodes ended, the resets may tell less than the steps.
     return final if value is None else _merged(value, final, over)
-
-
-def lanes_of(env: VectorEnv[Any, Any, Any], fields: EnvFields) -> Lanes:
-    """The lanes of a vector environment by its autoreset mode; SchemaError if it states none."""
-    return _VectorLanes(env, fields)
-
-
-class _VectorLanes:
-    """A vector environment, whose episodes are reset here if nobody else does it."""
-
-    def __init__(self, env: VectorEnv[Any, Any, Any], fields: EnvFields) -> None:
-        self._env = env
-        self._fields = fields
-        self._reader = StepReader(env, fields)
-        self._actions: Action = None
-
-    def reset(self, seed: int) -> tuple[Observation, npt.NDArray[Any] | None]:
-        """See `Lanes`."""
-        self._reader.reset()
-        observations, infos = self._env.reset(seed=seed)
-        return observations, infos.get("lives")
-
-    def send(self, actions: Action) -> None:
-        """See `Lanes`."""
-        self._actions = actions
-
-    def receive(self) -> Step:
-        """See `Lanes`. Raises SchemaError for same-step infos without a final observation."""
-        step = self._reader.read(*self._env.step(self._actions))
-        if not self._reader.resets_by_hand:
-            return step
-        over = some(step.terminated | step.truncated)
-        return step if over is None else self._reset(step, over)
-
-    def _reset(self, step: Step, over: Mask) -> Step:
-        """Reset the environments whose episode ended, with gymnasium's ``reset_mask``."""
-        # The environment may hand out the same arrays again and again.
-        final = step._replace(
-            frames=_copied(step.frames),
-            rewards=step.rewards.copy(),
-            terminated=step.terminated.copy(),
-            truncated=step.truncated.copy(),
-            lives=None if step.lives is None else np.array(step.lives),
-        )
-        # A copy of the mask as well: gymnasium takes it out of the options and keeps it.
-        observations, infos = self._env.reset(options={"reset_mask": over.copy()})
-        self._reader.reset(over)
-        return final._replace(
-            started=over,
-            start_frames=self._fields.to_frame(observations),
-            observations=observations,
-            start_lives=_merged(final.lives, infos.get("lives"), over),
-        )
 
 
 def _flags(values: Any) -> Mask:

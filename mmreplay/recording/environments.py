@@ -20,7 +20,6 @@ from mmreplay.env_fields import AnyEnv, EnvFields, action_names, env_fields, env
 from mmreplay.errors import MissingExtraError, MmreplayError
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.recording import atari
-from mmreplay.recording.autoreset import Lanes, lanes_of
 
 EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 """A gymnasium id, an environment, or a function that makes one."""
@@ -32,7 +31,6 @@ class World:
 
     Attributes:
         env: the environment, single or vector.
-        lanes: the vector environment's lanes; None for a single environment.
         fields: what a row of it holds.
         observation_space: of one environment, as the policy sees it.
         name: its id, or the name of what made it.
@@ -42,7 +40,6 @@ class World:
     """
 
     env: AnyEnv
-    lanes: Lanes | None
     fields: EnvFields
     observation_space: Space[Any]
     name: str
@@ -136,13 +133,8 @@ def _from_id(env_id: str, n_envs: int) -> World:
                 else _vector(make, n_envs, name)
             )
         done, names = atari.preprocessing(spec, n_envs), atari.action_names(spec)
-        if n_envs == 1:
-            env = atari.make_one(spec)
-            space = env.observation_space
-            return World(env, None, env_fields(env), space, name, done, names, owned=True)
-        lanes = atari.AtariLanes(spec, n_envs)
-        space = lanes.observation_space
-        return World(lanes.env, lanes, lanes.fields, space, name, done, names, owned=True)
+        env = atari.make_one(spec) if n_envs == 1 else atari.AtariGames(spec, n_envs)
+        return _world(env, name, done, names, owned=True)
     except (gymnasium.error.Error, ImportError) as error:
         if isinstance(error, MmreplayError):
             raise
@@ -159,18 +151,25 @@ def _vector(make: Callable[[], Any], n_envs: int, name: str) -> World:
 
 def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None = None) -> World:
     name = name or env_name(env)
-    fields = env_fields(env)
-    found = fields.lanes or 1
+    found = env_fields(env).lanes or 1
     if n_envs is not None and n_envs != found:
         raise MmreplayError(
             f"envs: {n_envs} asked for, {name} has {found}; leave envs out, or give a function "
             f"that makes one environment"
         )
-    if isinstance(env, VectorEnv):
-        lanes, space = lanes_of(env, fields), env.single_observation_space
-        return World(env, lanes, fields, space, name, None, action_names(env), owned=owned)
-    names = action_names(env)
-    return World(env, None, fields, env.observation_space, name, None, names, owned=owned)
+    return _world(env, name, None, action_names(env), owned=owned)
+
+
+def _world(
+    env: AnyEnv,
+    name: str,
+    preprocessing: dict[str, Any] | None,
+    names: list[str] | None,
+    *,
+    owned: bool,
+) -> World:
+    space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
+    return World(env, env_fields(env), space, name, preprocessing, names, owned=owned)
 
 
 def _name(factory: Callable[[], Any]) -> str:

@@ -28,7 +28,7 @@ from mmreplay.env_fields import (
     warn_caller,
 )
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
-from mmreplay.recording.autoreset import Mask, StepReader, final_info, some
+from mmreplay.recording.autoreset import Mask, Step, StepReader, final_info, some
 from mmreplay.recording.lives import lives_of_all, lives_of_one
 from mmreplay.writing.create import create
 
@@ -61,6 +61,8 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
             path of a store, which is made, and closed with this.
         life_loss: take a lost life for the end of the game, that is for a terminal transition
             without a reset; needs an environment that tells ``lives``.
+        finite: raise SchemaError at a NaN or an infinity among floats (actions, rewards,
+            observations, extras), and store nothing of that step.
         options: of a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
             on. The value of each of its ``extras`` is what `step` tells under that name in `info`.
 
@@ -80,10 +82,16 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         return super().__new__(cls)
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], to: Any, *, life_loss: bool = False, **options: Any
+        self,
+        env: gymnasium.Env[Any, Any],
+        to: Any,
+        *,
+        life_loss: bool = False,
+        finite: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(env)
-        self._log = _Log(env, env_fields(env), to, options, life_loss=life_loss)
+        self._log = _Log(env, env_fields(env), to, options, life_loss=life_loss, finite=finite)
         self.writer = self._log.writer
         self._lives = 0
 
@@ -95,10 +103,20 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         log.begin()
         with log:
             observation, info = self.env.reset(seed=seed, options=options)
-            if log.life_loss:
-                self._lives = lives_of_one(info.get("lives"))
-            log.write((log.writer.reset, (log.fields.to_frame(observation),), {}))
+            self._write_reset(observation, info)
         return observation, info
+
+    def begun(self, observation: Any, info: dict[str, Any]) -> None:
+        """As `reset`, of an environment that was reset before, which returned these."""
+        self._log.begin()
+        with self._log:
+            self._write_reset(observation, info)
+
+    def _write_reset(self, observation: Any, info: dict[str, Any]) -> None:
+        log = self._log
+        if log.life_loss:
+            self._lives = lives_of_one(info.get("lives"))
+        log.write((log.writer.reset, (log.fields.to_frame(observation),), {}))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, and append the step to the store."""
@@ -124,15 +142,31 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
-    """`RecordExperience` around a vector environment."""
+    """`RecordExperience` around a vector environment.
+
+    Attributes:
+        most: transitions that the next step may record, of the first environments; None for all.
+        newest: what the newest step did.
+        resets_by_hand: whether the loop resets the environments whose episode ended.
+    """
+
+    newest: Step
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], to: Any, *, life_loss: bool = False, **options: Any
+        self,
+        env: VectorEnv[Any, Any, Any],
+        to: Any,
+        *,
+        life_loss: bool = False,
+        finite: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(env)
         fields = env_fields(env)
         self._reader = StepReader(env, fields)
-        self._log = _Log(env, fields, to, options, life_loss=life_loss)
+        self.resets_by_hand = self._reader.resets_by_hand
+        self.most: int | None = None
+        self._log = _Log(env, fields, to, options, life_loss=life_loss, finite=finite)
         self.writer = self._log.writer
         self._lives: npt.NDArray[Any] = np.zeros(env.num_envs, np.int64)
 
@@ -150,16 +184,26 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
             log.check()
         with log:
             observations, infos = self.env.reset(seed=seed, options=options)
-            self._reader.reset(mask)
-            if log.life_loss:
-                lives = lives_of_all(infos.get("lives"))
-                started = np.ones(len(lives), np.bool_) if mask is None else mask
-                self._lives = np.where(started, lives, self._lives)
-            frames = log.fields.to_frame(observations)
-            if mask is not None:
-                frames = _spread(frames, mask)
-            log.write((log.writer.reset, (frames, mask), {}))
+            self._write_reset(observations, infos, mask)
         return observations, infos
+
+    def begun(self, observations: Any, infos: dict[str, Any]) -> None:
+        """As `reset`, of environments that were reset before, which returned these."""
+        self._log.begin()
+        with self._log:
+            self._write_reset(observations, infos, None)
+
+    def _write_reset(self, observations: Any, infos: dict[str, Any], mask: Mask | None) -> None:
+        log = self._log
+        self._reader.reset(mask)
+        if log.life_loss:
+            lives = lives_of_all(infos.get("lives"))
+            started = np.ones(len(lives), np.bool_) if mask is None else mask
+            self._lives = np.where(started, lives, self._lives)
+        frames = log.fields.to_frame(observations)
+        if mask is not None:
+            frames = _spread(frames, mask)
+        log.write((log.writer.reset, (frames, mask), {}))
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environments, and append what was no reset to the store."""
@@ -169,13 +213,16 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         with log:
             result = self.env.step(actions)
             step = self._reader.read(*result)
+            calls: list[_Call] = []
+            if self.most is not None:
+                step = self._limited(step, self.most, calls)
+            self.newest = step
             more: dict[str, Any] = {}
             if log.names:
                 more = log.extras(result[-1], step.started if self._reader.same_step else None)
             if log.life_loss:
                 more["life_lost"] = lives_of_all(step.lives) < self._lives
                 self._lives = lives_of_all(step.start_lives)
-            calls: list[_Call] = []
             if step.recorded is None or some(step.recorded) is not None:
                 values = (
                     given, step.rewards, step.frames, step.terminated, step.truncated
@@ -185,6 +232,16 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
                 calls.append((log.writer.reset, (step.start_frames, step.started), {}))
             log.write(*calls)
         return result
+
+    def _limited(self, step: Step, most: int, calls: list[_Call]) -> Step:
+        """The step of the first environments alone, if more than `most` made one."""
+        stepped = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
+        first = stepped & (np.cumsum(stepped) <= most)
+        left_out = some(stepped & ~first)
+        if left_out is None:
+            return step
+        calls.append((self.writer.end_episodes, (left_out,), {}))
+        return step._replace(recorded=first, started=None)
 
     def close(self, **options: Any) -> None:
         """Close the environments, and the store if it was made here."""
@@ -219,9 +276,11 @@ class _Log:
         options: Mapping[str, Any],
         *,
         life_loss: bool,
+        finite: bool,
     ) -> None:
         self.fields = fields
         self.life_loss = life_loss
+        self._finite = finite
         self._has_gap = False
         self._unwritten: list[_Call] = []
         if getattr(env.unwrapped, "is_async", False) is True:
@@ -306,6 +365,9 @@ class _Log:
 
     def write(self, *calls: _Call) -> None:
         """Write what happened, after what could not be written before."""
+        if self._finite:
+            for _, values, named in calls:
+                self._check_finite(values, named)
         self._unwritten += calls
         try:
             while self._unwritten:
@@ -323,6 +385,25 @@ class _Log:
             self._unwritten.clear()
             self._has_gap = True
             raise
+
+    def _check_finite(self, values: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Look at what is given to `step` or `reset`, of the environments of its mask."""
+        given, mask = dict(named), named.get("mask")
+        *others, frames = values[:3] if len(values) > 2 else values[:1]  # noqa: PLR2004 (a step)
+        if len(values) == 2:  # noqa: PLR2004 (a reset of many)
+            mask = values[1]
+        given.update(zip(("action", "reward"), others, strict=False))
+        given.update(frames if isinstance(frames, dict) else {"frame": frames})
+        for name, value in given.items():
+            array = np.asarray(value)
+            if (
+                array.dtype.kind == "f"
+                and not np.isfinite(array if mask is None else array[mask]).all()
+            ):
+                raise SchemaError(
+                    f"{self.writer!r}: {name}: expected finite numbers, as finite=True says, found "
+                    f"a NaN or an infinity; nothing of this step is stored; call reset() next"
+                )
 
     def __enter__(self) -> None:
         self._has_gap = True

@@ -6,9 +6,7 @@ over all environments, unless it is stopped before.
 
 from __future__ import annotations
 
-import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.env_fields import action_range, advice_on_stacks, versions
+from mmreplay.env_fields import action_range, versions
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
 from mmreplay.recording.environments import EnvLike, World, make_world
-from mmreplay.recording.loops import Tally, prepare
+from mmreplay.recording.loops import Loop, Tally
 from mmreplay.recording.policies import PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
 from mmreplay.system import user_paths
@@ -84,7 +82,6 @@ def record(
     progress: Callable[[RecordProgress], None] | None = None,
     flush_s: float = 30.0,
     life_loss: bool | None = None,
-    finite: bool | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RecordResult:
     """Record environments into a store.
@@ -115,8 +112,6 @@ def record(
         life_loss: take a lost life for the end of the game, that is for a terminal transition
             without a reset; needs an environment that tells ``lives``. None: as the store that is
             appended to was recorded, else False.
-        finite: whether a NaN or an infinity among floats is refused, which ends the recording;
-            belongs to the store, see `create`.
         stop: asked after each step; True ends the recording, as if all steps were done. See
             `stop_on_signals`.
 
@@ -141,15 +136,13 @@ def record(
     tally = Tally()
     with _explained(path, tally):
         world = make_world(env, envs)
-    if (advice := advice_on_stacks(world.env)) is not None:
-        warnings.warn(advice, stacklevel=2)
     try:
         if earlier is not None:
             _check_same(earlier, world, path, life_loss=life_loss)
             seed = _next_seed(seed, earlier.rows)
         # The first action comes before the store, so that a policy that does not work leaves none.
         with _explained(path, tally):
-            loop = prepare(world, called, seed, life_loss=life_loss)
+            loop = Loop(world, called, seed, life_loss=life_loss)
         run = {
             "seed": seed,
             "lane_seeds": [seed + i for i in range(world.n_envs)],
@@ -167,7 +160,6 @@ def record(
             append=append,
             metadata=_metadata(world, run, earlier, life_loss=life_loss),
             flush_s=flush_s,
-            finite=finite,
         )
         meter = Meter(steps, Path(path), progress)
         meter.start()
@@ -189,30 +181,6 @@ def record(
         bytes_on_disk=last.bytes_on_disk,
         stopped=tally.steps < steps,
     )
-
-
-def step_only(
-    env: EnvLike,
-    steps: int,
-    *,
-    envs: int | None = None,
-    policy: PolicyLike = "random",
-    seed: int = 0,
-) -> float:
-    """Step as `record` does and record nothing: what recording costs is measured against this.
-
-    Returns seconds, without making the environments and their first reset. `steps` are rounded up
-    to whole vector steps.
-    """
-    _, called = load_policy(policy)
-    world = make_world(env, envs)
-    try:
-        loop = prepare(world, called, seed, life_loss=False)
-        started = time.perf_counter()
-        loop.run_plain(steps)
-        return time.perf_counter() - started
-    finally:
-        world.close()
 
 
 @dataclass(frozen=True, slots=True)

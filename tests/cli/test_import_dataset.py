@@ -56,18 +56,6 @@ def test_a_codec_may_have_a_level(command, arrays):
     assert "dict" not in result.err
 
 
-def test_what_is_not_finite_is_refused_if_it_shall_be(command, arrays):
-    result = command("import", "arrays", arrays, "a.zarr", "--finite")
-    assert (result.status, result.err) == (0, "")
-    assert "finite only" in command("info", "a.zarr").out
-    with np.load(arrays) as file:
-        np.savez("nan.npz", **{**file, "rewards": np.where(np.arange(6) == 4, np.nan, 1)})
-    result = command("import", "arrays", "nan.npz", "b.zarr", "--finite")
-    assert (result.status, result.out) == (1, "")
-    assert "nan.npz: reward of step 4: expected finite numbers, found nan" in result.err
-    assert not pathlib.Path("b.zarr").exists()
-
-
 def test_help_lists_the_formats_and_what_each_cannot_carry(command):
     result = command("import", "--help")
     assert (result.status, result.err) == (0, "")

@@ -197,28 +197,6 @@ def test_an_error_names_the_policy_or_the_environment_that_raised_it(command, mo
         assert f"mine.py:{line}" in result.err
 
 
-def test_a_recording_of_finite_values_ends_at_another(command, module):
-    module(
-        "odd",
-        "import gymnasium\n"
-        "from gymnasium.envs.classic_control import CartPoleEnv\n"
-        "class Odd(CartPoleEnv):\n"
-        "    n = 0\n"
-        "    def step(self, action):\n"
-        "        self.n += 1\n"
-        "        observation, _, *rest = super().step(action)\n"
-        "        return observation, float('nan') if self.n == 7 else 1.0, *rest\n"
-        "gymnasium.register('Odd-v0', Odd)\n",
-    )
-    arguments = ["odd:Odd-v0", "odd.zarr", "--envs", 2, "--steps", 40]
-    result = command("record", *arguments, "--finite")
-    assert (result.status, result.out) == (1, "")
-    assert re.match(r"Error: .*odd\.zarr: rewards of environment 0: .* found nan;", result.err)
-    with mmreplay.open("odd.zarr") as store:
-        about = store.info()
-        assert (about["state"], about["finite"], about["transitions"]) == ("closed", True, 12)
-
-
 def test_rows_evicted_by_a_capacity_are_reported(command, folder):
     fields = {"frame": Field((4,), "float32", chunk=64), "action": Field((), "int64", chunk=64)}
     mmreplay.create("cart.zarr", **fields, capacity=10).close()

@@ -23,7 +23,6 @@ N_LINES = by_effort(3, 12, 12)  # of a scene
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
 BY_ENVIRONMENT = {"frame": [(64, 64), "uint8", "raw", 5]}  # so they lie in a vector lane
-FLOATS = {"frame": [(6,), "float32", "raw", 5]}
 LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}
 GZIP = {"frame": [(6, 8), "uint8", {"name": "gzip", "configuration": {"level": 1}}, 3, 6]}
 LARGE = {"frame": [(512, 512), "uint8", "raw", 4]}  # chunk files that are allocated ahead
@@ -105,10 +104,6 @@ SCENES = {
         LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3"
     ),
     "forgotten": scene(RAW, "open; rows 3; forget; pause 0.03; open; rows 2; close", flush_s=0.002),
-    "finite": scene(DICT, "open; rows 9; misuse; rows 3; close; open; rows 2; close", finite=True),
-    "finite vectors": scene(
-        FLOATS, "open; misuse; rows 9; misuse; close; open; rows 2; close", envs=2, finite=True
-    ),
     # What a death leaves.
     "recovered": scene(LZ4, "open; rows 15; drop; litter; open again; rows 2; close", watch_from=3),
     "both halves full": scene(
@@ -244,7 +239,6 @@ WRITE_PATH = [
     *(f"writing/{name}" for name in "flush close seal open_chunks row_values".split()),
     *(f"writing/{name}" for name in "background writer log kept_rows session".split()),
     *(f"writing/{name}" for name in "vector_writer vector_values appender".split()),
-    "writing/finite_writers",
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
     *(f"storage/{name}" for name in "raw_column shard_column shard_file side_by_side".split()),
     *(f"storage/{name}" for name in "state_page tail_file".split()),

@@ -27,6 +27,7 @@ from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.vector_pair import VectorPair
 from tests.support.oracle.vectors import CONTEXT_TICKS, VectorModel
+from tests.support.quiet import settle
 from tests.support.power_cut.layouts import SHORT_CHUNKS
 from tests.support.power_cut.power import power_disk
 
@@ -353,8 +354,7 @@ def test_the_old_checksum_of_a_shard_rewritten_after_a_power_cut_does_not_come_b
             writer.step(0, 0.0, random.integers(0, 256, (3, 4), "uint8"))
             if writer.rows == flush_at:
                 writer.flush()
-        with faults.quiet(writer):
-            pass
+        settle(writer)
         faults.kill(writer)
 
     with power_disk(root, lambda _: None) as disk:

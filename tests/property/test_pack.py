@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import VectorModel, assert_closed_lane_matches
 
 import mmreplay
 from tests.support.disks import faults
@@ -15,8 +17,6 @@ from tests.support.oracle import checks, stores
 from tests.support.oracle.model import Model
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import layouts
-from tests.support.oracle.vector_pair import VectorPair
-from tests.support.oracle.vectors import VectorModel, assert_closed_lane_matches
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 CODECS = ["raw", "lz4", "lz4:1", "zstd", "zstd:3", "gzip:1", None]

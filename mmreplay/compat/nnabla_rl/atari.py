@@ -13,13 +13,9 @@ import numpy as np
 
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
-from mmreplay.compat.nnabla_rl.reader import checked_count
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
-from mmreplay.compat.nnabla_rl.states import AtariStates, States
 from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
 from mmreplay.ids import Ids
-
-_TRAJECTORY_STACK = 4
 
 
 class MemoryEfficientAtariBuffer(ReplayBuffer):
@@ -32,12 +28,8 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
     """
 
     def __init__(self, capacity: int, stacked_frames: int = 4, *, path: StorePath = None) -> None:
-        checked_count("stacked_frames", stacked_frames)
         self._stacked_frames = stacked_frames
         super().__init__(capacity, path=path)
-
-    def _states(self) -> States:
-        return AtariStates(self._stacked_frames)
 
 
 class AtariTrajectory(Sequence[Experience]):
@@ -76,8 +68,7 @@ class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
         num_trajectories, path: as for `TrajectoryReplayBuffer`.
     """
 
-    def _states(self) -> States:
-        return AtariStates(_TRAJECTORY_STACK)
+    _stacked_frames = 4
 
     def _whole(self, ids: Ids) -> Sequence[Experience]:
         return AtariTrajectory(self._reader.at, ids)

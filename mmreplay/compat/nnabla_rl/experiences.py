@@ -51,8 +51,7 @@ def content(state: Any) -> object:
 def fields_for(experience: Experience) -> dict[str, Any]:
     """The fields of a store for experiences like this one, but for the frame."""
     action, reward = np.asarray(experience[1]), np.asarray(experience[2])
-    info = experience[5] if isinstance(experience[5], Mapping) else {}
-    found = {f"{_INFO}{key}": _field(value) for key, value in info.items() if _is_name(key)}
+    found = {f"{_INFO}{key}": _field(value) for key, value in _entries(experience[5]).items()}
     extras = {name: field for name, field in found.items() if field is not None}
     if extras:
         extras[_GIVEN] = Field((len(extras),), "bool")
@@ -76,10 +75,18 @@ def _field(value: Any) -> Field | None:
     return None
 
 
-def _is_name(key: Any) -> bool:
-    """Whether a column can be called so."""
-    is_word = isinstance(key, str) and key.isascii() and key.replace(".", "_").isidentifier()
-    return is_word and len(key) <= _MOST_CHARACTERS
+def _entries(info: Any) -> dict[str, Any]:
+    """Those of an info whose keys can name columns; of one that is no dict, itself by ``""``."""
+    if not isinstance(info, Mapping):
+        return {"": info}
+    return {
+        key: value
+        for key, value in info.items()
+        if isinstance(key, str)
+        and key.isascii()
+        and key.replace(".", "_").isidentifier()
+        and len(key) <= _MOST_CHARACTERS
+    }
 
 
 def _info_columns(extras: Mapping[str, Any]) -> list[str]:
@@ -93,8 +100,8 @@ def row_values(
     _, action, reward, _, _, info = experience
     extras: dict[str, Any] = {}
     if names := _info_columns(fields):
-        info = info if isinstance(info, Mapping) else {}
-        found = [_fitting(info.get(name[len(_INFO) :]), fields[name]) for name in names]
+        entries = _entries(info)
+        found = [_fitting(entries.get(name[len(_INFO) :]), fields[name]) for name in names]
         extras[_GIVEN] = np.array([value is not None for value in found])
         for name, value in zip(names, found, strict=True):
             extras[name] = _nothing(fields[name]) if value is None else value
@@ -115,13 +122,14 @@ def _nothing(field: Field) -> Array:
     return np.zeros(field.shape, field.dtype)
 
 
-def info_of(extras: Mapping[str, Array], i: int) -> dict[str, Any]:
-    """The info of the i-th transition of a batch with these extras."""
+def info_of(extras: Mapping[str, Array], i: int) -> Any:
+    """The info of the i-th transition of a batch with these extras; {} if none is stored."""
     if not (names := _info_columns(extras)):
         return {}
     given = zip(names, extras[_GIVEN][i], strict=True)
     found = {name[len(_INFO) :]: extras[name][i] for name, is_given in given if is_given}
-    return {key: value if value.ndim else value.item() for key, value in found.items()}
+    out = {key: value if value.ndim else value.item() for key, value in found.items()}
+    return out.get("", out)
 
 
 def experiences_of(batch: Batch, states: list[Any], following: list[Any]) -> list[Experience]:

@@ -7,9 +7,9 @@ Source: Schaul et al. (2016), "Prioritized Experience Replay".
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,11 +19,11 @@ from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.reader import checked_count
 from mmreplay.compat.nnabla_rl.recorder import Open
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
-from mmreplay.compat.nnabla_rl.states import AtariStates, States
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as Buffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
+from mmreplay.sampling.prioritized import Prioritization
 from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY
 
 _VARIANTS = {"proportional": "proportional", "rank_based": "rank"}
@@ -36,17 +36,15 @@ Clip = tuple[float, float] | None
 class Prioritized(ReplayBuffer):
     """Draws by priority, and takes the errors of what it drew.
 
-    `how` are arguments of `mmreplay.PrioritizedReplayBuffer`, `first_mass` is the priority ** alpha
-    of experiences until an error was told. `by_batch`: weights are divided by the largest one of
-    the batch instead of the buffer.
+    `first_mass` is the priority ** alpha of experiences before they have an error. `by_batch`:
+    weights are divided by the largest one of the batch instead of the buffer.
     """
 
     def __init__(
         self,
         capacity: int,
-        how: dict[str, Any],
-        *,
         path: StorePath,
+        how: Prioritization,
         first_mass: float = 1.0,
         by_batch: bool = False,
     ) -> None:
@@ -56,13 +54,7 @@ class Prioritized(ReplayBuffer):
         super().__init__(capacity, path=path)
 
     def _opener(self) -> Open:
-        settings = {
-            "stack": self._states().stack,
-            "stratified": True,
-            "normalize": "buffer",
-            **self._how,
-        }
-        return functools.partial(_opened, settings, self._first_mass)
+        return functools.partial(_opened, self._how, self._first_mass, stack=self._states().stack)
 
     @property
     def _buffer(self) -> Buffer:
@@ -155,16 +147,21 @@ class Prioritized(ReplayBuffer):
         self._drawn = None
 
 
-def _opened(
-    settings: dict[str, Any], first_mass: float, path: Path, capacity: int, **fields: Any
-) -> Buffer:
-    buffer = Buffer(path, capacity, **settings, **fields)
-    alpha = settings["alpha"]
-    if alpha and not len(buffer):  # no error was told yet
+def _opened(how: Prioritization, first_mass: float, *given: Any, **settings: Any) -> Buffer:
+    buffer = Buffer(*given, **{**settings, **dataclasses.asdict(how)})
+    if how.alpha and not len(buffer):  # no experience has an error yet
         with np.errstate(over="ignore"):
-            priority = np.power(first_mass, 1 / alpha)
+            priority = np.power(first_mass, 1 / how.alpha)
         buffer.sampler.largest = float(np.clip(priority, MIN_PRIORITY, MAX_PRIORITY))
     return buffer
+
+
+def _how(
+    variant: str, alpha: float, beta: float, betasteps: int, error_clip: Clip, epsilon: float = 1e-6
+) -> Prioritization:
+    return Prioritization(
+        alpha, beta, betasteps, epsilon, error_clip, variant, stratified=True, normalize="buffer"
+    )
 
 
 class PrioritizedReplayBuffer(Prioritized):
@@ -195,15 +192,8 @@ class PrioritizedReplayBuffer(Prioritized):
     ) -> None:
         if variant not in _VARIANTS:
             raise SchemaError(f"variant: expected one of {[*_VARIANTS]}, found {variant!r}")
-        how = {
-            "alpha": alpha,
-            "beta": beta,
-            "betasteps": betasteps,
-            "error_clip": error_clip,
-            "epsilon": epsilon,
-            "variant": _VARIANTS[variant],
-        }
-        super().__init__(capacity, how, path=path)
+        how = _how(_VARIANTS[variant], alpha, beta, betasteps, error_clip, epsilon)
+        super().__init__(capacity, path, how)
 
 
 class ProportionalPrioritizedReplayBuffer(Prioritized):
@@ -240,21 +230,8 @@ class ProportionalPrioritizedReplayBuffer(Prioritized):
             raise SchemaError(
                 f"init_max_error: expected a finite number above 0, found {init_max_error!r}"
             )
-        how = {
-            "alpha": alpha,
-            "beta": beta,
-            "betasteps": betasteps,
-            "error_clip": error_clip,
-            "epsilon": epsilon,
-            "variant": "proportional",
-        }
-        super().__init__(
-            capacity,
-            how,
-            path=path,
-            first_mass=init_max_error,
-            by_batch=normalization_method == "batch_max",
-        )
+        how = _how("proportional", alpha, beta, betasteps, error_clip, epsilon)
+        super().__init__(capacity, path, how, init_max_error, normalization_method == "batch_max")
 
 
 class RankBasedPrioritizedReplayBuffer(Prioritized):
@@ -280,14 +257,8 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        how = {
-            "alpha": alpha,
-            "beta": beta,
-            "betasteps": betasteps,
-            "error_clip": error_clip,
-            "variant": "rank",
-        }
-        super().__init__(capacity, how, path=path)
+        how = _how("rank", alpha, beta, betasteps, error_clip)
+        super().__init__(capacity, path, how)
 
 
 class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
@@ -312,21 +283,11 @@ class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
         *,
         path: StorePath = None,
     ) -> None:
-        checked_count("stacked_frames", stacked_frames)
         self._stacked_frames = stacked_frames
+        settings = alpha, beta, betasteps, error_clip
         super().__init__(
-            capacity,
-            alpha,
-            beta,
-            betasteps,
-            error_clip,
-            epsilon,
-            normalization_method=normalization_method,
-            path=path,
+            capacity, *settings, epsilon, normalization_method=normalization_method, path=path
         )
-
-    def _states(self) -> States:
-        return AtariStates(self._stacked_frames)
 
 
 class RankBasedPrioritizedAtariBuffer(RankBasedPrioritizedReplayBuffer):
@@ -345,24 +306,11 @@ class RankBasedPrioritizedAtariBuffer(RankBasedPrioritizedReplayBuffer):
         beta: float = 0.5,
         betasteps: int = 50000000,
         error_clip: Clip = (-1, 1),
-        reset_segment_interval: int = 1000,
-        sort_interval: int = 1000000,
+        reset_segment_interval: int = 1000,  # noqa: ARG002  see the class
+        sort_interval: int = 1000000,  # noqa: ARG002  see the class
         stacked_frames: int = 4,
         *,
         path: StorePath = None,
     ) -> None:
-        checked_count("stacked_frames", stacked_frames)
         self._stacked_frames = stacked_frames
-        super().__init__(
-            capacity,
-            alpha,
-            beta,
-            betasteps,
-            error_clip,
-            reset_segment_interval,
-            sort_interval,
-            path=path,
-        )
-
-    def _states(self) -> States:
-        return AtariStates(self._stacked_frames)
+        super().__init__(capacity, alpha, beta, betasteps, error_clip, path=path)

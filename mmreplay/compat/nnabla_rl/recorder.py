@@ -56,6 +56,7 @@ class Recorder(DeferredStore):
         self.states, self._kind, self._opener = states, kind, opener
         self._seed: int | None = None
         self._last: object = None  # the state that the next experience goes on from
+        self._schema: Schema | None = None  # of the store, once something was appended
         if (stored := self._stored()) is not None:
             self._check_kind(stored[1].get(_KEY))
             self._open(opener, seed=None)
@@ -115,25 +116,31 @@ class Recorder(DeferredStore):
     ) -> None:
         """Store experiences as steps, of which some begin episodes: all are checked first."""
         if self.is_open:
-            self._write(self._checked(self.core.store.schema, experiences, begins, flags))
+            if self._schema is None:
+                self._schema = self.core.store.schema
+                self._values = RowValues(self._schema, _no_frame)
+            self._write(self._checked(self._schema, self._values, experiences, begins, flags))
             return
         first = experiences[0]
         fields = fields_for(first)
         fields["frame"] = self.states.field(self.states.frame(first[0]))
         if TRAJECTORY_BEGINS in flags[0]:
             fields["extras"][TRAJECTORY_BEGINS] = Field((), "bool")
-        steps = self._checked(Schema.make(**fields), experiences, begins, flags)
+        schema = Schema.make(**fields)
+        values = RowValues(schema, _no_frame)
+        steps = self._checked(schema, values, experiences, begins, flags)
         self._open(self._opener, seed=self._seed, metadata={_KEY: self._kind}, **fields)
         self._write(steps)
 
     def _checked(
         self,
         schema: Schema,
+        values: RowValues,
         experiences: list[Experience],
         begins: list[bool],
         flags: list[dict[str, bool]],
     ) -> list[_Step]:
-        values, steps = RowValues(schema, _no_frame), list[_Step]()
+        steps = list[_Step]()
         for one, is_first, named in zip(experiences, begins, flags, strict=True):
             self.states.check(one[0], one[4], begins=is_first)
             action, reward, extras = row_values(one, schema.extras)

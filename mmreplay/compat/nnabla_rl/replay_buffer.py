@@ -16,7 +16,7 @@ from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reader import Draw, Reader, checked_count
 from mmreplay.compat.nnabla_rl.recorder import Open, Recorder
-from mmreplay.compat.nnabla_rl.states import States
+from mmreplay.compat.nnabla_rl.states import AtariStates, States
 from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
 from mmreplay.episode_index import Index
 
@@ -38,6 +38,7 @@ class ReplayBuffer:
     """
 
     _replace = False
+    _stacked_frames: int | None = None  # screens of an Atari state
 
     def __init__(self, capacity: int | None = None, *, path: StorePath = None) -> None:
         if capacity is not None:
@@ -53,7 +54,10 @@ class ReplayBuffer:
         return next(c.__name__ for c in type(self).__mro__ if c.__module__.startswith(room))
 
     def _states(self) -> States:
-        return States()
+        if self._stacked_frames is None:
+            return States()
+        checked_count("stacked_frames", self._stacked_frames)
+        return AtariStates(self._stacked_frames)
 
     def _most(self) -> int | None:
         """The capacity of the store."""

@@ -19,7 +19,6 @@ from mmreplay.maintenance.verify.chunk_files import (
     unexplained,
 )
 from mmreplay.maintenance.verify.report import Finding
-from mmreplay.maintenance.verify.row_rules import NOT_FINITE
 from mmreplay.reading.log_reader import LogReader
 
 # Arrays that are made again from the rows, or hold none.
@@ -70,8 +69,6 @@ class DamagedRows:
             return []
         if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
             return []  # all other rules were checked, and it gets one
-        if finding.message.startswith(NOT_FINITE):
-            return [finding.rows]  # sound bytes of what may not be there
         spec, reader = self._reader.specs.get(finding.array), self._reader
         if spec is not None and spec.is_raw and reader.is_closed:
             chunk = finding.rows[0] // spec.chunk_rows

@@ -193,7 +193,7 @@ def new_attributes(
 ) -> dict[str, Any]:
     """attributes.mmreplay of the stand-in, without those that follow from its rows."""
     given = old.own or root or {}
-    names = ("finite", "env", "versions", "name", "generator")
+    names = ("env", "versions", "name", "generator")
     kept = {name: given[name] for name in names if name in given}
     return {
         "format": layout.FORMAT,

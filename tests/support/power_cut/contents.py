@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.support.oracle.vectors import CONTEXT_TICKS, FLAGS, VectorModel
 
 import mmreplay
 from mmreplay import VectorWriter
@@ -26,7 +27,6 @@ from mmreplay.writing.writer import Writer
 from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import LaneModel, Model
-from tests.support.oracle.vectors import CONTEXT_TICKS, FLAGS, VectorModel
 from tests.support.power_cut.layouts import AnyLayout, VectorLayout
 
 __all__ = ["Contents", "LaneContents", "VectorContents", "contents_of"]

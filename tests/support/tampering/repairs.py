@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from tests.support.oracle.vectors import assert_closed_lane_matches
 
 import mmreplay
 from mmreplay import CorruptStoreError, repair, verify
 from mmreplay.format import layout
 from mmreplay.reading.vector_reader import VectorReader
 from tests.support.disks.trees import contents, flip, names
-from tests.support.oracle.vectors import assert_closed_lane_matches
 
 
 def set_attributes(path, *, sealed=False, **changes):

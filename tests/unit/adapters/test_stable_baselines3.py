@@ -451,33 +451,6 @@ def test_optimize_memory_usage_is_ignored_with_a_word(tmp_path):
     assert model.replay_buffer.size() == 32
 
 
-class Odd(Goals):
-    """The same; the ninth reward is a NaN."""
-
-    n_steps = 0
-
-    def step(self, action):
-        Odd.n_steps += 1
-        observation, reward, *more = super().step(action)
-        return observation, np.nan if Odd.n_steps == 9 else reward, *more
-
-
-@pytest.mark.parametrize("kind", [DiskReplayBuffer, DiskHerReplayBuffer])
-def test_what_is_not_finite_ends_the_training_if_it_shall(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(Odd, "n_steps", 0)
-    path = tmp_path / "s.zarr"
-    model = SAC(
-        "MultiInputPolicy", environments(Odd, 1), buffer_size=60, learning_starts=100, device="cpu",
-        replay_buffer_class=kind, replay_buffer_kwargs={"path": path, "finite": True},
-    )  # fmt: skip
-    with pytest.raises(mmreplay.SchemaError, match="rewards of environment 0: expected finite"):
-        model.learn(20)
-    assert model.replay_buffer.size() == 8
-    model.replay_buffer.close()
-    with mmreplay.open(path) as store:
-        assert (len(store), store.info()["finite"]) == (8, True)
-
-
 @pytest.fixture
 def left_alone(tmp_path):
     """The path of a store of 30 steps of two environments, then of 10 of the first one alone."""

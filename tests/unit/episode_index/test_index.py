@@ -10,7 +10,7 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK
 from mmreplay.sampling.episode_sums import EpisodeSums
 from tests.support.effort import by_effort
-from tests.support.lane_history import History, Lost, follow, loaded, sources
+from tests.support.lane_history import History, LostError, follow, loaded, sources
 
 SEEDS = range(by_effort(12, 60, 600))
 MODES = {"live": (True, False), "crashed": (False, False), "closed": (False, True)}
@@ -247,7 +247,7 @@ def test_columns_that_contradict_each_other_are_told(lost):
     if lost == "final":
         del history.finals[len(history.finals) // 2]
         index = loaded([history])
-        with pytest.raises(Lost, match="has no final observation"):
+        with pytest.raises(LostError, match="has no final observation"):
             index.steps(index.ids(), 1, back=True)
         return
     history.rows[30] = {}

@@ -63,40 +63,6 @@ def test_what_was_made(tmp_path, quick_disk):
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "message"),
-    [
-        ("rewards", 12_345, "reward of step 12,345: expected finite numbers, found nan"),
-        ("observations", (0, 1), "observation of step 0, at [1]: expected finite"),
-        ("observations", (12_300, 0), "observation of step 12,300, at [0]: expected finite"),
-        ("final_observations", (7, 0), "observation after step 799, at [0]: expected finite"),
-        ("actions", (19_999, 2), "action of step 19,999, at [2]: expected finite"),
-        ("height", 10_000, "height of step 10,000: expected finite numbers, found nan (steps are "),
-    ],
-)
-def test_a_value_that_is_not_finite_is_refused_if_it_shall_be_and_leaves_nothing(
-    tmp_path, quick_disk, name, place, message
-):
-    arrays = {name: rows.copy() for name, rows in ARRAYS.items()} | {
-        "actions": np.ones((20_000, 3), "float32"),
-        "height": np.ones(20_000, "float16"),
-        "final_observations": np.ones((200, 2), "float32"),
-    }
-    np.savez(tmp_path / "in.npz", **arrays)
-    import_dataset("arrays", tmp_path / "in.npz", tmp_path / "a.zarr", finite=True)
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert store.info()["finite"]
-    arrays[name][place] = np.nan
-    np.savez(tmp_path / "in.npz", **arrays)
-    with pytest.raises(SchemaError) as raised:
-        import_dataset("arrays", tmp_path / "in.npz", tmp_path / "b.zarr", finite=True)
-    assert str(raised.value).startswith(f"{tmp_path / 'in.npz'}: {message}")
-    assert names(tmp_path) == ["a.zarr", "in.npz"]
-    import_dataset("arrays", tmp_path / "in.npz", tmp_path / "b.zarr")
-    with mmreplay.open(tmp_path / "b.zarr") as store:
-        assert not store.info()["finite"]
-
-
-@pytest.mark.parametrize(
     ("source", "target", "error"),
     [
         ("none.npz", "a.zarr", StoreNotFoundError),
@@ -169,7 +135,7 @@ def test_a_file_where_a_directory_is_expected_and_the_other_way_round(tmp_path):
         import_dataset("d4rl", tmp_path / "b.hdf5", tmp_path / "a.zarr")
 
 
-@pytest.mark.parametrize("format", ["arrays", "dqn_replay", "d4rl"])
+@pytest.mark.parametrize("format", ["arrays", "diffusion_policy", "d4rl"])
 def test_a_limit_of_open_files_is_named(tmp_path, quick_disk, format):
     episodes = play(frames={"frame": Field((4, 5), "uint8")}, action=Field((), "int32"))
     source = write(tmp_path / "a.zarr", episodes)

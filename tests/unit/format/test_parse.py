@@ -352,8 +352,6 @@ WRONG_ROOT = [
     ("capacity", 1 << 40, "capacity"),
     ("capacity", DELETE, "capacity"),
     ("padding", "edge", "padding"),
-    ("finite", 1, "finite"),
-    ("finite", None, "finite"),
     ("padding", None, "padding"),
     ("padding", [], "padding"),
     ("padding", DELETE, "padding"),

@@ -17,7 +17,7 @@ from mmreplay.system.locks import DirectoryLock
 
 KEYS = set(
     "path paths format uuid versions padding env state lanes environments lane_details rows "
-    "kept_rows transitions episodes terminated truncated open finite non_finite_rewards returns lengths capacity fields bytes_on_disk "
+    "kept_rows transitions episodes terminated truncated open non_finite_rewards returns lengths capacity fields bytes_on_disk "
     "bytes_raw bytes_stacked stack saving_raw saving_stacked live".split()
 )
 ROW_BYTES = 3 + 1 + 4 + 1 + 1  # of `make`: frame, action, reward, two flags
@@ -497,7 +497,7 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, lanes):
             writer.flush()
             assert store.ids[0] == 5 * width  # some of the first episode's steps were evicted
             about = store.info()
-            assert (about["non_finite_rewards"], about["finite"]) == (width, False)
+            assert about["non_finite_rewards"] == width
     with mmreplay.open(path) as store:
         assert [store.info()["non_finite_rewards"] for _ in range(2)] == [width, width]
 

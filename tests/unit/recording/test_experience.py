@@ -514,13 +514,13 @@ class Broken(VectorEnv):
         return np.zeros((3, 2), np.float32), rewards, no, no, {}
 
 
-def test_a_path_that_takes_finite_values_only(tmp_path):
+def test_a_recording_of_finite_values_only(tmp_path):
     path, actions = tmp_path / "store.zarr", np.zeros(3, np.int64)
     env = RecordExperience(Broken(), path, finite=True, flush_s=0)
     env.reset()
     for _ in range(2):
         env.step(actions)
-    with pytest.raises(SchemaError, match=r"rewards of environment 2: .* found nan"):
+    with pytest.raises(SchemaError, match=r"reward: expected finite numbers"):
         env.step(actions)
     with pytest.raises(MmreplayError, match="not recorded; call reset"):
         env.step(actions)
@@ -530,6 +530,21 @@ def test_a_path_that_takes_finite_values_only(tmp_path):
     with mmreplay.open(path) as store:
         assert store.episodes["length"].tolist() == [2, 2, 2, 1, 1, 1]
         assert np.isfinite(store.rewards[:]).all()
+
+
+@pytest.mark.parametrize("name", ["frame", "reward", "action"])
+def test_of_one_environment_too_a_value_that_is_not_finite_is_named(name, tmp_path):
+    class Odd(Clipping):
+        def step(self, action):
+            seen = np.full(1, np.inf if name == "frame" else 0, np.float32)
+            return seen, np.nan if name == "reward" else 0.0, False, False, {}
+
+    env = RecordExperience(Odd(), tmp_path / "s.zarr", finite=True)
+    env.reset()
+    with pytest.raises(SchemaError, match=f"{name}: expected finite numbers"):
+        env.step(np.full(2, np.nan if name == "action" else 0, np.float32))
+    assert env.writer.n_steps == 0
+    env.close()
 
 
 class Clipping(gymnasium.Env):

@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
 from mmreplay import Field, SchemaError, StoreExistsError
-from mmreplay.recording.recorder import record, step_only
+from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter, metadata
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -147,13 +147,6 @@ def test_the_codec_applies_to_the_frames(tmp_path):
 def test_a_seed_out_of_range_is_refused(tmp_path, seed):
     with pytest.raises(SchemaError, match="seed: expected a whole number, 0 to "):
         record("CartPole-v1", tmp_path / "cart.zarr", 3, seed=seed)
-
-
-def test_step_only_returns_seconds_and_records_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for envs in (1, 2):
-        assert 0 < step_only("CartPole-v1", 100, envs=envs) < 10
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_create_takes_its_fields_and_lanes_from_an_environment(tmp_path):

@@ -56,11 +56,15 @@ def appended(infos):
         ([{"a": np.ones(2)}, {"a": np.ones(3)}, {"a": {}}], [{"a": np.ones(2)}, {}, {}]),
         ([{"a": 2.0}, {"a": 10**400}, {"a": object()}], [{"a": 2.0}, {}, {}]),
         ([{"a b": 1, 3: 1, "k" * 99: 1, "n": 10**400, "l": np.longdouble(1)}], [{}]),
-        ([np.arange(3), None, "text", 7], [{}] * 4),
+        ([np.arange(3), np.ones(3, int), None, "text"], None),
+        ([3, 4.5], [3.0, 4.5]),
+        ([None, 7], [{}, {}]),
         ([{"a": 1.0}, np.arange(3), None], [{"a": 1.0}, {}, {}]),
     ],
 )
 def test_numbers_and_arrays_of_an_info_are_stored_if_the_first_one_had_them(
     experiences, infos, expected
 ):
-    assert experiences.same(appended(infos), infos if expected is None else expected)
+    if expected is None:
+        expected = [info if isinstance(info, dict | np.ndarray) else {} for info in infos]
+    assert experiences.same(appended(infos), expected)

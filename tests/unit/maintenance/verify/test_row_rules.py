@@ -135,7 +135,7 @@ def test_a_capacity_that_was_raised_after_eviction_is_a_warning(evicted):
 # ---------------------------------------------------------------- NaN and infinity
 
 FLOATS = Field((2,), "float32", "lz4", chunk=2, shard=4), Field((2,), "float32", "raw", chunk=4)
-ODD = "NaN or infinite values: {}, the first in row {}; stored as they came (create with finite=True takes none)"
+ODD = "NaN or infinite values: {}, the first in row {}; stored as they came"
 
 
 def of_floats(path, frame, **more):
@@ -162,26 +162,6 @@ def test_values_that_are_not_finite_are_counted_and_no_damage(tmp_path, frame):
     }
 
 
-@pytest.mark.parametrize("frame", FLOATS)
-def test_in_a_store_that_takes_none_they_are(tmp_path, frame):
-    path = of_floats(tmp_path / "odd.zarr", frame)
-    edit(path / "zarr.json", lambda one: one["attributes"]["mmreplay"].update(finite=True))
-    report = verify(path)
-    assert report.warnings == []
-    narrow = frame is FLOATS[0]
-    assert {one.array: one.rows for one in report.findings} == {
-        "rewards": (1, 6),
-        "frames": (4, 6) if narrow else (5, 6),
-        "extras/x": (6, 7),
-    }
-    assert all("with finite=True; found a NaN" in one.message for one in report.findings)
-    done = mmreplay.repair(path)
-    assert (done.kept, done.lost) == (1, 8)
-    assert verify(path).sound
-    with mmreplay.open(path) as store:
-        assert store.info()["finite"]
-
-
 def test_of_many_environments_those_of_ticks_and_starts_are_counted(tmp_path):
     path = tmp_path / "odd.zarr"
     with mmreplay.create(path, Field((2,), "float32"), ACTION, lanes=3, flush_s=0) as writer:
@@ -196,10 +176,4 @@ def test_of_many_environments_those_of_ticks_and_starts_are_counted(tmp_path):
         "ticks/frames": ODD.format(2, 1),
         "ticks/rewards": ODD.format(2, 1),
         "starts/frames": ODD.format(2, 1),
-    }
-    edit(path / "zarr.json", lambda one: one["attributes"]["mmreplay"].update(finite=True))
-    assert {one.array: one.rows for one in verify(path).findings} == {
-        "ticks/frames": (1, 2),
-        "ticks/rewards": (1, 2),
-        "starts/frames": (1, 2),
     }
