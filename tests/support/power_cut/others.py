@@ -257,7 +257,7 @@ class Others:
 
 
 _STAMP = {
-    log + name for log in ("", "ticks/", "starts/") for name in ("zarr.json", ".live/checkpoint")
+    log + name for log in ("", "finals/") for name in ("zarr.json", ".live/checkpoint")
 }
 """What changes with all that is not only added to."""
 
