@@ -100,7 +100,7 @@ def _zero_unused(log: Log, head: int) -> None:
 
 
 def _remove_pending(log: Log) -> None:
-    """Remove the chunk files of no row but the pending one, which readers map until it is closed."""
+    """Remove chunk files of nothing but the pending row: readers map them until it is closed."""
     for spec in log.raw_specs:
         chunk, rest = divmod(log.head, spec.chunk_rows)
         if log.beyond(spec) and not rest:

@@ -7,7 +7,6 @@ committed when the crash comes; what the crash leaves of the newest ones is cut 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -292,6 +291,9 @@ class Contents:
             raise AssertionError(f"finals: expected the last of {expected}, found {found}")
         if [i // n for i in ids] != sorted(i // n for i in ids):
             raise AssertionError(f"finals: not in the order of rows: {ids}")
+        before = self.lane.began_before(files.rows.base)
+        if files.rows.before != before:
+            raise AssertionError(f"{before} episodes before base, found {files.rows.before}")
         places = {entry: place for place, entry in enumerate(ids)}
         self.lane.finals.sort(key=lambda one: places.get(one.last * n + one.env, -1))
 
@@ -361,5 +363,3 @@ class Priorities:
         column.reach((writer.base * lane.n, writer.rows * lane.n))
         column.values[column.positions(np.array([entry]))] = value = luck.random() + 1
         self._known.setdefault(entry, [0.0]).append(value)
-
-
