@@ -73,7 +73,7 @@ def write_runs(
     writer = Writer(lane, background=Background(0, n_threads, patient=True))
     try:
         for run in _ahead(runs):
-            writer.extend(run)
+            writer._extend(run)  # noqa: SLF001 (of the package, for its loop)
             wrote(len(run))
         writer.close()
     except BaseException:

@@ -246,7 +246,7 @@ class Writer:
             self._running = False
             self._border = 0
 
-    def extend(self, steps: Steps) -> None:
+    def _extend(self, steps: Steps) -> None:
         """Append many steps of an episode, as `reset` and `step` would.
 
         Args:
