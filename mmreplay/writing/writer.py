@@ -229,7 +229,7 @@ class Writer:
         self.files.held = None
         self._running, self._is_settled = False, True
 
-    def extend(self, steps: Steps) -> None:
+    def _extend(self, steps: Steps) -> None:
         """Append many steps of an episode, as `reset` and `step` would.
 
         Args:
