@@ -457,7 +457,7 @@ def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(prioritized_o
     check_verified(buffer.store.path)
 
 
-@pytest.mark.parametrize("at", range(2, 8))  # the first is tried again by the call itself
+@pytest.mark.parametrize("at", range(3, 9))  # the first ones are tried again by the call itself
 def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(prioritized_of, at):
     buffer = prioritized_of()
     play(buffer, 100)
@@ -468,7 +468,7 @@ def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(pri
             buffer.close()
     buffer.close()
     check_verified(buffer.store.path)
-    assert zarr.open_array(buffer.store.path / "priorities", mode="r").shape == (101,)
+    assert zarr.open_array(buffer.store.path / "priorities", mode="r").shape == (100,)
     assert priorities_of(prioritized_of()) == given
 
 
