@@ -356,4 +356,6 @@ def pristine_lane(tmp_path_factory, story_of_module):
 def closed_lane(pristine_lane, tmp_path):
     """A copy of it to change: its path, its schema and its arrays."""
     path = shutil.copytree(pristine_lane.path, tmp_path / "store.zarr")
-    return SimpleNamespace(path=path, schema=pristine_lane.schema, specs=pristine_lane.specs)
+    return SimpleNamespace(
+        path=path, schema=pristine_lane.schema, specs=pristine_lane.files.rows.specs
+    )
