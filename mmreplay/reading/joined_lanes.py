@@ -94,7 +94,8 @@ class JoinedLanes:
         step, ends, resets = (
             cast("RawColumn", self.columns[path]) for path in ("step", "ends", "resets")
         )
-        sources = Sources(step, ends, resets, *self._finals, self._lost)
+        lost = _Lost(self.readers, self._known)  # not of this object: it would never be dropped
+        sources = Sources(step, ends, resets, *self._finals, lost)
         index = Index(sources, [reader.n for reader in self.readers])
         for reader, (base, head, first, stop) in zip(self.readers, self._known, strict=True):
             index.load(
@@ -177,15 +178,6 @@ class JoinedLanes:
         """
         return not any(self.readers[lane].finals.has_moved(known) for lane, known in pending)
 
-    def _lost(self, lane: int, message: str) -> Exception:
-        """The error for a final observation that should be there."""
-        reader = self.readers[lane]
-        base, _, _, stop = self._known[lane]
-        has_moved = reader.finals.has_moved(stop) if reader.is_live else reader.replaced()
-        if has_moved or not reader.poll() or reader.base != base:
-            return EvictedError(str(reader.path))
-        return CorruptStoreError(f"{reader.path}: {message}; run `mmreplay verify`")
-
     def close(self) -> None:
         """Let go of all maps."""
         self.columns = {}
@@ -254,3 +246,20 @@ class JoinedLanes:
         runs[span.steps.over] = False
         terminated = self.columns["non_terminals"].take(lasts) == 0
         return span.left, terminated & ~runs, ~terminated & ~runs
+
+
+class _Lost:
+    """Makes the error for a final observation that should be there; see `Sources`."""
+
+    def __init__(
+        self, readers: Sequence[LaneReader], known: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        self._readers, self._known = readers, known
+
+    def __call__(self, lane: int, message: str) -> Exception:
+        reader = self._readers[lane]
+        base, _, _, stop = self._known[lane]
+        has_moved = reader.finals.has_moved(stop) if reader.is_live else reader.replaced()
+        if has_moved or not reader.poll() or reader.base != base:
+            return EvictedError(str(reader.path))
+        return CorruptStoreError(f"{reader.path}: {message}; run `mmreplay verify`")
