@@ -19,7 +19,7 @@ from unittest import mock
 from mmreplay.system import durable_writes
 from mmreplay.writing import flush
 from mmreplay.writing.log import Log
-from tests.support.power_cut.layouts import AnyLayout
+from tests.support.oracle.layout import Layout
 from tests.support.power_cut.simulator import ViolationError, simulate, uncollected
 
 __all__ = [
@@ -54,7 +54,7 @@ class Mutant(NamedTuple):
 
     rule: str
     changes: Callable[[], list[Change]]
-    layouts: Sequence[AnyLayout]
+    layouts: Sequence[Layout]
     others: bool | None
     noticed: str
 
@@ -87,7 +87,7 @@ def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, s
 def breaking(
     mutants: dict[str, Mutant],
     rule: str,
-    layouts: Sequence[AnyLayout],
+    layouts: Sequence[Layout],
     *,
     others: bool | None = None,
     noticed: str = "",
