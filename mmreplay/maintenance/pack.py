@@ -154,7 +154,6 @@ def pack(
             padding=first.padding,
             metadata=shared_metadata(readers),
             flush_s=0,
-            finite=all(reader.metadata.get("finite", False) for reader in readers),
         ).close()
         size, n_done = row_bytes(first.schema), 0
         total = sum(int(one.chosen["length"].sum()) for one in opened_sources) * size
@@ -270,7 +269,7 @@ def _choose(
     for source in sources:
         tables.append(source.store.episodes.copy())
         tables[-1]["id"] += len(widths) << LANE_SHIFT
-        widths += [reader.width for reader in source.readers]
+        widths += [reader.n for reader in source.readers]
         firsts.append(len(widths))
     table = np.concatenate(tables)
     chosen = table
@@ -287,7 +286,7 @@ def _choose(
 def _frames(first: Store, codec: Codec, lengths: dict[str, int | None]) -> Any:
     """The fields of frames of the new store."""
     schema: Schema = first.schema
-    specs = first.live.readers[0].log.specs
+    specs = first.live.readers[0].rows.specs
     fields = {
         key: Field(
             field.shape,

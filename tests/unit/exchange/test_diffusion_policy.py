@@ -179,3 +179,16 @@ def test_no_codec_but_ours_is_reached(pusht, tmp_path, change, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FormatError, match=message):
         import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
+
+
+def test_a_column_that_cannot_be_read_and_was_not_chosen_is_a_loss(pusht, tmp_path, quick_disk):
+    pusht(tmp_path / "in.zarr")
+    path = tmp_path / "in.zarr" / "data" / "img" / ".zarray"
+    about = json.loads(path.read_text()) | {"compressor": {"id": "imagecodecs_jpegxl"}}
+    path.write_text(json.dumps(about))
+    with pytest.raises(FormatError, match="img: expected one of blosc, zstd, gzip"):
+        import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
+    made = import_dataset(
+        "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
+    )
+    assert any(one.what.startswith("column img, which cannot be read") for one in made.losses)
