@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gzip
 import shutil
 import struct
 from collections.abc import Callable
@@ -65,7 +66,9 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     }
     left_out = sorted(one.label or one.name for one in _FORMATS if not one.is_there)
     if left_out and scale.name == "full":  # docs/exchange.md shows all of them
-        raise SystemExit(f"{', '.join(left_out)}: pip install --editable '.[exchange,pictures]'")
+        raise SystemExit(
+            f"{', '.join(left_out)}: pip install --editable '.[exchange,minari,pictures]'"
+        )
     for kind, path in stores.items():
         with mmreplay.open(path) as store:
             raw = sum(
@@ -140,7 +143,7 @@ def _measure(result: Result, kind: str, one: _Format, path: Path, scale: Scale) 
     result.add(f"{kind}: {name}, on disk", size, "MB")
 
 
-_OF_EXPORTS = ("final_row", "data_format", "compressed")
+_OF_EXPORTS = ("data_format", "compressed")
 
 
 def _check(back: Path, found: mmreplay.Imported, episodes: list[Any], n_steps: int) -> None:
@@ -206,6 +209,40 @@ def _d4rl(target: Path, episodes: list[Any]) -> None:
     with h5py.File(target, "x") as file:
         for name, rows in _columns(episodes).items():
             file.create_dataset(name, data=rows, compression="gzip", compression_opts=1)
+
+
+def _d3rlpy(path: Path, episodes: list[Any]) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["num_episodes"] = len(episodes)
+        for number, one in enumerate(episodes):
+            n = len(one.reward)
+            file[f"observations_{number}"] = one.observation[:-1]
+            file[f"actions_{number}"] = one.action.reshape(n, -1)
+            file[f"rewards_{number}"] = one.reward.reshape(n, 1)
+            file[f"terminated_{number}"] = one.terminated
+
+
+def _dqn_replay(path: Path, episodes: list[Any]) -> None:
+    """A checkpoint, with the padding of a stack of 4 before each episode."""
+    path.mkdir()
+    columns: dict[str, list[Any]] = {}
+    for one in episodes:
+        last = np.arange(len(one.reward)) == len(one.reward) - 1
+        for name, rows in {
+            "observation": one.observation[:-1],
+            "action": one.action.astype("i4"),
+            "reward": one.reward.astype("f4"),
+            "terminal": (last & one.terminated).astype("u1"),
+        }.items():
+            padding = np.zeros((3, *rows.shape[1:]), rows.dtype)
+            columns.setdefault(name, []).extend((padding, rows))
+    n_rows = sum(len(rows) for rows in columns["reward"])
+    files = {f"$store$_{name}": np.concatenate(rows) for name, rows in columns.items()}
+    for name, rows in (files | {"add_count": np.array(n_rows)}).items():
+        with gzip.open(path / f"{name}_ckpt.0.gz", "wb", 1) as file:
+            np.save(file, rows)
 
 
 def _ogbench(target: Path, episodes: list[Any]) -> None:
@@ -301,19 +338,19 @@ _FORMATS = (
     _Format("arrays", "arrays"),
     _Format("arrays", "arrays.npz", options={"compressed": True}, label="arrays, .npz"),
     _Format("parquet", "steps.parquet", _PYARROW),
-    _Format("minari", "minari", _H5PY),
+    _Format("minari", "minari", ("minari", "h5py")),
     _Format(
         "minari",
         "minari",
-        _PYARROW,
+        ("minari", "pyarrow"),
         stores=("vectors",),  # of frames it has a list of numbers each: ten times slower
         options={"data_format": "parquet"},
         label="minari, parquet",
     ),
     _Format("d4rl", "d4rl.hdf5", _H5PY, written=_d4rl),
     _Format("ogbench", "ogbench.npz", stores=("vectors",), written=_ogbench),
-    _Format("dqn_replay", "dqn", stores=("frames",)),
-    _Format("d3rlpy", "d3rlpy.h5", _H5PY),
+    _Format("dqn_replay", "dqn", stores=("frames",), written=_dqn_replay),
+    _Format("d3rlpy", "d3rlpy.h5", _H5PY, written=_d3rlpy),
     _Format("robomimic", "demo.hdf5", _H5PY),
     _Format("diffusion_policy", "buffer.zarr"),
     _Format("imitation", "imitation", _PYARROW, stores=("vectors",), written=_imitation),

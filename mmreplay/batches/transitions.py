@@ -120,13 +120,16 @@ class TransitionGatherer(BatchGatherer[Batch]):
             np.empty(size, np.bool_),
             np.empty(size, np.int64),
             np.empty(size, np.float32),
-            {
-                name: np.empty((size, *columns[path].row_shape), columns[path].dtype)
-                for name, path in self._extra_paths.items()
-            },
+            self._allocate_extras(columns, size) if self._extra_paths else {},
             np.empty(size, np.bool_),
             np.empty(size, np.bool_),
         )
+
+    def _allocate_extras(self, columns: Mapping[str, Column], size: int) -> dict[str, Array]:
+        return {
+            name: np.empty((size, *columns[path].row_shape), columns[path].dtype)
+            for name, path in self._extra_paths.items()
+        }
 
     def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
         shape, k = column.row_shape, self._k

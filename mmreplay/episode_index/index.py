@@ -182,7 +182,9 @@ class Index:
     @property
     def n_transitions(self) -> int:
         """See `Transitions`."""
-        return self.n_transitions_of(self.n_lanes)
+        if self._is_stale:
+            self._settle()
+        return int(self._bounds[-1])
 
     def n_transitions_of(self, n_lanes: int) -> int:
         """Transitions of the first so many lanes that can be sampled."""
@@ -346,11 +348,16 @@ class Index:
 
     def _places(self, ids: Ids) -> Ids:
         """The places, in columns of frames, of the finals of episodes that end with these ids."""
+        if self.n_lanes == 1:
+            found = self._lanes[0].finals.find(ids)
+            if (lost := (found < 0).nonzero()[0]).size:
+                raise self._lost(0, ids[lost[0]])
+            return found + (1 << LANE_SHIFT)
         out = np.empty_like(ids)
         for lane, here in self._by_lane(ids):
             found = self._lanes[lane].finals.find(ids[here] & ROW_MASK)
-            if found.size and found.min() < 0:
-                raise self._lost(lane, ids[here][found < 0][0])
+            if (lost := (found < 0).nonzero()[0]).size:
+                raise self._lost(lane, ids[here][lost[0]])
             out[here] = found + ((self.n_lanes + lane) << LANE_SHIFT)
         return out
 

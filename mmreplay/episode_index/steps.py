@@ -63,9 +63,10 @@ class Steps:
         0 is the frame before the step, 1 the one after it. Of those before the episode's first
         frame the place is that of the first one.
         """
-        out = self.at(offsets)
+        ids, stride = self.ids, self.stride
+        out = ids[:, None] + offsets if type(stride) is int and stride == 1 else self.at(offsets)
         if self.back is not None:
-            np.maximum(out, (self.ids - self.back * self.stride)[:, None], out=out)
+            np.maximum(out, (ids - self.back * stride)[:, None], out=out)
         if self.over.size:
             until = self.until[self.over, None]
             rows, columns = (

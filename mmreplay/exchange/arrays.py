@@ -17,6 +17,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.exchange.columns import Column, NpyColumn, blocks, columns_of
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.npy_files import NpyFiles, zip_members
+from mmreplay.exchange.source_files import check_member, open_file
 from mmreplay.exchange.steps import Frames, Incoming
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
@@ -74,11 +75,13 @@ def _files(source: Path, stack: ExitStack) -> Iterator[tuple[str, Column]]:
     if source.is_dir():
         for path in sorted(source.rglob("*.npy")):
             name = path.relative_to(source).with_suffix("").as_posix()
-            yield name, NpyColumn(stack.enter_context(path.open("rb")), str(path))
+            yield name, NpyColumn(stack.enter_context(open_file(path)), str(path))
         return
-    archive = stack.enter_context(zipfile.ZipFile(source))
-    for name in archive.namelist():
+    archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_file(source))))
+    for about in archive.infolist():
+        name = about.filename
         if name.endswith(".npy"):
+            check_member(about, source)
             stream = stack.enter_context(archive.open(name))
             yield name.removesuffix(".npy"), NpyColumn(stream, f"{source}: {name}")
 

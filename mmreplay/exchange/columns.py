@@ -15,6 +15,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import is_numeric
+from mmreplay.exchange.source_files import check_row
 from mmreplay.exchange.steps import block_steps
 from mmreplay.ids import Array
 
@@ -91,6 +92,7 @@ class NpyColumn:
         self.dtype: np.dtype[Any] = dtype
         self._n_rows = math.prod(shape[:1])  # one number has no shape
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        check_row(self._row_bytes, name)
 
     def read(self, start: int, stop: int) -> Array:
         """See `Column`; raises FormatError if the file ends before."""

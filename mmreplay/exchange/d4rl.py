@@ -17,6 +17,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming
 from mmreplay.exchange.tables import Block, Tables
 from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.ids import Array
 
 __all__ = ["read"]
 
@@ -42,10 +43,21 @@ def read(
 
         file.visititems(add)
         if most is not None and "timeouts" not in columns and "rewards" in columns:
-            columns["timeouts"] = ArrayColumn(np.zeros(len(file["rewards"]), np.bool_))
+            columns["timeouts"] = _NoFlags(columns["rewards"].shape)
         tables = Tables(columns, source, losses, final_observation)
         rows: Iterator[Block] = blocks({n: columns[n] for n in tables.used}, tables.n_rows)
         yield tables.incoming(rows if most is None else _cut(rows, most, source))
+
+
+class _NoFlags(ArrayColumn):
+    """A flag for each row that is not set."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape, self.dtype = shape[:1], np.dtype(np.bool_)
+
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`."""
+        return np.zeros(stop - start, np.bool_)
 
 
 def _cut(rows: Iterator[Block], most: int, source: Path) -> Iterator[Block]:

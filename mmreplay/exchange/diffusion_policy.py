@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.columns import ArrayColumn, blocks
+from mmreplay.exchange.columns import ArrayColumn, Column, blocks
 from mmreplay.exchange.fields import check_key, check_names, need
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.source_files import check_at_once
 from mmreplay.exchange.steps import BLOCK_BYTES, Incoming
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block, Tables
 from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.exchange.zarr2_files import Zarr2Column, Zarr2Files
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
@@ -42,14 +43,12 @@ def read(
 ) -> Iterator[Incoming]:
     """A directory, or a .zip of one; `observations` are names of columns, or one of them."""
     check_final(final_observation)
-    zarr = need("zarr")
     with ExitStack() as stack:
-        store: Any = str(source)
-        if not source.is_dir():
-            store = stack.enter_context(zarr.storage.ZipStore(source, mode="r"))
-        root = zarr.open_group(store, mode="r")
-        data, ends = root["data"], np.asarray(root["meta/episode_ends"][:])
-        names = list(data.array_keys())
+        files = Zarr2Files(source, stack)
+        names = files.arrays("data")
+        about = Zarr2Column(files, "meta/episode_ends")
+        check_at_once(about.shape[0] * about.dtype.itemsize, f"{source}: meta/episode_ends")
+        ends = about.read(0, about.shape[0])
         if "action" not in names or not len(ends):
             raise FormatError(f"{source}: expected data/action and an episode, found {names}")
         if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 0).any():
@@ -59,16 +58,21 @@ def read(
             )
         wanted = [observations] if isinstance(observations, str) else observations
         chosen = _observations(names, wanted, source)
-        columns: dict[str, ArrayColumn] = {}
+        columns: dict[str, Column] = {}
         for name in names:
-            if data[name].dtype.kind == "O":
-                raise FormatError(
-                    f"{source}: data/{name}: Python objects, which nothing here opens"
-                )
             role = _ROLES.get(name, f"extras/{name.removeprefix(_EXTRA)}")
             if name in chosen:
                 role = "observations" if len(chosen) == 1 else f"observations/{name}"
-            columns[role] = ArrayColumn(data[name])
+            try:
+                columns[role] = Zarr2Column(files, f"data/{name}")
+            except FormatError as error:
+                if not role.startswith("extras/"):
+                    raise
+                losses.add(f"column {name}, which cannot be read: {error!s:.300}")
+        check_at_once(
+            sum(one.chunk_bytes for one in columns.values() if isinstance(one, Zarr2Column)),
+            f"{source}: the chunks of all columns",
+        )
         n_rows = int(ends[-1])
         for name, column in columns.items():
             if column.shape[0] < n_rows:

@@ -16,16 +16,16 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.errors import FormatError, SchemaError
+from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import NpyColumn, row_bytes
 from mmreplay.exchange.fields import (
-    check_names,
     extra_field,
     extra_name,
     field,
@@ -34,20 +34,17 @@ from mmreplay.exchange.fields import (
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.npy_files import header_of
+from mmreplay.exchange.source_files import open_file
 from mmreplay.exchange.steps import Incoming, block_steps
-from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block
 from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["read", "write"]
+__all__ = ["read"]
 
 _FILE = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
-_LEVEL = 1  # of gzip: frames are large, and higher levels several times slower
-_MOST_ROWS = 1_000_000
 _MOST_STACK = 1000
 """More than any buffer stacks: so many rows, less one, are padding before each episode."""
 
@@ -108,7 +105,7 @@ def read(
         dict(extras.values()),
         {},
         to_steps(tables, final_observation, losses),
-        sum(_n_rows(source, number) for number in numbers),
+        sum(_n_kept(source, number)[1] for number in numbers),
     )
 
 
@@ -122,6 +119,11 @@ def _open(source: Path, number: int, names: list[str], opened: ExitStack) -> dic
 
 class _Unzipped(gzip.GzipFile):
     """A gzipped file that says which one it is where it is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        file = open_file(path)
+        super().__init__(fileobj=file)
+        self.myfileobj = cast("FileIO", file)  # so that it is closed, too
 
     def read(self, size: int | None = -1) -> bytes:
         """As of any file; raises FormatError."""
@@ -148,6 +150,14 @@ def _n_rows(source: Path, number: int) -> int:
     return int(value[0])
 
 
+def _n_kept(source: Path, number: int) -> tuple[int, int, int]:
+    """Of a checkpoint: rows ever added, rows that are there, and places for rows."""
+    count = _n_rows(source, number)
+    with ExitStack() as opened:
+        capacity = _open(source, number, ["reward"], opened)["reward"].shape[0]
+    return count, min(count, capacity), capacity
+
+
 def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]:
     """The rows of some checkpoints, oldest first, each row once.
 
@@ -156,10 +166,7 @@ def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]
     """
     seen = 0
     for number in numbers:
-        count = _n_rows(source, number)
-        with ExitStack() as opened:
-            capacity = _open(source, number, names, opened)["reward"].shape[0]
-        n_kept = min(count, capacity)
+        count, n_kept, capacity = _n_kept(source, number)
         n_known = max(seen - (count - n_kept), 0) if count > seen else 0
         seen = count
         cursor = count % capacity if count > capacity else 0
@@ -254,91 +261,3 @@ def _runs(mask: Array) -> Iterator[tuple[int, int]]:
     """[start, stop) of each run of True."""
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
-def write(
-    stored: Stored,
-    target: Path,
-    losses: Losses,
-    *,
-    stack: int = 4,
-    rows_per_file: int = _MOST_ROWS,
-) -> None:
-    """A directory of checkpoints of so many rows each, padding included."""
-    n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
-    most = whole_number("rows_per_file", rows_per_file)
-    schema = stored.schema
-    if schema.is_dict:
-        raise SchemaError("dqn_replay: dict observations: expected one array an observation")
-    check_names(schema.extras, _STEP.__contains__, "dqn_replay: extra columns")
-    losses.add("final observations: left out", stored.n_episodes)
-    losses.add(
-        "truncations: only the padding after them tells where they are",
-        int((~stored.terminated).sum()),
-    )
-    fields = {
-        "observation": stored.frames[FRAME],
-        "action": Field(schema.action.shape, "int32")
-        if schema.action.dtype.kind in "iu"
-        else schema.action,
-        "reward": Field((), "float32"),
-        "terminal": Field((), "uint8"),
-        **schema.extras,
-    }
-    if fields["action"].dtype != schema.action.dtype:
-        losses.add(f"the dtype of actions, {schema.action.dtype}: int32, as in Dopamine")
-    if schema.reward_dtype != np.float32:
-        losses.add("rewards of 64 bits: 32 are kept", stored.n_steps)
-    target.mkdir()
-    n_rows = stored.n_steps + n_padding * stored.n_episodes
-    rows = _padded(stored, fields, n_padding, losses)
-    left = next(rows, None)
-    for number, start in enumerate(range(0, n_rows, most)):
-        size = min(most, n_rows - start)
-        with ExitStack() as opened:
-            files = {}
-            for name, one in fields.items():
-                path = target / f"$store$_{name}_ckpt.{number}.gz"
-                files[name] = opened.enter_context(gzip.open(path, "xb", _LEVEL))
-                files[name].write(header_of((size, *one.shape), one.dtype))
-            while size and left is not None:
-                n = min(size, len(left["reward"]))
-                for name, file in files.items():
-                    file.write(np.ascontiguousarray(left[name][:n]).tobytes())
-                size -= n
-                rest = {name: values[n:] for name, values in left.items()}
-                left = rest if len(rest["reward"]) else next(rows, None)
-        count = min(most, n_rows - start)
-        horizon = (np.arange(-1, n_padding + 1) + count) % count
-        for name, value in (("add_count", np.array(count)), ("invalid_range", horizon)):
-            with gzip.open(target / f"{name}_ckpt.{number}.gz", "xb", _LEVEL) as file:
-                np.save(file, value, allow_pickle=False)
-
-
-def _padded(
-    stored: Stored, fields: dict[str, Field], n_padding: int, losses: Losses
-) -> Iterator[Block]:
-    """Rows of steps, each episode after its padding."""
-    padding = {name: np.zeros((n_padding, *one.shape), one.dtype) for name, one in fields.items()}
-    for run in stored.runs():
-        if run.begins and n_padding:
-            yield padding
-        losses.add(
-            "lost lives within episodes: an import takes these for their ends",
-            int(run.terminal[: len(run) - run.ends].sum()),
-        )
-        values: dict[str, Any] = {
-            "observation": run.observation[FRAME][:-1],
-            "action": run.action,
-            "reward": run.reward,
-            "terminal": run.terminal,
-            **run.extras,
-        }
-        yield {name: _cast(values[name], one, name) for name, one in fields.items()}
-
-
-def _cast(values: Array, one: Field, name: str) -> Array:
-    out = values.astype(one.dtype, copy=False)
-    if one.dtype.kind in "iu" and not np.array_equal(out, values):
-        raise SchemaError(f"dqn_replay: {name}: values that {one.dtype} does not hold")
-    return out

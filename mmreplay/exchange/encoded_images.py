@@ -1,11 +1,13 @@
 """Images that stand in foreign files as PNG or JPEG, as rows of uint8.
 
-Invariant: an image of another size or kind than the others is refused, and never scaled.
+Invariant: an image of another size or kind than the others is refused before it is decoded, and
+never scaled; no decoder but these two is reached, as Pillow has some that start other programs.
 """
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,24 +18,30 @@ from mmreplay.ids import Array
 
 __all__ = ["decoded"]
 
+_FORMATS = ("PNG", "JPEG")
+
 
 def decoded(images: Iterable[bytes | None], shape: tuple[int, ...], name: str) -> Array:
     """(n, *shape) uint8 of the bytes of n files; raises FormatError if one is not of that shape."""
     pillow = need("PIL.Image", "pictures")
+    bombs = pillow.DecompressionBombError, pillow.DecompressionBombWarning
     rows = []
     for data in images:
         if data is None:
             raise FormatError(f"{name}: an image is missing")
         try:
-            with pillow.open(io.BytesIO(data)) as image:
+            with pillow.open(io.BytesIO(data), formats=_FORMATS) as image:
+                if (image.height, image.width) != shape[:2]:
+                    raise _unlike(name, shape, f"one of {image.width} x {image.height}")
                 # A palette has the colours of the image; every other mode says itself what it is.
                 rows.append(np.asarray(image.convert("RGB") if image.mode == "P" else image))
-        except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise FormatError(f"{name}: not an image: {error!s:.200}") from error
+        except (OSError, SyntaxError, ValueError, *bombs) as error:
+            raise FormatError(f"{name}: not an image in PNG or JPEG: {error!s:.200}") from error
         found = rows[-1]
-        if found.dtype != np.uint8 or found.size != np.prod(shape) or found.shape[:2] != shape[:2]:
-            raise FormatError(
-                f"{name}: expected images of shape {shape} in uint8, found {found.dtype} "
-                f"{found.shape}"
-            )
+        if found.dtype != np.uint8 or found.size != math.prod(shape):
+            raise _unlike(name, shape, f"{found.dtype} {found.shape}")
     return np.stack(rows).reshape(-1, *shape) if rows else np.zeros((0, *shape), np.uint8)
+
+
+def _unlike(name: str, shape: tuple[int, ...], found: str) -> FormatError:
+    return FormatError(f"{name}: expected images of shape {shape} in uint8, found {found}")

@@ -23,6 +23,7 @@ from mmreplay.exchange import (
     imitation,
     lerobot,
     minari,
+    minari_export,
     ogbench,
     parquet,
     rlds,
@@ -104,7 +105,7 @@ _ALL = (
         "minari",
         "a Minari dataset of HDF5, Arrow or Parquet files",
         minari.read,
-        minari.write,
+        minari_export.write,
         not_in="texts in observations and infos, actions of several arrays, options of episodes "
         "that are no numbers or not in all of them",
         not_out="the environment, unless the store was imported from Minari; lanes",
@@ -125,19 +126,13 @@ _ALL = (
         "dqn_replay",
         "DQN Replay: a directory of the gzipped arrays of Dopamine's replay buffer",
         dqn_replay.read,
-        dqn_replay.write,
         not_in="final observations; truncations, but for what the padding after them tells",
-        not_out="final observations, truncation flags, whole numbers for actions that are not "
-        "int32, rewards of 64 bits, lost lives, "
-        "which look as ends do, dict observations",
     ),
     ExchangeFormat(
         "d3rlpy",
-        "a d3rlpy file of HDF5, version 2.1; an import takes version 1, too",
+        "a d3rlpy file of HDF5, of version 2.1 or 1",
         d3rlpy.read,
-        d3rlpy.write,
         not_in="final observations",
-        not_out="final observations, extra columns, lost lives, names of dict observations",
     ),
     ExchangeFormat(
         "robomimic",

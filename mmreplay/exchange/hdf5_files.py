@@ -1,12 +1,16 @@
 """HDF5 files: those that are imported, and no other file through them, and new ones.
 
-Invariant: what is read lies in the file itself. HDF5 can point to others, of any name, and reads
-these without a word; so all that a file links is looked at before anything of it is read.
+Invariant: what is read lies in the file itself, and decodes to what its shape says. HDF5 can point
+to other files, of any name, and reads these without a word, follows datasets that consist of
+themselves until the process ends, and decompresses without a bound; so all that a file has is
+looked at before anything of it is read.
 """
 
 from __future__ import annotations
 
 import io
+import math
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +18,7 @@ from typing import Any
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
+from mmreplay.exchange.source_files import check_at_once, check_claim, check_row
 
 __all__ = ["new_hdf5", "open_hdf5"]
 
@@ -23,13 +28,21 @@ _ITSELF = "."
 _MOST_DEPTH = 100
 """HDF5 itself goes down by recursion, and overflows the stack of the process."""
 
+_DEFLATE, _SHUFFLE, _FLETCHER32, _LZF = 1, 2, 3, 32000
+_COMPRESSIONS = (_DEFLATE, _LZF)
+_SMALL_BYTES = 256 << 10
+"""Deflate makes at most 1,032 times as much of so many bytes, which is little."""
+
+_PIECE_BYTES = 1 << 20
+
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Any]:
     """The ``h5py.File``, for reading.
 
     Raises FormatError if anything in it is an external link, has external storage, or is a virtual
-    dataset of another file; MissingExtraError without h5py.
+    dataset of another file or of virtual ones; for rows and chunks that are too large, and
+    compression other than gzip and lzf; MissingExtraError without h5py.
     """
     with need("h5py").File(path, "r") as file:
         _check(file, path)
@@ -84,6 +97,7 @@ class _Written(io.FileIO):
 def _check(file: Any, path: Path) -> None:
     h5py = need("h5py")
     todo = [(h5py.h5g.open(file.id, b"/"), "", 0)]
+    datasets: list[tuple[Any, str]] = []
     seen = {_place(todo[0][0])}
     while todo:
         group, above, depth = todo.pop()
@@ -99,7 +113,7 @@ def _check(file: Any, path: Path) -> None:
                 raise _refused(path, where, "a link to", _target(group, name, kind))
             one = h5py.h5o.open(group, name)
             if isinstance(one, h5py.h5d.DatasetID):
-                _check_dataset(one, path, where)
+                datasets.append((one, where))
             elif isinstance(one, h5py.h5g.GroupID) and (place := _place(one)) not in seen:
                 if depth == _MOST_DEPTH:
                     raise FormatError(
@@ -108,6 +122,13 @@ def _check(file: Any, path: Path) -> None:
                     )
                 seen.add(place)
                 todo.append((one, where, depth + 1))
+    n_bytes, source_bytes = 0, path.stat().st_size
+    # By now no link leads out of the file, so that names in it can be followed.
+    for one, where in datasets:
+        _check_storage(one, file, path, where)
+        n_bytes += math.prod(one.shape) * one.get_type().get_size()
+        check_claim(n_bytes, source_bytes, f"{path}: {where!r:.200}")
+        _check_sizes(one, path, where)
 
 
 def _place(group: Any) -> tuple[int, int]:
@@ -123,16 +144,76 @@ def _target(group: Any, name: bytes, kind: int) -> str:
     return f"{inside.decode(errors='replace')!r:.80} in {other.decode(errors='replace')!r:.200}"
 
 
-def _check_dataset(dataset: Any, path: Path, where: str) -> None:
+def _check_storage(dataset: Any, file: Any, path: Path, where: str) -> None:
+    """Raise FormatError for numbers of another file, and for what consists of virtual datasets."""
     plist = dataset.get_create_plist()
     if plist.get_external_count():
         other = plist.get_external(0)[0].decode(errors="replace")
         raise _refused(path, where, "numbers that lie in", f"{other!r:.200}")
-    if plist.get_layout() == need("h5py").h5d.VIRTUAL:
-        for number in range(plist.get_virtual_count()):
-            other = plist.get_virtual_filename(number)
-            if other != _ITSELF:
-                raise _refused(path, where, "a virtual dataset of", f"{other!r:.200}")
+    if not _is_virtual(dataset):
+        return
+    for number in range(plist.get_virtual_count()):
+        other, name = plist.get_virtual_filename(number), plist.get_virtual_dsetname(number)
+        if other != _ITSELF:
+            raise _refused(path, where, "a virtual dataset of", f"{other!r:.200}")
+        if not _is_plain(file, name):
+            raise FormatError(
+                f"{path}: {where!r:.200}: expected a virtual dataset of plain ones, found "
+                f"{name!r:.200}, which is virtual, too, or not there; copy the numbers into one "
+                f"dataset with h5py"
+            )
+
+
+def _is_virtual(dataset: Any) -> bool:
+    return bool(dataset.get_create_plist().get_layout() == need("h5py").h5d.VIRTUAL)
+
+
+def _is_plain(file: Any, name: str) -> bool:
+    """Whether a dataset has this name, and numbers of its own: so that no circle is possible."""
+    h5py = need("h5py")
+    try:
+        one = h5py.h5o.open(file.id, name.encode())
+    except KeyError:
+        return False
+    return isinstance(one, h5py.h5d.DatasetID) and not _is_virtual(one)
+
+
+def _check_sizes(dataset: Any, path: Path, where: str) -> None:
+    """Raise FormatError for rows or chunks that take too much memory."""
+    what = f"{path}: {where!r:.200}"
+    size, plist = dataset.get_type().get_size(), dataset.get_create_plist()
+    check_row(math.prod(dataset.shape[1:]) * size, what)
+    if plist.get_layout() != need("h5py").h5d.CHUNKED:
+        return
+    chunk_bytes = math.prod(plist.get_chunk()) * size
+    check_at_once(chunk_bytes, f"{what}: a chunk")
+    filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
+    is_known = {*filters} <= {*_COMPRESSIONS, _SHUFFLE, _FLETCHER32}
+    if not is_known or sum(one in _COMPRESSIONS for one in filters) > 1:
+        raise FormatError(f"{what}: expected gzip or lzf as compression, found filters {filters}")
+    if _DEFLATE not in filters:
+        return
+    large: list[tuple[int, ...]] = []
+
+    def look(about: Any) -> None:
+        if about.size > _SMALL_BYTES and not about.filter_mask:
+            large.append(about.chunk_offset)
+
+    dataset.chunk_iter(look)
+    for offset in large:
+        if not _fits(dataset.read_direct_chunk(offset)[1], chunk_bytes + _SMALL_BYTES):
+            raise FormatError(
+                f"{what}: the chunk at {offset} decompresses to more than its {chunk_bytes:,} bytes"
+            )
+
+
+def _fits(data: bytes, most: int) -> bool:
+    """Whether a stream of deflate has at most so many bytes; a piece of them is in memory."""
+    stream, n_bytes = zlib.decompressobj(), 0
+    while data and not stream.eof and n_bytes <= most:
+        n_bytes += len(stream.decompress(data, _PIECE_BYTES))
+        data = stream.unconsumed_tail
+    return n_bytes <= most
 
 
 def _refused(path: Path, where: str, what: str, other: str) -> FormatError:

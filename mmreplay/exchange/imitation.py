@@ -44,7 +44,9 @@ def read(source: Path, losses: Losses) -> Iterator[Incoming]:
         if isinstance(schema.field("obs").type, pa.StructType):
             raise FormatError(f"{source}: dict observations; expected arrays")
         with pa.memory_map(str(paths[0])) as file:
-            first = pa.ipc.open_stream(file).read_next_batch().slice(0, 1)
+            first = pa.ipc.open_stream(file).read_next_batch()
+            first.validate(full=True)
+            first = first.slice(0, 1)
             shapes = {}
             for name in ("obs", "acts", "rews"):
                 if name in schema.names:
@@ -72,6 +74,7 @@ def _steps(
 ) -> Iterator[Steps]:
     for reader in readers:
         for batch in reader:
+            batch.validate(full=True)  # or lists that lie elsewhere end the process
             if "infos" in batch.schema.names:
                 losses.add("infos: pickles in texts", len(batch))
             for number in range(len(batch)):

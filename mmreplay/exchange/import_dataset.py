@@ -6,13 +6,11 @@ nothing in it is unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +25,10 @@ from mmreplay.errors import (
 )
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
+from mmreplay.exchange.source_files import check_claim, check_row, check_source
 from mmreplay.exchange.steps import Incoming, Steps, frame_dict
 from mmreplay.ids import Array
+from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field
 from mmreplay.storage.lane_metadata import store_around
@@ -36,23 +36,8 @@ from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
-from mmreplay.writing.writer import Writer
 
 __all__ = ["Imported", "import_dataset"]
-
-_OF_READING = (
-    OSError,
-    ValueError,  # those of pyarrow are, too
-    LookupError,
-    TypeError,
-    AttributeError,  # of JSON that is a list where it should be an object
-    EOFError,
-    RuntimeError,  # of h5py
-    zlib.error,
-    zipfile.BadZipFile,
-    struct.error,
-)
-"""What libraries raise for a file that is not what it should be."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,11 +102,8 @@ def import_dataset(
     if chosen.read is None:
         raise SchemaError(f"{format}: can be exported to, and not imported from")
     checked = checked_options(chosen.read, options, format)
-    source: Any = src
-    if not (chosen.takes_arrays and not isinstance(src, (str, os.PathLike))):
-        source = user_paths.absolute_path(src, "src")
-        if not os.path.lexists(source):
-            raise StoreNotFoundError(f"{source}: there is no such file or directory")
+    is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
+    source = _source_path(src) if is_path else src
     where = user_paths.path_to_create(dst, "dst")
     if os.path.lexists(where):
         raise StoreExistsError(f"{where}: there is something already; choose another path")
@@ -130,10 +112,11 @@ def import_dataset(
         raise SchemaError(f"{where}: lies within the store {store}; choose another path")
     losses = Losses()
     what = source if isinstance(source, Path) else "src"
-    with (
-        _reading(chosen.read(source, losses, **checked), what, format) as incoming,
-        staging_directory(where) as folder,
-    ):
+    with contextlib.ExitStack() as stack:
+        with _reading(what, format):
+            source_bytes = check_source(source) if isinstance(source, Path) else math.inf
+            incoming = stack.enter_context(chosen.read(source, losses, **checked))
+        folder = stack.enter_context(staging_directory(where))
         built = Path(str(folder)) / where.name
         writer = create(
             built,
@@ -145,14 +128,22 @@ def import_dataset(
             metadata=dict(incoming.metadata) | {"imported": {"format": format}},
             flush_s=0,
         )
-        if not isinstance(writer, Writer):
-            raise TypeError("a store of one environment was asked for")
-        try:
-            _write(writer, _checked(incoming, what, format), incoming, losses, progress)
-            writer.close()
-        except BaseException:
-            writer._release_unclosed()  # noqa: SLF001 (nobody shall have this store)
-            raise
+        writer.close()
+        size = row_bytes(writer.schema)
+        check_row(size, what)
+        check_claim(incoming.n_steps * size, source_bytes, what)
+        steps = _runs(incoming, what, format)
+        n_done = 0
+
+        def wrote(n_steps: int) -> None:
+            nonlocal n_done
+            n_done += n_steps
+            check_claim(n_done * size, source_bytes, what)
+            if progress is not None:
+                progress(n_done * size, max(incoming.n_steps, n_done) * size)
+
+        runs = _rounded(steps, writer.schema.reward_dtype, losses)
+        write_runs(built, runs, os.cpu_count() or 1, wrote)
         with Store([built]) as store_made:
             made = _describe(user_paths.as_path(dst), format, store_made, losses)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
@@ -160,34 +151,43 @@ def import_dataset(
     return made
 
 
-@contextmanager
-def _reading(
-    opened: AbstractContextManager[Incoming], source: object, name: str
-) -> Iterator[Incoming]:
-    """The opened source; errors of opening it as FormatError."""
+def _source_path(src: Any) -> Path:
+    source = user_paths.absolute_path(src, "src")
+    if not os.path.lexists(source):
+        raise StoreNotFoundError(f"{source}: there is no such file or directory")
+    # The one link that the caller named; no other is followed.
+    return source.resolve() if source.is_symlink() else source
+
+
+@contextlib.contextmanager
+def _reading(source: object, name: str) -> Iterator[None]:
+    """Whatever a library raises for a file that is not what it should be, as FormatError."""
     try:
-        incoming = opened.__enter__()
+        yield
     except MmreplayError:
         raise
-    except _OF_READING as error:
-        raise _unreadable(source, name, error) from error
-    try:
-        yield incoming
-    finally:
-        opened.__exit__(None, None, None)
+    except Exception as error:
+        if isinstance(error, OSError):
+            check_limit(error, source)
+        if isinstance(error, NotADirectoryError):
+            why = "expected a directory, found a file"
+        elif isinstance(error, IsADirectoryError):
+            why = "expected a file, found a directory"
+        else:
+            why = f"{type(error).__name__}: {error!s:.300}"
+        raise FormatError(
+            f"{source}: cannot be read as {name}: {why}; see `mmreplay import --help` for the "
+            f"formats"
+        ) from error
 
 
-def _checked(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
-    """The steps; errors of reading them, and what does not fit together, as FormatError."""
+def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
+    """The steps; what does not fit to the fields is a FormatError."""
     runs, fields = iter(incoming.steps), {"actions": incoming.action, **incoming.extras}
     frames = frame_dict(incoming.frame)
     while True:
-        try:
+        with _reading(source, name):
             run = next(runs, None)
-        except MmreplayError:
-            raise
-        except _OF_READING as error:
-            raise _unreadable(source, name, error) from error
         if run is None:
             return
         columns = {"actions": run.action, **run.extras}
@@ -208,72 +208,20 @@ def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
         )
 
 
-def _unreadable(source: object, name: str, error: BaseException) -> FormatError:
-    """What to raise for it; raises ReachedLimitError itself if it was a limit of this process."""
-    if isinstance(error, OSError):
-        check_limit(error, source)
-    if isinstance(error, NotADirectoryError):
-        why = "expected a directory, found a file"
-    elif isinstance(error, IsADirectoryError):
-        why = "expected a file, found a directory"
-    else:
-        why = f"{type(error).__name__}: {error!s:.300}"
-    return FormatError(
-        f"{source}: cannot be read as {name}: {why}; see `mmreplay import --help` for the formats"
-    )
-
-
-def _write(
-    writer: Writer,
-    steps: Iterator[Steps],
-    incoming: Incoming,
-    losses: Losses,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    row_bytes = sum(one.row_bytes for one in writer.schema.columns().values())
-    n_steps = 0
+def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:
+    """The same steps with rewards of the store's dtype; those that it does not hold are counted."""
     for run in steps:
-        _write_run(writer, run, losses)
-        n_steps += len(run)
-        if progress is not None:
-            progress(n_steps * row_bytes, max(incoming.n_steps, n_steps) * row_bytes)
-
-
-def _write_run(writer: Writer, run: Steps, losses: Losses) -> None:
-    is_dict, names = writer.schema.is_dict, list(run.extras)
-    if is_dict:
-        frames: Any = [
-            dict(zip(run.observation, rows, strict=True))
-            for rows in zip(*run.observation.values(), strict=True)
-        ]
-    else:
-        frames = run.observation[FRAME]
-    if run.begins:
-        writer.reset(frames[0])
-    last = len(run) - 1 if run.ends else -1
-    step = writer.step
-    actions = run.action.tolist() if run.action.dtype.kind in "iu" else run.action
-    rewards = run.reward.tolist()
-    losses.add(*_rounded(run.reward, rewards, writer.schema.reward_dtype))
-    columns = zip(actions, rewards, frames[1:], run.terminal.tolist(), strict=True)
-    extras = zip(*run.extras.values(), strict=True) if names else iter(())
-    for t, (action, reward, frame, terminal) in enumerate(columns):
-        values = dict(zip(names, next(extras), strict=True)) if names else {}
-        if t == last:
-            step(action, reward, frame, terminal, not terminal, **values)
-        else:
-            step(action, reward, frame, life_lost=terminal, **values)
-
-
-def _rounded(given: Array, values: list[Any], dtype: np.dtype[Any]) -> tuple[str, int]:
-    """How many rewards are another number in a store, and a word on it."""
-    n_rounded = 0
-    if given.dtype != dtype:
-        with np.errstate(over="ignore"):  # what is infinite then, the writer refuses
-            stored = given.astype(dtype).tolist()
-        # Python compares whole numbers with floats exactly, which numpy does not; a NaN stays one.
-        n_rounded = sum(a != b and a == a for a, b in zip(values, stored, strict=True))  # noqa: PLR0124
-    return f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded", n_rounded
+        given = run.reward
+        with np.errstate(over="ignore"):  # it becomes infinite, as in `step`
+            stored = given.astype(dtype)
+        n_rounded = 0
+        if given.dtype != dtype:
+            # Python compares whole numbers with floats exactly, which numpy does not; a NaN stays.
+            pairs = zip(given.tolist(), stored.tolist(), strict=True)
+            n_rounded = sum(a != b and a == a for a, b in pairs)  # noqa: PLR0124
+        what = f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded"
+        losses.add(what, n_rounded)
+        yield dataclasses.replace(run, reward=stored)
 
 
 def _describe(where: Path, name: str, store: Store, losses: Losses) -> Imported:

@@ -22,6 +22,8 @@ from mmreplay.exchange.fields import is_numeric, key_name, need
 from mmreplay.exchange.lerobot_files import write
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import files_below
+from mmreplay.exchange.parquet_pages import open_parquet, small_table
+from mmreplay.exchange.source_files import read_json
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tables import Block, Shape, Tables
 from mmreplay.exchange.transitions import FinalObservation, check_final
@@ -62,7 +64,7 @@ def read(
     """A dataset's folder."""
     check_final(final_observation)
     need("pyarrow.parquet")
-    info = json.loads((source / "meta" / "info.json").read_bytes())
+    info = read_json(source / "meta" / "info.json")
     version = info.get("codebase_version")
     if not str(version).startswith("v3."):
         raise FormatError(
@@ -79,10 +81,12 @@ class _Dataset:
     def __init__(
         self, source: Path, info: dict[str, Any], losses: Losses, stack: ExitStack
     ) -> None:
-        pq = need("pyarrow.parquet")
         self._source, self._info, self._losses = source, info, losses
         self._paths = files_below(source / "data")
-        self._n = sum(pq.read_metadata(path).num_rows for path in self._paths)
+        self._n = 0
+        for path in self._paths:
+            with open_parquet(path) as file:
+                self._n += file.metadata.num_rows
         losses.add(
             "steps that info.json tells of, and no file has",
             max(int(info.get("total_frames", 0)) - self._n, 0),
@@ -124,8 +128,7 @@ class _Dataset:
 
     def _find_shapes(self) -> None:
         """Of each feature that is taken over: shape, rows first, and dtype."""
-        pq = need("pyarrow.parquet")
-        with pq.ParquetFile(self._paths[0]) as file:
+        with open_parquet(self._paths[0]) as file:
             own = {one.name: one for one in file.schema_arrow}
         for name in list(self._names):
             about = self._features[name]
@@ -151,11 +154,11 @@ class _Dataset:
 
     def _video_starts(self, name: str) -> dict[int, tuple[Path, float]]:
         """Of each episode the video, and the time in it at which it begins."""
-        pq, out = need("pyarrow.parquet"), {}
+        out: dict[int, tuple[Path, float]] = {}
         parts = ("chunk_index", "file_index", "from_timestamp")
         columns = ["episode_index", *(f"videos/{name}/{part}" for part in parts)]
         for path in files_below(self._source / "meta" / "episodes"):
-            table = pq.read_table(path, columns=columns)
+            table = small_table(path, columns)
             for number, chunk, file, start in zip(
                 *(table[column].to_pylist() for column in columns), strict=True
             ):
@@ -198,7 +201,7 @@ class _Dataset:
         path = self._source / "meta" / "tasks.parquet"
         if not path.exists():
             return []
-        table = need("pyarrow.parquet").read_table(path)
+        table = small_table(path)
         # The text is the index that pandas wrote, whatever it is called.
         (text,) = [name for name in table.column_names if name != "task_index"]
         rows = zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True)
@@ -206,14 +209,12 @@ class _Dataset:
 
     def _blocks(self) -> Iterator[Block]:
         """Blocks of rows, by the names of a table of transitions."""
-        pq = need("pyarrow.parquet")
         size = block_steps(
             sum(int(np.prod(one.shape[1:])) * one.dtype.itemsize for one in self._shapes.values())
         )
         stored = [name for name in self._shapes if name not in self._videos]
         for path in self._paths:
-            # Without a buffer, pages are read as they are needed and not a group of rows at once.
-            with pq.ParquetFile(path, pre_buffer=False) as file:
+            with open_parquet(path) as file:
                 if missing := set(stored) - set(file.schema_arrow.names):
                     raise FormatError(f"{path}: has no column {min(missing)!r}, as others have")
                 for batch in file.iter_batches(size, columns=stored):

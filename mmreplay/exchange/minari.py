@@ -1,4 +1,4 @@
-"""Minari datasets: HDF5, Arrow and Parquet, both ways; the same T + 1 observations as a store has.
+"""Minari datasets of HDF5, Arrow and Parquet, read without Minari; `minari_export` writes them.
 
 An import keeps, beside the steps, seeds and options of episodes (extra columns ``episode.…``),
 infos (``info.…``, those of the reset ``reset_info.…``; a store's own extra columns under their own
@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError, SchemaError
+from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import (
     extra_field,
     extra_name,
@@ -29,56 +28,35 @@ from mmreplay.exchange.fields import (
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.minari_files import (
-    ArrowWriter,
-    Episodes,
-    Hdf5Writer,
-    OutColumn,
-    open_episodes,
-)
-from mmreplay.exchange.spaces import (
-    Leaf,
-    compacted,
-    expanded,
-    leaves,
-    space_of_actions,
-    spaces_of,
-)
+from mmreplay.exchange.minari_files import Episodes, open_episodes
+from mmreplay.exchange.source_files import read_json
+from mmreplay.exchange.spaces import compacted, leaves
 from mmreplay.exchange.steps import Incoming, Steps, block_steps
-from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["read", "write"]
+__all__ = ["ALSO_TRUNCATED", "NO_SEED", "OURS", "read"]
 
-_OURS = "mmreplay"
+OURS = "mmreplay"
 """Of the metadata: what an export says of a store. ``extras`` are infos that are a store's extra
 columns, whose value of the reset means nothing."""
 
-_COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", _OURS}
+_COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", OURS}
 """Of the metadata: what an export makes again."""
 
-_ALSO = "also_truncated"
+ALSO_TRUNCATED = "also_truncated"
 """An extra column: the last step of a terminated episode was marked as truncated, too."""
 
 _MOST_METADATA, _KEPT_TEXT = 400_000, 10_000
-_NO_SEED = np.int64(-1)
+NO_SEED = np.int64(-1)
 """Stands for none, as uint64 where the others are: 2**64 - 1."""
-
-_VERSION = "0.5.4"
-"""Of Minari, whose layout is written."""
-
-_ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
-"""As Minari itself reads it, with the version that it needs."""
-
-_NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
 
 @contextmanager
 def read(source: Path, losses: Losses, *, infos: bool = True) -> Iterator[Incoming]:
     """A dataset's folder, or the ``data`` in it; `infos` False leaves these out."""
     folder = source / "data" if (source / "data").is_dir() else source
-    raw = json.loads((folder / "metadata.json").read_bytes())
+    raw = read_json(folder / "metadata.json")
     if not raw.get("total_episodes"):
         raise FormatError(f"{source}: a dataset without an episode")
     with ExitStack() as stack:
@@ -146,7 +124,7 @@ class _Dataset:
     def _info_columns(self) -> dict[str, _Info]:
         """Of each column of infos, what it is here."""
         out: dict[str, _Info] = {}
-        ours = self._raw.get(_OURS, {}).get("extras", [])
+        ours = self._raw.get(OURS, {}).get("extras", [])
         n_steps = self._first["rewards"].shape[0]
         for name, one in self._first.items():
             if not name.startswith("infos/"):
@@ -191,7 +169,7 @@ class _Dataset:
                 )
                 continue
             if name == "seed":
-                none = _NO_SEED.astype(dtype)
+                none = NO_SEED.astype(dtype)
                 self._losses.add(
                     f"{what}: {none}, which stands for none",
                     sum(bool((one == none).any()) for one in values),
@@ -214,7 +192,7 @@ class _Dataset:
         extras |= {f"reset_{one.name}": one.field for one in infos if one.has_reset}
         extras |= dict(self._about_columns.values())
         if self._has_both:
-            extras[_ALSO] = Field((), "uint8")
+            extras[ALSO_TRUNCATED] = Field((), "uint8")
         return Incoming(
             frames[FRAME] if list(frames) == [FRAME] else frames,
             field(actions.shape[1:], actions.dtype, "actions"),
@@ -292,14 +270,14 @@ class _Dataset:
             if info.has_reset and start == 0:
                 values[f"reset_{info.name}"][0] = rows[0:1][0]
         for path, (name, _) in self._about_columns.items():
-            values[name][:] = self._about[number].get(path, _NO_SEED.astype(values[name].dtype))
+            values[name][:] = self._about[number].get(path, NO_SEED.astype(values[name].dtype))
         truncated = flags(columns["truncations"][start:stop], f"{where}: truncations")
         self._losses.add(
             "truncations within an episode: left out",
             int(truncated[: -1 if stop == n_steps else None].sum()),
         )
         if self._has_both and stop == n_steps:
-            values[_ALSO][-1] = self._ends[number] == (True, True)
+            values[ALSO_TRUNCATED][-1] = self._ends[number] == (True, True)
         return Steps(
             {key: np.asarray(columns[p][start : stop + 1]) for key, p in self._frames.items()},
             np.asarray(columns["actions"][start:stop]),
@@ -327,171 +305,3 @@ def _common_dtype(values: Sequence[Array], *, widest: bool) -> np.dtype[Any] | N
             (d for d in fitting if np.iinfo(d).min <= low and high <= np.iinfo(d).max), None
         )
     return np.result_type(*dtypes) if len(kinds) == 1 else None
-
-
-def write(
-    stored: Stored,
-    target: Path,
-    losses: Losses,
-    *,
-    data_format: Literal["hdf5", "arrow", "parquet"] = "hdf5",
-    dataset_id: str | None = None,
-) -> None:
-    """A folder with ``data``; `dataset_id` is ``mmreplay/NAME-v0`` if nothing else is known.
-
-    Raises SchemaError for an id that Minari does not read.
-
-    Images are kept as they are, not as JPEG. Extra columns that are not Minari's own become infos,
-    zero at the reset.
-    """
-    if data_format not in ("hdf5", "arrow", "parquet"):
-        raise SchemaError(
-            f"data_format: expected hdf5, arrow or parquet, found {data_format!r:.80}"
-        )
-    out = _Out(stored, losses, has_short_infos=data_format == "hdf5")
-    name = _NOT_OF_NAMES.sub("-", target.name.removesuffix(".zarr")).strip("-") or "dataset"
-    known = out.metadata.get("dataset_id") or f"mmreplay/{name}-v0"
-    out.metadata["dataset_id"] = own = known if dataset_id is None else dataset_id
-    if not isinstance(own, str) or not _ID.fullmatch(own):
-        raise SchemaError(
-            f"minari: dataset_id: expected [NAMESPACE/]NAME-vNUMBER of letters, digits, '_' and "
-            f"'-', with 2 or more in a namespace, as in dataset_id='cartpole/random-v0', found "
-            f"{own!r:.80}"
-        )
-    folder = target / "data"
-    folder.mkdir(parents=True)
-    with ExitStack() as stack:
-        writer: Hdf5Writer | ArrowWriter
-        if data_format == "hdf5":
-            writer = Hdf5Writer(folder, out.columns, stack)
-        else:
-            writer = ArrowWriter(folder, data_format, out.columns)
-        out.write(writer)
-    about = out.metadata | {
-        "total_episodes": stored.n_episodes,
-        "total_steps": stored.n_steps,
-        "data_format": data_format,
-        "jpeg_encoding": False,
-        "dataset_size": round(sum(p.stat().st_size for p in folder.rglob("*")) / 1e6, 1),
-    }
-    about.setdefault("minari_version", _VERSION)
-    (folder / "metadata.json").write_text(json.dumps(about))
-
-
-class _Out:
-    """What an export consists of."""
-
-    def __init__(self, stored: Stored, losses: Losses, *, has_short_infos: bool) -> None:
-        self._stored = stored
-        schema = stored.schema
-        known = stored.metadata.get("minari")
-        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
-        self.metadata: dict[str, Any] = dict(self._known.get("metadata", {}))
-        if "env_spec" not in self.metadata:
-            losses.add("the specification of the environment: this store has none of Minari's")
-        frames, action = self._spaces(losses)
-        kept = self._known.get("infos", {})
-        about: dict[str, str] = self._known.get("episodes", {})
-        self._attributes = {k: path for k, path in about.items() if k in schema.extras}
-        self._infos = {k: given for k, given in kept.items() if k in schema.extras}
-        self._resets = {k: f"reset_{k}" for k, (_, has_reset) in self._infos.items() if has_reset}
-        minaris = {*self._infos, *self._attributes, *self._resets.values(), _ALSO}
-        ours = sorted(schema.extras.keys() - minaris)
-        short = [k for k, (_, reset) in self._infos.items() if not reset and not has_short_infos]
-        for name in (*ours, *short):
-            self._infos[name] = [self._infos.get(name, [name])[0], True]
-            losses.add(
-                f"extra column {name}: an info has a value of the reset, too, which is 0 here",
-                stored.n_episodes,
-            )
-        if ours:
-            self.metadata[_OURS] = {"extras": ours}
-        self.columns: dict[str, OutColumn] = {}
-        for leaf in frames:
-            one = stored.frames[leaf.name]
-            out = OutColumn(("observations", *leaf.path), leaf.kind, one.shape, one.dtype, 1)
-            self.columns[f"observations/{leaf.name}"] = out
-        one = schema.action
-        self.columns["actions"] = OutColumn(("actions",), action.kind, one.shape, one.dtype, 0)
-        for name, dtype in (
-            ("rewards", schema.reward_dtype),
-            ("terminations", np.dtype(np.bool_)),
-            ("truncations", np.dtype(np.bool_)),
-        ):
-            self.columns[name] = OutColumn((name,), "Discrete", (), dtype, 0)
-        for name, (path, reset) in self._infos.items():
-            one = schema.extras[name]
-            where = ("infos", *path.split("/"))
-            self.columns[f"infos/{name}"] = OutColumn(where, "info", one.shape, one.dtype, reset)
-
-    def _spaces(self, losses: Losses) -> tuple[list[Leaf], Leaf]:
-        """The arrays of the spaces: those that came with the store, if they are still its own."""
-        stored, action = self._stored, self._stored.schema.action
-        for name, fields in (("observation", stored.frames), ("action", {FRAME: action})):
-            found = self.metadata.get(f"{name}_space")
-            space = expanded(found) if isinstance(found, dict) else None
-            if space is None or not _fits(space, fields):
-                if name == "action" and not action.shape and action.dtype.kind in "iu":
-                    space = self._discrete_actions(losses)
-                else:
-                    losses.add(
-                        f"the bounds of {name}s: this store has none; those of the space are all "
-                        f"that the dtype holds"
-                    )
-                    space = spaces_of(fields)
-            self.metadata[f"{name}_space"] = json.dumps(space)
-        frames, actions = (
-            leaves(json.loads(self.metadata[f"{name}_space"])) for name in ("observation", "action")
-        )
-        return frames, actions[0]
-
-    def _discrete_actions(self, losses: Losses) -> dict[str, Any]:
-        bounds = [(int(run.action.min()), int(run.action.max())) for run in self._stored.runs()]
-        low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
-        about, dtype = self._stored.metadata, self._stored.schema.action.dtype
-        return space_of_actions(low, high, dtype, about, losses)
-
-    def write(self, writer: Hdf5Writer | ArrowWriter) -> None:
-        """All episodes."""
-        number = 0
-        about: dict[str, Any] = {}
-        for run in self._stored.runs():
-            if run.begins:
-                n_steps = int(self._stored.lengths[number])
-                writer.begin(number, n_steps)
-                about = {"id": number, "total_steps": n_steps}
-                for name, path in self._attributes.items():
-                    value = run.extras[name][0]
-                    if path != "seed" or (value != _NO_SEED.astype(value.dtype)).any():
-                        # Of Python's whole numbers, h5py writes only those from 2**63 on as uint64.
-                        is_python = value.ndim == 0 and value.dtype == np.uint64
-                        about[path] = value.item() if is_python else value
-            self._append(writer, run)
-            if run.ends:
-                writer.end(about)
-                number += 1
-
-    def _append(self, writer: Hdf5Writer | ArrowWriter, run: Steps) -> None:
-        for name, rows in run.observation.items():
-            writer.append(f"observations/{name}", rows if run.ends else rows[:-1])
-        writer.append("actions", run.action)
-        writer.append("rewards", run.reward)
-        writer.append("terminations", run.terminal)
-        truncated = np.zeros(len(run), np.bool_)
-        if run.ends:
-            also = run.extras.get(_ALSO)
-            truncated[-1] = not run.terminal[-1] or (also is not None and bool(also[-1]))
-        writer.append("truncations", truncated)
-        for name, (_, reset) in self._infos.items():
-            rows = run.extras[name]
-            if reset and run.begins:
-                first = run.extras.get(self._resets.get(name, ""))
-                zeros: Array = np.zeros_like(rows[:1])
-                rows = np.concatenate((zeros if first is None else first[:1], rows))
-            writer.append(f"infos/{name}", rows)
-
-
-def _fits(space: Mapping[str, Any], fields: Mapping[str, Field]) -> bool:
-    """Whether values of a space are those of some fields."""
-    found = {leaf.name: leaf.shape for leaf in leaves(space)}
-    return found == {key: one.shape for key, one in fields.items()}

@@ -6,9 +6,6 @@ a tuple is a number.
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,12 +16,15 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import from_arrow
+from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.hdf5_files import new_hdf5, open_hdf5
+from mmreplay.exchange.hdf5_files import open_hdf5
+from mmreplay.exchange.parquet_pages import open_parquet
+from mmreplay.exchange.source_files import read_json
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
 
-__all__ = ["ArrowWriter", "Episodes", "Hdf5Writer", "open_episodes"]
+__all__ = ["Episodes", "open_episodes"]
 
 HDF5_NAME = "main_data.hdf5"
 _INDEX = re.compile(r"_index_(\d+)\Z")
@@ -64,14 +64,12 @@ def open_episodes(
 class _Jpegs:
     """Images that are kept as JPEG, as an array of rows."""
 
-    def __init__(self, rows: Any, leaf: Leaf) -> None:
-        self._rows, self.shape, self.dtype = rows, (len(rows), *leaf.shape), leaf.dtype
+    def __init__(self, rows: Any, leaf: Leaf, name: str) -> None:
+        self._rows, self._name = rows, name
+        self.shape, self.dtype = (len(rows), *leaf.shape), leaf.dtype
 
     def __getitem__(self, part: slice) -> Array:
-        image = need("PIL.Image")
-        return np.stack(
-            [np.asarray(image.open(io.BytesIO(bytes(row)))) for row in self._rows[part]]
-        )
+        return decoded((bytes(row) for row in self._rows[part]), self.shape[1:], self._name)
 
 
 class _Hdf5Episodes:
@@ -100,7 +98,7 @@ class _Hdf5Episodes:
                     add(one, f"{name}/")
                 else:
                     leaf = self._images.get(name)
-                    out[name] = one if leaf is None else _Jpegs(one, leaf)
+                    out[name] = one if leaf is None else _Jpegs(one, leaf, name)
 
         add(self._group(number), "")
         return out
@@ -114,16 +112,25 @@ class _ArrowEpisodes:
         self._images, self._spaces = images, spaces
 
     def attributes(self, number: int) -> dict[str, Any]:
-        given = json.loads((self._folder / str(number) / "metadata.json").read_bytes())
+        given = read_json(self._folder / str(number) / "metadata.json")
         return _flat(given)
 
     def _table(self, number: int, names: Sequence[str] | None = None) -> Any:
-        dataset = need("pyarrow.dataset").dataset(
-            str(self._folder / str(number)),
-            format=self._kind,
-            ignore_prefixes=["_", ".", "metadata.json"],
-        )
-        return dataset.to_table(columns=names).combine_chunks()
+        pa, folder = need("pyarrow"), self._folder / str(number)
+        tables = []
+        for path in sorted(folder.iterdir()):
+            if path.name == "metadata.json" or path.name[0] in "_.":
+                continue
+            if self._kind == "parquet":
+                with open_parquet(path) as file:
+                    tables.append(file.read(names))
+            else:
+                with pa.memory_map(str(path)) as file:
+                    whole = pa.ipc.open_file(file).read_all()
+                    tables.append(whole if names is None else whole.select(names))
+        table = pa.concat_tables(tables).combine_chunks()
+        table.validate(full=True)  # or lists that lie elsewhere end the process
+        return table
 
     def last_flags(self, number: int) -> tuple[bool, bool]:
         table = self._table(number, list(_SCALARS[1:]))
@@ -151,7 +158,7 @@ class _ArrowEpisodes:
                 self._add(out, f"{name}/{one.name}", array.field(number), one, where)
             return
         if name in self._images:
-            out[name] = _Jpegs(array.to_pylist(), self._images[name])
+            out[name] = _Jpegs(array.to_pylist(), self._images[name], f"{where}: {name}")
             return
         leaf = self._spaces.get(name)
         shape: tuple[int, ...] = () if leaf is None else leaf.shape
@@ -177,132 +184,3 @@ def _flat(given: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     for key, value in given.items():
         out |= _flat(value, f"{above}{key}/") if isinstance(value, dict) else {above + key: value}
     return out
-
-
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in flat.items():
-        *above, key = name.split("/")
-        inside = out
-        for part in above:
-            inside = inside.setdefault(part, {})
-        inside[key] = value
-    return out
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OutColumn:
-    """A column to be written: its path below the episode, what it is, and how its rows look."""
-
-    path: tuple[str | int, ...]
-    kind: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    more: int
-    """Rows in addition to those of the steps: 1 for observations."""
-
-
-class Hdf5Writer:
-    """Writes ``main_data.hdf5``, a block of steps at a time; a context manager's inside."""
-
-    def __init__(self, folder: Path, columns: Mapping[str, OutColumn], stack: ExitStack) -> None:
-        self._file = stack.enter_context(new_hdf5(folder / HDF5_NAME))
-        self._columns = columns
-        self._group: Any = None
-        self._datasets: dict[str, Any] = {}
-        self._rows: dict[str, int] = {}
-
-    def begin(self, number: int, n_steps: int) -> None:
-        """Begin an episode of so many steps."""
-        self._group = self._file.create_group(f"episode_{number}")
-        for name, one in self._columns.items():
-            path = "/".join(f"_index_{p}" if isinstance(p, int) else p for p in one.path)
-            shape = (n_steps + one.more, *one.shape)
-            self._datasets[name] = self._group.create_dataset(path, shape, one.dtype)
-            self._rows[name] = 0
-
-    def append(self, name: str, rows: Array) -> None:
-        """More rows of a column of the episode."""
-        start = self._rows[name]
-        self._rows[name] = start + len(rows)
-        if len(rows):
-            self._datasets[name][start : start + len(rows)] = rows
-
-    def end(self, attributes: Mapping[str, Any]) -> None:
-        """End the episode, of which this is known."""
-        self._group.attrs.update(attributes)
-
-
-class ArrowWriter:
-    """Writes a folder an episode, which is in memory as a whole meanwhile, as in Minari."""
-
-    def __init__(self, folder: Path, kind: str, columns: Mapping[str, OutColumn]) -> None:
-        self._folder, self._kind, self._columns = folder, kind, columns
-        self._parts: dict[str, list[Array]] = {}
-        self._number = 0
-
-    def begin(self, number: int, n_steps: int) -> None:
-        """See `Hdf5Writer`."""
-        del n_steps
-        self._number = number
-        self._parts = {name: [] for name in self._columns}
-
-    def append(self, name: str, rows: Array) -> None:
-        """See `Hdf5Writer`."""
-        self._parts[name].append(rows)
-
-    def end(self, attributes: Mapping[str, Any]) -> None:
-        """See `Hdf5Writer`."""
-        pa = need("pyarrow")
-        parts: list[tuple[tuple[str | int, ...], Any, Any]] = []
-        for name, one in self._columns.items():
-            rows = np.concatenate(self._parts[name])
-            if not one.more:
-                rows = np.concatenate((rows, np.zeros((1, *one.shape), one.dtype)))
-            parts.append((one.path, *_encoded(rows, one)))
-        fields, arrays = _struct_parts(parts)
-        batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-        folder = self._folder / str(self._number)
-        folder.mkdir()
-        if self._kind == "parquet":
-            need("pyarrow.parquet").write_table(
-                pa.Table.from_batches([batch]), folder / "part-0.parquet"
-            )
-        else:
-            with pa.ipc.new_file(folder / "part-0.arrow", batch.schema) as writer:
-                writer.write_batch(batch)
-        text = json.dumps(_nested(attributes), default=lambda value: np.asarray(value).tolist())
-        (folder / "metadata.json").write_text(text)
-
-
-def _encoded(rows: Array, column: OutColumn) -> tuple[Any, dict[bytes, bytes] | None]:
-    """An arrow array of rows as Minari keeps them, and the metadata of its field."""
-    pa = need("pyarrow")
-    flat = np.ascontiguousarray(rows).reshape(-1)
-    if column.kind == "Discrete" or (column.kind == "info" and not column.shape):
-        return pa.array(flat), None
-    size = int(np.prod(column.shape))
-    array = pa.FixedSizeListArray.from_arrays(pa.array(flat), size)
-    if column.kind == "info":
-        return array, {b"shape": ",".join(map(str, column.shape)).encode()}
-    return array, None
-
-
-def _struct_parts(
-    parts: Sequence[tuple[tuple[str | int, ...], Any, Any]],
-) -> tuple[list[Any], list[Any]]:
-    """Fields and arrays of one level, with those below as structs."""
-    pa = need("pyarrow")
-    inside: dict[str, list[Any]] = {}
-    for path, array, about in parts:
-        inside.setdefault(str(path[0]), []).append((path[1:], array, about))
-    fields, arrays = [], []
-    for name, below in inside.items():
-        if below[0][0]:
-            own, values = _struct_parts(below)
-            array, about = pa.StructArray.from_arrays(values, fields=own), None
-        else:
-            _, array, about = below[0]
-        fields.append(pa.field(name, array.type, metadata=about))
-        arrays.append(array)
-    return fields, arrays

@@ -19,6 +19,7 @@ from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.parquet_pages import open_parquet
 from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block, Shape, Tables, table_rows, table_shapes
@@ -60,12 +61,11 @@ def read(
 
 def _looked_at(paths: list[Path], losses: Losses) -> tuple[Any, Any, int]:
     """Of some files: the columns, the first rows of the first one that has any, and all rows."""
-    pq = need("pyarrow.parquet")
     schema = first = None
     others: set[str] = set()
     n_rows = 0
     for path in paths:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             n_rows += file.metadata.num_rows
             others.update(file.schema_arrow.names)
             if first is None and (schema is None or file.metadata.num_rows):
@@ -99,10 +99,8 @@ def _order(path: Path) -> list[int | str]:
 def _blocks(
     paths: list[Path], columns: dict[str, Shape], names: list[str], size: int
 ) -> Iterator[Block]:
-    pq = need("pyarrow.parquet")
     for path in paths:
-        # Without a buffer, pages are read as they are needed and not a group of rows at once.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with open_parquet(path) as file:
             if missing := set(names) - set(file.schema_arrow.names):
                 raise FormatError(f"{path}: has no column {min(missing)!r}, as others have")
             for batch in file.iter_batches(size, columns=names):

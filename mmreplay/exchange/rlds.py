@@ -7,7 +7,6 @@ only, the final one; ``is_terminal`` of it says whether the episode terminated.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping
@@ -30,6 +29,7 @@ from mmreplay.exchange.fields import (
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.source_files import read_json
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tf_records import Example, records
 from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
@@ -167,8 +167,8 @@ class _Dataset:
         self, folder: Path, losses: Losses, split: str | None, action: str, *, is_step: bool
     ) -> None:
         self._folder, self._losses, self._is_step = folder, losses, is_step
-        self._info = json.loads((folder / "dataset_info.json").read_bytes())
-        about = json.loads((folder / "features.json").read_bytes())
+        self._info = read_json(folder / "dataset_info.json")
+        about = read_json(folder / "features.json")
         steps, others = self._parts(about)
         leaves = dict(self._leaves(steps, _STEPS))
         seen = {

@@ -78,8 +78,12 @@ def _leaf(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Leaf:
         shape, dtype = tuple(n) if isinstance(n, list) else (n,), np.dtype("int8")
     else:
         raise FormatError(f"a space of {kind}: no store holds its values")
-    name = key_name("/".join(map(str, path))) if path else FRAME
-    return Leaf(name, path, kind, shape, dtype, image)
+    return Leaf(leaf_name(path), path, kind, shape, dtype, image)
+
+
+def leaf_name(path: tuple[str | int, ...]) -> str:
+    """The field that holds the array at this path of a space."""
+    return key_name("/".join(map(str, path))) if path else FRAME
 
 
 def _constant(values: Any) -> Any:

@@ -10,6 +10,7 @@ parsed by protobuf.
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
+from mmreplay.exchange.source_files import open_file
 from mmreplay.format.compression import crc32c
 from mmreplay.ids import Array
 
@@ -47,8 +49,8 @@ def records(path: Path, kind: str) -> Iterator[bytes]:
 
 def _tf_records(path: Path) -> Iterator[bytes]:
     """Source: TensorFlow, tensorflow/core/lib/io/record_writer.h."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
         while head := file.read(_LENGTH.size):
             where = f"{path}: the record at byte {file.tell() - len(head):,}"
             if len(head) < _LENGTH.size:

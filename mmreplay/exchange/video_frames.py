@@ -15,9 +15,13 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
+from mmreplay.exchange.source_files import ROW_BYTES
 from mmreplay.ids import Array
 
 __all__ = ["VideoFrames"]
+
+_CONTAINER = "mp4"
+_CODECS = ("h264", "hevc", "libdav1d", "av1", "mpeg4")
 
 _FAR_S = 2.0
 """What lies further ahead is looked for, and nearer ones are decoded up to there."""
@@ -59,10 +63,10 @@ class VideoFrames:
     def _at(self, path: Path, seconds: float) -> Array:
         if path != self._path:
             self._close()
-            self._file = need("av", "pictures").open(str(path))
+            # Without a format FFmpeg tries all of them, playlists of other files among them.
+            self._file = need("av", "pictures").open(str(path), format=_CONTAINER)
             self._path = path
-            # With one thread a frame of 84x84 takes longer than with as many as there are cores.
-            self._file.streams.video[0].thread_type = "AUTO"
+            self._check(self._file.streams.video[0])
             self._frames = self._file.decode(video=0)
             self._ahead = next(self._frames, None)
         if not self._is_near(seconds):
@@ -83,6 +87,23 @@ class VideoFrames:
         if rows.shape != self._shape:
             raise FormatError(f"{path}: expected frames of {self._shape}, found {rows.shape}")
         return np.ascontiguousarray(rows)
+
+    def _check(self, stream: Any) -> None:
+        """Before anything is decoded: the codec, and the size of frames."""
+        about, (height, width) = stream.codec_context, self._shape[:2]
+        if about.name not in _CODECS:
+            raise FormatError(
+                f"{self._path}: expected a video in one of {', '.join(_CODECS)}, found {about.name}"
+            )
+        if (about.height, about.width) != (height, width):
+            raise FormatError(
+                f"{self._path}: expected frames of {self._shape}, found "
+                f"{(about.height, about.width)}"
+            )
+        # A stream may say in its middle that it has another size from there on.
+        about.options = {"max_pixels": str(ROW_BYTES)}
+        # With one thread a frame of 84x84 takes longer than with as many as there are cores.
+        stream.thread_type = "AUTO"
 
     def _is_near(self, seconds: float) -> bool:
         """Whether decoding goes on to there, and not back."""

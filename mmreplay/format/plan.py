@@ -34,7 +34,7 @@ _INNER_BYTES = 512 * 1024
 _COMPRESS_FROM_BYTES = 1024
 _PAGE_BYTES = 4096
 _SCALAR_ROWS = 65_536
-_FINAL_BYTES, _LEAST_FINALS = 1 << 20, 16
+_FINAL_BYTES, _FINAL_PAGES_BYTES, _LEAST_FINALS = 1 << 20, 16 << 20, 16
 """Episodes end seldom: their log takes little room while the lane is open."""
 _FINAL_NUMBERS = 16_384
 _ROUND_UP_BYTES = 1 << 20
@@ -162,10 +162,14 @@ def plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
         rows = _up_to_pages(rows, spec.row_bytes)
         out[path] = named_axes(dataclasses.replace(spec, chunk_rows=rows), "episode")
     if compressed:
-        inners = {path: _inner_rows(one) for path, (one, _) in compressed.items()}
-        step = math.lcm(*inners.values())
         largest = max(one.row_bytes for one, _ in compressed.values())
-        shard = -(-max(_FINAL_BYTES // largest, _LEAST_FINALS, n) // step) * step
+        least = max(_FINAL_BYTES // largest, _LEAST_FINALS, n)
+        inners = {
+            path: 1 << (min(_inner_rows(one), least).bit_length() - 1)
+            for path, (one, _) in compressed.items()
+        }
+        step = max(inners.values())  # a multiple of the others
+        shard = -(-least // step) * step
         for path, (one, codec) in compressed.items():
             spec = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
             out[path] = named_axes(spec, "episode")
@@ -174,9 +178,9 @@ def plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
 
 
 def _up_to_pages(rows: int, row_bytes: int) -> int:
-    """As many rows or more: whole pages, where that adds little."""
+    """As many rows or more in whole pages: files of these are mapped side by side."""
     page = _PAGE_BYTES // math.gcd(row_bytes, _PAGE_BYTES)
-    return -(-rows // page) * page if page * row_bytes <= _ROUND_UP_BYTES else rows
+    return -(-rows // page) * page if page * row_bytes <= _FINAL_PAGES_BYTES else rows
 
 
 def _shard_of_many(fields: Mapping[str, Field], n: int, frames: int) -> tuple[int, dict[str, int]]:

@@ -122,10 +122,12 @@ class LogReader:
 
     def poll(self) -> bool:
         """Take the newest head of a live log; False if its session is over: it must be loaded."""
-        if not self.in_session():
+        if self._state is None:
+            return True
+        words = self._state.words
+        if words[SESSION] != self._session:
             return False
-        if self.is_live and self._state is not None:
-            words = self._state.words
+        if self.is_live:
             head = words[COMMITTED]
             if head != self.head:
                 self._reach(head)

@@ -68,13 +68,12 @@ def test_a_packed_store_survives_a_power_cut(tmp_path, layout, codec):
     root = tmp_path / "root"
     root.mkdir()
     with power_disk(root, lambda number: None) as disk:
-        writer, model = write(root / "store.zarr", layout)
+        writer, _ = write(root / "store.zarr", layout)
         mmreplay.pack(root / "store.zarr", root / "packed.zarr", codec, workers=1)
-        stores.end_session(model)
+        after = contents(root / "packed.zarr")
         for image in images(disk, tmp_path):
+            assert contents(image / "packed.zarr") == after
             checks.check_verified(image / "packed.zarr")
-            with mmreplay.open(image / "packed.zarr") as store:
-                stores.check(store, model, live=False)
         writer.close()
 
 

@@ -22,6 +22,7 @@ from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import stores
 from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import CODECS, Party, frame_of
+from tests.support.writers import go_on
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 900),
@@ -125,7 +126,7 @@ class History:
         """The copy is opened: it has rows of the original, and gets some of its own."""
         self.b = Party(self.layout, B, self.luck)
         self.b.model = model.copy()
-        writer = mmreplay.create(self.copy, append=True, flush_s=0)
+        writer = go_on(self.copy)
         found = [lane.rows for lane in faults.writers_of(writer)]
         for known, rows, most in zip(self.known, found, stores.heads(model), strict=True):
             assert known <= rows <= most, (known, rows, most)

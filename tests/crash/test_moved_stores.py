@@ -35,13 +35,11 @@ pytestmark = [
 ]
 Field = mmreplay.Field
 
-KINDS = {"one environment": {}, "vector lane": {"width": 8}, "lanes": {"lanes": 8}}
+KINDS = {"one environment": {}, "vector lane": {"width": 8}}
 N_ORDERS = {  # of each cell
     "one environment": by_effort(1, 2, 200),
     "vector lane": by_effort(1, 1, 200),
-    "lanes": by_effort(1, 1, 50),
 }
-QUICK_LANES = "close"  # what is done to a store of lanes in a quick run
 CHUNK_ROWS = 8
 KEPT = 12  # transitions of an environment, where old ones are evicted
 MOST_CALLS = 400  # a move within an operation comes before one of so many calls of it
@@ -154,7 +152,7 @@ class Order:
         self.a.close()
         rows = stores.heads(self.a.model)
         number = self.luck.randrange(len(rows))
-        log = {"vector lane": "ticks", "lanes": f"lane-{number:05}"}.get(self.cell.kind, "")
+        log = "ticks" if self.cell.kind == "vector lane" else ""
         chunk = self.luck.randint(1, (rows[number] - 1) // CHUNK_ROWS)
         name = f"c.{chunk}.0" if log == "ticks" else f"c.{chunk}"
         file = self.place.first / log / self.luck.choice(["actions", "rewards"]) / name
@@ -208,9 +206,9 @@ class Order:
         except mmreplay.MmreplayError as error:
             if not self.place.moved or self.place.first is not None:
                 raise
-            # Another thread of A may have met the store when half of it was removed: lanes are
-            # opened and closed by several, and a flush or a seal may run at any time.
-            if not self.beside and self.cell.kind != "lanes":
+            # Another thread of A may have met the store when half of it was removed: a flush or a
+            # seal may run at any time.
+            if not self.beside:
                 assert isinstance(error, mmreplay.FailedStoreError), error
                 half_gone = " missing" in str(error) or "No such file" in str(error)
                 assert GONE in str(error) or half_gone, error
@@ -366,7 +364,7 @@ def cells(what):
     luck = random.Random(what)
     kinds = ["one environment", "vector lane"]
     luck.shuffle(kinds)
-    kinds.append("lanes" if what == QUICK_LANES else "vector lane")  # many files: they take long
+    kinds.append("vector lane")
     return [
         Cell(what, way, luck.choice(CODECS), kind) for way, kind in zip(WAYS, kinds, strict=True)
     ]

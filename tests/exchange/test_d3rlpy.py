@@ -1,4 +1,4 @@
-"""d3rlpy both ways: files that it dumped, and what it makes of ours."""
+"""Files that d3rlpy dumped."""
 
 import warnings
 
@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, export_dataset, import_dataset
-from tests.support.played_episodes import play, write
+from mmreplay import import_dataset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import d3rlpy
-    from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 
 
 @pytest.fixture(autouse=True)
@@ -54,23 +52,3 @@ def test_counts_and_returns_are_those_of_d3rlpy(tmp_path, quick_disk, discrete):
         "d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr", final_observation="drop"
     )
     assert dropped.transitions == dataset.transition_count
-
-
-@pytest.mark.parametrize("final_row", [False, True])
-@pytest.mark.parametrize("action", [Field((2,), "float32"), Field((), "int64")])
-def test_d3rlpy_reads_what_is_exported(tmp_path, quick_disk, final_row, action):
-    episodes = play((7, 2, 12, 5), action=action, extras={}, lives=False)
-    export_dataset(
-        write(tmp_path / "a.zarr", episodes), "d3rlpy", tmp_path / "a.h5", final_row=final_row
-    )
-    with (tmp_path / "a.h5").open("rb") as file:
-        dataset = ReplayBuffer.load(file, InfiniteBuffer(), episode_cls=Episode)
-    assert dataset.size() == 4
-    # With a row for the final observation no transition is lost, and without one of each cut off.
-    assert dataset.transition_count == 26 - (0 if final_row else 2)
-    for found, one in zip(dataset.episodes, episodes, strict=True):
-        assert found.terminated == one.terminated
-        assert found.compute_return() == pytest.approx(one.reward.sum())
-        more = final_row and not one.terminated
-        expected = one.observation["frame"][: len(one.reward) + more]
-        assert np.array_equal(found.observations, expected)

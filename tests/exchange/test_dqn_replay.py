@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, export_dataset, import_dataset
-from tests.support.played_episodes import play, read_back, write
+from mmreplay import Field, import_dataset
+from tests.support.played_episodes import play
 
 FRAMES = {"frame": Field((8, 6), "uint8")}
 
@@ -73,22 +73,3 @@ def test_steps_are_those_that_the_buffer_holds(buffer_of, tmp_path, quick_disk, 
         assert np.array_equal(batch.observation, frames[-n:])
         assert store.episodes["length"][-2:].tolist() == ([32, 25] if capacity > 60 else [27, 25])
         assert (made.terminated, made.truncated) == ((2, 2) if capacity > 60 else (1, 1))
-
-
-def test_the_buffer_loads_what_is_exported(buffer_of, tmp_path, quick_disk):
-    episodes = play((17, 2, 32, 25), FRAMES, Field((), "int32"), {}, lives=False)
-    store = write(tmp_path / "a.zarr", episodes)
-    export_dataset(store, "dqn_replay", tmp_path / "out")
-    loaded, filled = buffer_of(88), buffer_of(88)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loaded.load(str(tmp_path / "out"), 0)
-    fill(filled, episodes)
-    assert loaded.add_count == filled.add_count == 76 + 4 * 3
-    for name, rows in filled._store.items():
-        assert np.array_equal(loaded._store[name], rows), name
-        assert loaded._store[name].dtype == rows.dtype, name
-    assert sorted(loaded.invalid_range.tolist()) == sorted(filled.invalid_range.tolist())
-    import_dataset("dqn_replay", tmp_path / "out", tmp_path / "b.zarr")
-    found = read_back(tmp_path / "b.zarr")
-    assert [one.terminated for one in found] == [one.terminated for one in episodes]

@@ -26,7 +26,7 @@ TURNS = st.tuples(
 
 @settings(max_examples=by_effort(5, 60, 600))
 @given(
-    layout=layouts(one_lane=True),
+    layout=layouts(lanes=False),
     given=gather_settings(longest=9),
     n=st.integers(1, 4),
     turns=st.lists(TURNS, min_size=1, max_size=by_effort(6, 12, 12)),
@@ -38,10 +38,10 @@ def test_what_is_read_ahead_is_what_the_oracle_says_of_its_draw(layout, given, n
             folder / "s.zarr", mmreplay.ReplayBuffer, **given, seed=n, prefetch=n
         ) as buffer:
             pair = Pair(buffer, model, np.random.default_rng(n))
-            batch = functools.partial(model.batch, **given, live=True)
+            batch = functools.partial(model.batch, **given)
             expected = DrawnAhead(buffer, n, 3, model.ids, batch)
             for n_steps, end, what, n_batches in turns:
-                pair.together(n_steps, end)
+                pair.play(n_steps, end, "any")
                 if what == "flush":
                     buffer.flush()
                 elif what == "refresh":

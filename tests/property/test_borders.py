@@ -14,13 +14,14 @@ from tests.support.oracle import checks
 from tests.support.oracle.frames import Described
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
+from tests.support.quiet import settle
 
 Field = mmreplay.Field
 EPISODE = 1000  # steps
 
 
 def record(path, field, n_rows, *, capacity=None, stack=4, **action):
-    """A buffer with that many rows in episodes of one length; each row has its number in it."""
+    """A buffer with that many steps in episodes of one length; each frame says which it is."""
     described = Described(field)
     buffer = mmreplay.ReplayBuffer(
         path,
@@ -32,49 +33,39 @@ def record(path, field, n_rows, *, capacity=None, stack=4, **action):
         flush_s=0,
     )
     for row in range(n_rows):
-        step = row % (EPISODE + 1)
-        frame = described.make(0, row, row - step)
-        if step:
-            buffer.step(row - 1, row - 1, frame, truncated=step == EPISODE)
-        else:
-            buffer.reset(frame)
-    evict_what_can_go(buffer.writer)
+        start = row - row % EPISODE
+        if row == start:
+            buffer.reset(described.make(0, row, row))
+        frame = described.make(0, row + 1, start)
+        buffer.step(row, row, frame, truncated=row + 1 == start + EPISODE)
+    settle(buffer)
     return buffer
-
-
-def evict_what_can_go(writer):
-    """Now, as all that runs in the background, and not while rows and files are compared."""
-    for _ in range(2):  # what is evicted may leave checksums to be made
-        writer._background.finish_tasks()
-        writer._background.tick(timer=False)
-    writer._background.finish_tasks()
 
 
 def check_recorded(store, field, n_rows, *, live):
     base = store.refresh().lanes[0].base
     rows = np.arange(base, n_rows)
-    final = (rows % (EPISODE + 1) == EPISODE) | (rows == n_rows - 1)
-    values = np.where(final, 0, rows)
+    starts = rows - rows % EPISODE
     assert store.lanes[0].rows == n_rows
-    assert np.array_equal(store.actions[base:], values)
-    assert np.array_equal(store.rewards[base:], values)
-    assert np.array_equal(store.resets[base:], rows % (EPISODE + 1) == 0)
+    assert np.array_equal(store.actions[base:], rows)
+    assert np.array_equal(store.rewards[base:], rows)
+    assert np.array_equal(store.resets[base:], rows == starts)
+    assert np.array_equal(store.step[base:], rows - starts + 1)
     assert (store.non_terminals[base:] == 1).all()
     places = Described(field).read(store.frames[base:])
     assert np.array_equal(places[:, 1], rows)
-    assert np.array_equal(places[:, 2], rows - rows % (EPISODE + 1))
-    first = store.lanes[0].first
-    kept = (rows >= first) & (rows % (EPISODE + 1) != EPISODE) & (rows != n_rows - 1)
-    assert np.array_equal(store.ids, rows[kept])
+    assert np.array_equal(places[:, 2], starts)
+    assert np.array_equal(store.ids, np.arange(store.lanes[0].first, n_rows))
     for number in range(0, len(store.ids), 5000):
         ids = store.ids[number : number + 300]
         batch = store.transitions(ids, stack=3, n_step=2)
+        start = ids - ids % EPISODE
         seen = Described(field).read(batch.observation)[..., 1]
-        start = ids - ids % (EPISODE + 1)
-        wanted = np.maximum(ids[:, None] + np.arange(-2, 1), start[:, None])
-        assert np.array_equal(seen, wanted)
-    n_episodes = len(store.episodes)
-    assert n_episodes == len([row for row in store.ids if row % (EPISODE + 1) == 0])
+        assert np.array_equal(seen, np.maximum(ids[:, None] + np.arange(-2, 1), start[:, None]))
+        after = Described(field).read(batch.next_observation)[:, -1]
+        assert np.array_equal(after[:, 1], np.minimum(ids + 2, np.minimum(start + EPISODE, n_rows)))
+        assert np.array_equal(after[:, 2], start)
+    assert len(store.episodes) == (store.ids % EPISODE == 0).sum()
     assert live or store.episodes["truncated"].all()
 
 
@@ -122,56 +113,53 @@ def test_a_reader_that_follows_grows_past_every_border(tmp_path):
     with record(path, field, 1, chunk=64) as buffer, mmreplay.open(path) as follower:
         described = Described(field)
         for row in range(1, 700):
-            buffer.step(row - 1, row - 1, described.make(0, row, 0))
+            buffer.step(row, row, described.make(0, row + 1, 0))
             if row % 7 == 0:
-                batch = follower.transitions([row - 1, row // 2], stack=2)
-                assert described.read(batch.next_observation)[:, -1, 1].tolist() == [
-                    row,
-                    row // 2 + 1,
-                ]
+                batch = follower.transitions([row, row // 2], stack=2)
+                after = described.read(batch.next_observation)[:, -1, 1]
+                assert after.tolist() == [row + 1, row // 2 + 1]
         check_recorded(follower, field, 700, live=True)
 
 
 def test_stores_loaded_as_one_are_one_store(tmp_path):
+    frame = Field((3,), "uint8", "raw", 4)
     layouts = [
-        Layout(Field((3,), "uint8", "raw", 4), Field(()), {}, capacity=30, padding="zero"),
-        Layout(Field((3,), "uint8", "raw", 7), Field((), chunk=5), {}, lanes=2),
-        Layout(Field((3,), "uint8", "raw", 4), Field(()), {}),
+        Layout(frame, Field(()), capacity=30, padding="zero"),
+        Layout(frame, Field((), chunk=5), lanes=2, environments=3),
+        Layout(Field((3,), "uint8", "raw", 7), Field((), chunk=5), lanes=2),
+        Layout(frame, Field(())),
     ]
     models = []
     for number, layout in enumerate(layouts):
-        path = tmp_path / f"{number}.zarr"
-        with layout.create(path) as writer:
-            pair = Pair(writer, layout.model(), np.random.default_rng(number))
-            pair.together(45)
-        models.append(pair.model)
-        for lane in pair.model.lanes:
-            lane.end_session()
+        writers = layout.create_lanes(tmp_path / f"{number}.zarr")
+        models.append(layout.model())
+        Pair(writers, models[-1], np.random.default_rng(number)).play(45, mode="any")
+        for writer in writers:
+            writer.close()
+        models[-1].end_session()
     whole = models[0]
-    whole.lanes += models[1].lanes + models[2].lanes
+    whole.lanes = [lane for model in models for lane in model.lanes]
     for given in (
-        [tmp_path / "0.zarr", tmp_path / "1.zarr", tmp_path / "2.zarr"],
-        [str(tmp_path / "[01].zarr"), str(tmp_path / "2.zarr")],
+        [tmp_path / f"{number}.zarr" for number in range(4)],
+        [str(tmp_path / "[01].zarr"), str(tmp_path / "2.zarr"), str(tmp_path / "3.zarr")],
         str(tmp_path / "*.zarr"),
     ):
         with mmreplay.load(given, stack=3, n_step=2, seed=1) as data:
-            for view, lane in zip(data.store.lanes, whole.lanes, strict=True):
-                lane.forget(view.base)
             assert data.settings.padding == "zero"
-            checks.check_store(data.store, whole, live=False)
+            checks.check_store(data.store, whole)
             batch = data.sample(200)
             settings = {"stack": 3, "n_step": 2, "padding": "zero"}
             checks.check_batch(batch, whole.batch(batch.id, **settings))
-            assert set((batch.id >> 40).tolist()) == {0, 1, 2, 3}
+            assert set((batch.id >> 40).tolist()) == set(range(6))
 
 
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
 @pytest.mark.parametrize("state", ["closed", "live", "crashed", "copied"])
 def test_reading_makes_no_call_that_changes_the_disk(tmp_path, codec, state):
     path = tmp_path / "s.zarr"
-    layout = Layout(Field((3,), "uint8", codec, 2), Field((), chunk=8), {}, capacity=20)
+    layout = Layout(Field((3,), "uint8", codec, 2), Field((), chunk=8), capacity=20)
     writer = layout.create(path)
-    Pair(writer, layout.model(), np.random.default_rng(0)).together(60)
+    Pair(writer, layout.model(), np.random.default_rng(0)).play(60)
     if state == "closed":
         writer.close()
     elif state == "crashed":
@@ -180,8 +168,8 @@ def test_reading_makes_no_call_that_changes_the_disk(tmp_path, codec, state):
         writer.flush()
         shutil.copytree(path, tmp_path / "copy.zarr")
         path = tmp_path / "copy.zarr"
-    if state == "live":
-        evict_what_can_go(writer)
+    if state in ("live", "copied"):
+        settle(writer)
     names = sorted(str(one) for one in path.rglob("*"))
     with faults.faulty_disk() as disk:
         with mmreplay.load(path, stack=2) as data:

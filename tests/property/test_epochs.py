@@ -4,6 +4,8 @@ Invariant: whatever the layout, the settings and the pool, an epoch over all ran
 id once, and each batch is byte for byte what a list of everything says.
 """
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,9 +17,9 @@ from tests.support.chance import goodness
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout, gather_settings, layouts
-from tests.support.oracle.vector_pair import of_writer
+from tests.support.oracle.layout import Layout
+from tests.support.oracle.pair import MODES, Pair
+from tests.support.oracle.strategies import gather_settings, layouts
 
 
 @settings(max_examples=by_effort(6, 80, 500))
@@ -26,39 +28,38 @@ from tests.support.oracle.vector_pair import of_writer
     gather_settings(longest=40),
     st.integers(1, 90),
     st.integers(0, 99),
+    st.sampled_from(MODES),
     st.sampled_from([1, 2, 5]),
     st.sampled_from([1, 8, 40, None]),
     st.integers(0, 3),
 )
 def test_an_epoch_of_any_store_is_each_transition_once_as_the_oracle_has_it(
-    layout, how, n_steps, seed, world_size, shuffle_rows, n_before
+    layout, how, n_steps, seed, mode, world_size, shuffle_rows, n_before
 ):
     given = {"world_size": world_size, "shuffle_rows": shuffle_rows, "epoch": 3}
-    with scratch_directory() as folder:
-        model = layout.model()
-        with layout.create(folder / "store.zarr") as writer:
-            Pair(writer, model, np.random.default_rng(seed)).together(n_steps)
-            with mmreplay.open(folder / "store.zarr") as store:
-                for view, own in zip(store.lanes, model.lanes, strict=True):
-                    own.forget(view.base)
-            with mmreplay.load(folder / "store.zarr", seed=seed, **how) as data:
-                seen = []
-                for rank in range(world_size):
-                    batches, part = data.batches(7, rank=rank, **given), []
-                    for number, batch in enumerate(batches):
-                        checks.check_batch(batch, model.batch(batch.id, **how, live=True))
-                        part.append(batch.id)
-                        if number == n_before:
-                            state = data.state_dict()
-                    seen += part
-                    if len(part) > n_before:
-                        with mmreplay.load(folder / "store.zarr", seed=seed + 1, **how) as again:
-                            again.load_state_dict(state)
-                            rest = [
-                                batch.id.tolist() for batch in again.batches(7, rank=rank, **given)
-                            ]
-                        assert rest == [ids.tolist() for ids in part[n_before + 1 :]]
-                assert np.sort(np.concatenate(seen)).tolist() == model.ids().tolist()
+    with scratch_directory() as folder, contextlib.ExitStack() as stack:
+        model, path = layout.model(), folder / "store.zarr"
+        writers = [stack.enter_context(one) for one in layout.create_lanes(path)]
+        Pair(writers, model, np.random.default_rng(seed)).play(n_steps, mode=mode)
+        with mmreplay.load(path, seed=seed, **how) as data:
+            checks.forget(data.store, model)
+            seen, sizes = [], []
+            for rank in range(world_size):
+                batches, part = data.batches(7, rank=rank, **given), []
+                for number, batch in enumerate(batches):
+                    checks.check_batch(batch, model.batch(batch.id, **how))
+                    part.append(batch.id)
+                    if number == n_before:
+                        state = data.state_dict()
+                seen += part
+                sizes.append(sum(map(len, part)))
+                if len(part) > n_before:
+                    with mmreplay.load(path, seed=seed + 1, **how) as again:
+                        again.load_state_dict(state)
+                        rest = [batch.id.tolist() for batch in again.batches(7, rank=rank, **given)]
+                    assert rest == [ids.tolist() for ids in part[n_before + 1 :]]
+            assert np.sort(np.concatenate(seen)).tolist() == model.ids().tolist()
+            assert max(sizes) - min(sizes) <= 1
 
 
 FRAMES = {
@@ -68,34 +69,19 @@ FRAMES = {
 }
 
 
-@pytest.fixture(params=FRAMES)
-def vectors(request, tmp_path):
-    """A store of three environments that steps leave out at times, and the model of it."""
-    path = tmp_path / "vector.zarr"
-    fields = {"frame": FRAMES[request.param], "action": Field((), "int64", chunk=8)}
-    with mmreplay.create(path, **fields, lanes=3, flush_s=0) as writer:
-        pair = of_writer(writer)
-        pair.play(60)
-    return path, pair.model
-
-
-def test_groups_of_a_vector_lane_give_each_transition_equally_often(vectors):
-    path, model = vectors
-    with mmreplay.load(path, stack=None) as data:
-        expected = model.ids()
-        drawn = np.concatenate([data.sample(6000, group=6).id for _ in range(20)]).reshape(-1, 6)
-        for each in drawn.T:
-            ids, counts = np.unique(each, return_counts=True)
-            assert np.array_equal(ids, expected)
-            assert abs(goodness(counts, each.size / ids.size)) < 5
-
-
 @pytest.mark.parametrize("capacity", [None, 60])
-def test_groups_of_lanes_of_all_lengths_give_each_transition_equally_often(tmp_path, capacity):
-    layout = Layout(Field((3,), "uint8", "lz4", 4, 16), Field(()), {}, lanes=3, capacity=capacity)
+@pytest.mark.parametrize(("environments", "lanes"), [(3, None), (None, 3), (2, 2)])
+@pytest.mark.parametrize("name", FRAMES)
+def test_groups_give_each_transition_equally_often(tmp_path, name, environments, lanes, capacity):
+    layout = Layout(
+        FRAMES[name], Field(()), capacity=capacity, environments=environments, lanes=lanes
+    )
     model = layout.model()
-    with layout.create(tmp_path / "s.zarr") as writer:
-        Pair(writer, model, np.random.default_rng(0)).together(40, end=0.2)
+    writers = layout.create_lanes(tmp_path / "s.zarr")
+    Pair(writers, model, np.random.default_rng(0)).play(40, 0.2, "any")
+    for writer in writers:
+        writer.close()
+    model.end_session()
     with mmreplay.load(tmp_path / "s.zarr", stack=2) as data:
         drawn = np.concatenate([data.sample(5000, group=5).id for _ in range(20)]).reshape(-1, 5)
         for each in drawn.T:

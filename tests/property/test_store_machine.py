@@ -1,7 +1,7 @@
 """A store and its model, moved together through everything that can happen to a store.
 
 Invariant: after any sequence of resets, steps, flushes, evictions, closings, reopenings, deaths and
-power cuts, every reader sees what the model says, byte for byte.
+power cuts, every reader sees what the model says, byte for byte, and so are the files.
 """
 
 import contextlib
@@ -23,10 +23,11 @@ import mmreplay
 from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle import checks
-from tests.support.oracle.model import Model
-from tests.support.oracle.pair import Pair
+from tests.support.oracle import checks, disk
+from tests.support.oracle.model import FLAGS
+from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import episodes, gather_settings, layouts
+from tests.support.quiet import quiet
 
 CAPACITIES = st.sampled_from([None, None, 1, 2, 7, 30, 90, 200])
 SEEDS = st.integers(0, 2**32 - 1)
@@ -46,13 +47,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.out = {}
         self.n_paths = 0
 
-    @initialize(layout=layouts(one_lane=True), given=gather_settings(), seed=SEEDS, clock=CLOCKS)
+    @initialize(layout=layouts(lanes=False), given=gather_settings(), seed=SEEDS, clock=CLOCKS)
     def create(self, layout, given, seed, clock):
         self.layout = layout
         self.settings = {**given, "padding": layout.padding}
         self.random = np.random.default_rng(seed)
         self.model = layout.model()
-        self.flushed = [0] * len(self.model.lanes)
+        self.flushed = 0
         self.path = self.folder / "store.zarr"
         self.buffer = layout.create_buffer(
             self.path, mmreplay.ReplayBuffer, **self.settings, seed=seed, flush_s=clock
@@ -65,7 +66,7 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             if self.buffer is not None:
                 self.close()
-            checks.check_plain_zarr(self.path)
+            disk.check_closed(self.path, self.model)
             checks.check_verified(self.path)
         finally:
             if self.follower is not None:
@@ -76,80 +77,84 @@ class StoreMachine(RuleBasedStateMachine):
     def is_open(self):
         return self.buffer is not None
 
+    @property
+    def lane(self):
+        return self.model.lanes[0]
+
     # ------------------------------------------------------------ writing
 
     @precondition(lambda self: self.is_open)
     @rule(data=st.data())
     def reset(self, data):
-        lanes = data.draw(st.sets(st.integers(0, len(self.model.lanes) - 1), min_size=1))
-        self.pair.reset(sorted(lanes))
+        self.pair.reset(data.draw(st.sets(st.integers(0, self.lane.n - 1), min_size=1)))
 
-    @precondition(lambda self: self.is_open and self.pair.running)
+    @precondition(lambda self: self.is_open and self.lane.running)
     @rule(data=st.data())
     def step(self, data):
-        lanes = data.draw(st.sets(st.sampled_from(self.pair.running), min_size=1))
-        flags = st.fixed_dictionaries(
-            {name: st.booleans() for name in ("terminated", "truncated", "life_lost")}
-        )
-        self.pair.step({lane: data.draw(flags) for lane in sorted(lanes)})
+        some = st.sets(st.sampled_from(sorted(self.lane.running)))
+        self.pair.step(**{name: data.draw(some) for name in FLAGS})
 
     @precondition(lambda self: self.is_open)
-    @rule(n_steps=st.integers(1, 60), end=st.sampled_from([0.0, 0.05, 0.3, 1.0]))
-    def many_steps(self, n_steps, end):
-        self.pair.together(n_steps, end)
+    @rule(
+        n_steps=st.integers(1, 60),
+        end=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+        mode=st.sampled_from(MODES),
+    )
+    def many_steps(self, n_steps, end, mode):
+        self.pair.play(n_steps, end, mode)
 
     @precondition(lambda self: self.is_open)
     @rule(data=st.data())
     def whole_episode(self, data):
-        lane = data.draw(st.integers(0, len(self.model.lanes) - 1))
-        longest = min(3 * (self.model.lanes[lane].capacity or 20), 150)
-        self.pair.episode(data.draw(episodes(longest)), lane)
+        longest = min(3 * (self.lane.capacity or 20), 150)
+        env = data.draw(st.integers(0, self.lane.n - 1))
+        self.pair.episode(data.draw(episodes(longest)), env)
 
     @precondition(lambda self: self.is_open)
     @rule()
     def wrong_calls_change_nothing(self):
-        model, schema = self.model, self.model.schema
-        lane = self.buffer.writer
+        schema, n, writer = self.model.schema, self.layout.environments, self.buffer.writer
+        shape = () if n is None else (n,)
         first = next(iter(schema.frames.values()))
-        wrong = np.zeros((*first.shape, 2), first.dtype)
+        wrong = np.zeros((*shape, *first.shape, 2), first.dtype)
         frame = dict.fromkeys(schema.frames, wrong) if schema.is_dict else wrong
-        before = lane.rows
-        with pytest.raises(mmreplay.SchemaError):
-            lane.reset(frame)
-        action = np.ones(schema.action.shape, schema.action.dtype)
-        extras = {name: np.ones(one.shape, one.dtype) for name, one in schema.extras.items()}
-        with pytest.raises(mmreplay.SchemaError):
-            lane.step(action, 0.0, frame, **extras)
-        right = self.pair._frame()
-        if not model.lanes[0].running:
-            with pytest.raises(mmreplay.SchemaError, match="reset"):
-                lane.step(action, 0.0, right, **extras)
-        for bad in (
-            {"action": np.zeros((*schema.action.shape, 3), schema.action.dtype)},
-            {"reward": "much"},
-            {"nonsense": 1.0},
-        ):
-            arguments = {"action": action, "reward": 7.0, "next_frame": right} | extras | bad
+        action = np.ones((*shape, *schema.action.shape), schema.action.dtype)
+        extras = {
+            name: np.ones((*shape, *one.shape), one.dtype) for name, one in schema.extras.items()
+        }
+        reward, flag = np.ones(shape), np.zeros(shape, np.bool_)
+        right = self.pair.frame() if n is None else self.pair.frames()
+        calls = [
+            lambda: writer.reset(frame),
+            lambda: writer.step(action, reward, frame, flag, flag, **extras),
+            lambda: writer.step(action[..., None], reward, right, flag, flag, **extras),
+            lambda: writer.step(action, "much", right, flag, flag, **extras),
+            lambda: writer.step(action, reward, right, flag, flag, **extras, nonsense=reward),
+        ]
+        if len(self.lane.running) < self.lane.n:
+            calls.append(lambda: writer.step(action, reward, right, flag, flag, **extras))
+        before = writer.rows
+        for call in calls:
             with pytest.raises(mmreplay.SchemaError):
-                lane.step(**arguments, life_lost=True)
-        assert lane.rows == before
+                call()
+        assert writer.rows == before
 
     # ------------------------------------------------------------ durability
 
     @precondition(lambda self: self.is_open)
     @rule()
     def flush(self):
+        expected = self.lane.next_base
         self.buffer.flush()
-        self.flushed = [len(lane.rows) for lane in self.model.lanes]
-        self._learn_base(exactly=True)
+        assert self.buffer.writer.base == expected
+        self.flushed = len(self.lane.rows)
+        self.lane.forget(expected)
 
-    def _learn_base(self, *, exactly):
-        with mmreplay.open(self.path) as store:
-            for view, lane in zip(store.lanes, self.model.lanes, strict=True):
-                if exactly:
-                    checks.check_disk(view, lane)
-                assert lane.base <= view.base <= lane.base_bounds()[1]
-                lane.forget(view.base)
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def look_at_the_files(self):
+        with quiet(self.buffer):
+            disk.check_disk(self.path, self.lane)
 
     @precondition(lambda self: self.is_open)
     @rule(capacity=CAPACITIES, given=gather_settings(), named=st.booleans())
@@ -160,17 +165,19 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open)
     @rule()
     def close(self):
+        expected = self.lane.next_base
         self.buffer.close()
         self._closed()
+        disk.check_closed(self.path, self.model)
+        with mmreplay.open(self.path) as store:
+            checks.forget(store, self.model)
+        assert self.lane.base == expected
 
     def _closed(self):
         self.buffer = self.pair = None
-        for lane in self.model.lanes:
-            lane.end_session()
-        self.flushed = [len(lane.rows) for lane in self.model.lanes]
+        self.model.end_session()
+        self.flushed = len(self.lane.rows)
         self.out = {}
-        self._learn_base(exactly=True)
-        assert not any((lane / ".live").exists() for lane in self._lane_paths())
 
     @precondition(lambda self: not self.is_open)
     @rule(capacity=CAPACITIES, given=gather_settings(), named=st.booleans())
@@ -178,18 +185,14 @@ class StoreMachine(RuleBasedStateMachine):
         self._reopen(capacity, given, named)
 
     def _reopen(self, capacity, given, named):
-        lanes = len(self.model.lanes)
         if capacity is not None:
-            capacity = max(capacity, lanes)
-            for lane, share in zip(self.model.lanes, Model.split(capacity, lanes), strict=True):
-                lane.capacity = share
+            self.lane.capacity = capacity = max(capacity, self.lane.n)
         self.settings = given
         fields = {"frame": self.layout.frame, "action": self.layout.action} if named else {}
         self.buffer = mmreplay.ReplayBuffer(
             self.path, capacity, **given, **fields, seed=0, flush_s=self.clock
         )
         self.pair = Pair(self.buffer, self.model, self.random)
-        assert not self.pair.running
 
     @precondition(lambda self: self.is_open)
     @rule(capacity=CAPACITIES, given=gather_settings(), look=st.booleans())
@@ -197,15 +200,14 @@ class StoreMachine(RuleBasedStateMachine):
         faults.kill(self.buffer)
         self.buffer = self.pair = None
         self.out = {}
-        if look:
-            with mmreplay.open(self.path) as store:
-                checks.check_store(store, self.model, live=True, most=20)
-            checks.check_verified(self.path)
-            self.follower.refresh()
-            checks.check_ids(self.follower, self.model)
-        for lane in self.model.lanes:
-            lane.end_session()
-        self._learn_base(exactly=False)
+        with mmreplay.open(self.path) as store:
+            if look:  # nobody knows yet that the episodes that run are over
+                checks.check_store(store, self.model, most=20)
+                checks.check_verified(self.path)
+                self.follower.refresh()
+                checks.check_ids(self.follower, self.model)
+            checks.forget(store, self.model)
+        self.model.end_session()
         self._reopen(capacity, given, named=False)
 
     @precondition(lambda self: self.is_open)
@@ -214,26 +216,25 @@ class StoreMachine(RuleBasedStateMachine):
         """A copy of the directory is a store that nobody trusts past its last checkpoint."""
         self.n_paths += 1
         path = self.folder / f"after-{self.n_paths}.zarr"
-        with faults.quiet(self.buffer):
+        with quiet(self.buffer):
             shutil.copytree(self.path, path)
         model = self.model.copy()
         if look:
             with mmreplay.open(path) as store:
                 self._cut(model, store)
-                checks.check_store(store, model, live=False, settings=[given], most=20)
+                checks.check_store(store, model, settings=[given], most=20)
             checks.check_verified(path)
         with mmreplay.ReplayBuffer(path, stack=1, flush_s=0) as buffer:
             self._cut(model, buffer.store)
             pair = Pair(buffer, model, self.random)
             checks.check_ids(buffer, model)
-            pair.together(7)
-            checks.check_store(buffer.store, model, live=True, settings=[given], most=20)
-        for lane in model.lanes:
-            lane.end_session()
+            pair.play(7, mode="any")
+            checks.check_store(buffer.store, model, settings=[given], most=20)
+        model.end_session()
+        disk.check_closed(path, model)
         if not go_on:
             with mmreplay.open(path) as store:
-                checks.check_store(store, model, live=False, settings=[given], most=20)
-            checks.check_plain_zarr(path)
+                checks.check_store(store, model, settings=[given], most=20)
             checks.check_verified(path)
             shutil.rmtree(path)
             return
@@ -245,16 +246,11 @@ class StoreMachine(RuleBasedStateMachine):
         self._closed()
 
     def _cut(self, model, store):
-        """Take the heads of a recovered store: nothing that was flushed may be missing."""
-        for view, lane, flushed in zip(store.lanes, model.lanes, self.flushed, strict=True):
-            assert flushed <= view.rows <= len(lane.rows)
-            lane.cut(view.rows)
-            assert lane.base <= view.base <= lane.base_bounds()[1]
-            lane.forget(view.base)
-
-    def _lane_paths(self):
-        several = sorted(self.path.glob("lane-*"))
-        return several or [self.path]
+        """Take the head of a recovered store: nothing that was flushed may be missing."""
+        (view,), (lane,) = store.lanes, model.lanes
+        assert self.flushed <= view.rows <= len(lane.rows)
+        lane.cut(view.rows)
+        checks.forget(store, model)
 
     # ------------------------------------------------------------ reading
 
@@ -270,8 +266,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert out is None or batch is out
         self.out[size] = batch
         assert np.isin(batch.id, self.model.ids()).all()
-        expected = self.model.batch(batch.id, **self.settings, live=True)
-        checks.check_batch(batch, expected, "sample")
+        checks.check_batch(batch, self.model.batch(batch.id, **self.settings), "sample")
 
     @rule(
         given=gather_settings(),
@@ -280,37 +275,36 @@ class StoreMachine(RuleBasedStateMachine):
     def read(self, given, reader):
         if reader == "new":
             with mmreplay.open(self.path) as store:
-                checks.check_store(store, self.model, live=self.is_open, settings=[given], most=40)
+                checks.check_store(store, self.model, settings=[given], most=40)
+                checks.check_info(store, self.model)
                 self._check_refused(store)
         elif reader == "follower":
             self.follower.refresh()
-            checks.check_store(
-                self.follower, self.model, live=self.is_open, settings=[given], most=30
-            )
+            checks.check_store(self.follower, self.model, settings=[given], most=30)
         elif reader == "late follower":
             self._check_late(given)
         elif self.is_open:
             ids = self._some_ids(40)
             batch = self.buffer.transitions(ids, **given)
-            expected = self.model.batch(ids, **given, live=True)
-            checks.check_batch(batch, expected, "transitions")
+            checks.check_batch(batch, self.model.batch(ids, **given), "transitions")
 
     def _check_late(self, given):
         """Without refresh, a closed store that was opened again is still what it was."""
         ids = self.follower.ids[-20:]
-        rows = [(int(one) >> 40, int(one) & ((1 << 40) - 1)) for one in ids]
-        assert all(self.model.lanes[lane].is_transition(row) for lane, row in rows)
         # More steps than it knows may have come to its newest rows since.
         given = {**given, "n_step": 1}
         try:
             batch = self.follower.transitions(ids, **given)
         except LookupError:
-            assert any(lane.capacity is not None or lane.base for lane in self.model.lanes)
+            assert self.lane.capacity is not None or self.lane.base
             return
         expected = self.model.batch(ids, **given)
-        # Nor does it know whether the newest episode of a lane was cut off since.
-        newest = np.append(np.diff(ids >> 40) != 0, np.ones(min(ids.size, 1), np.bool_))
-        expected.truncated[newest & ~batch.truncated] = False
+        # Nor does it know which of the episodes in its newest row were over since.
+        unknown = ~(batch.terminated | batch.truncated)
+        for name in ("terminated", "truncated"):
+            getattr(expected, name)[unknown & (ids // self.lane.n == ids[-1:] // self.lane.n)] = (
+                False
+            )
         checks.check_batch(batch, expected, "late follower")
 
     @rule()
@@ -318,9 +312,10 @@ class StoreMachine(RuleBasedStateMachine):
         checks.check_verified(self.path)
 
     def _check_refused(self, store):
-        """Ids beside valid ones: final rows, the newest, the evicted, other lanes."""
-        valid = set(self.model.ids().tolist())
-        some = {one + d for one in [*list(valid)[:5], 0] for d in (-1, 1, 2, 1 << 40, -(1 << 40))}
+        """Ids beside valid ones: entries left out, past the newest, the evicted, other lanes."""
+        valid, n = set(self.model.ids().tolist()), self.lane.n
+        near = (-1, 1, 2, n, -n, 1 << 40, -(1 << 40))
+        some = {one + d for one in [*list(valid)[:5], *sorted(valid)[-3:], 0] for d in near}
         for one in sorted(some - valid)[:12]:
             with pytest.raises(LookupError, match=str(one)):
                 store.transitions([one])

@@ -18,7 +18,7 @@ from mmreplay.writing import background, writer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mmreplay import Store, Writer
+    from mmreplay import Store, VectorWriter, Writer
 
 __all__ = [
     "ACTION",
@@ -30,6 +30,7 @@ __all__ = [
     "checkpoint",
     "chunks",
     "drain",
+    "go_on",
     "make_lanes",
     "open_lane",
     "rows_of",
@@ -158,6 +159,14 @@ def make_lanes(
             one._release_unclosed()
         raise
     return LaneWriters(path, writers)
+
+
+def go_on(path: Path) -> Writer | VectorWriter | LaneWriters:
+    """Open what `make_lanes` or `create` made, to append to it; no clock flushes it."""
+    n_lanes = len([*path.glob("lane-*")])
+    if n_lanes:
+        return make_lanes(path, n_lanes=n_lanes)
+    return mmreplay.create(path, append=True, flush_s=0)
 
 
 def rows_of(store: Store, env: int) -> SimpleNamespace:

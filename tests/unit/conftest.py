@@ -11,6 +11,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer
+from mmreplay.ids import LANE_SHIFT
 from mmreplay.storage import priority_column
 from tests.support import prioritized
 from tests.support.disks import faults
@@ -20,23 +21,30 @@ RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64
 
 
 class Story:
-    """Rows whose values follow from their number, and a list of what happened in each."""
+    """Steps whose values follow from their number, and a list of what happened in each.
+
+    Attributes:
+        lanes: by path, a dict for each step: the numbers of the observations before and after it,
+            whether its episode begins and ends with it, its flag, and its number in the episode.
+    """
 
     def __init__(self):
-        self.lanes = {}
+        self.lanes, self._pending, self._seen = {}, {}, 0
 
-    # ------------------------------------------------------------ what a row holds
+    # ------------------------------------------------------------ what a step holds
 
     @staticmethod
-    def value(field, row, salt=0):
-        """Of a row of a field: never zero, and hardly ever that of its neighbours."""
+    def value(field, number, salt=0):
+        """Of a numbered row of a field: never zero, and hardly ever that of its neighbours."""
         count = int(np.prod(field.shape))
-        numbers = 1 + (row * 7 + salt * 5 + np.arange(count) * 3) % 120
+        numbers = 1 + (number * 7 + salt * 5 + np.arange(count) * 3) % 120
         return numbers.astype(field.dtype).reshape(field.shape)
 
-    def frame(self, schema, row):
+    def frame(self, schema, number):
+        """The observation with a number."""
         values = {
-            key: self.value(one, row, salt) for salt, (key, one) in enumerate(schema.frames.items())
+            key: self.value(one, number, salt)
+            for salt, (key, one) in enumerate(schema.frames.items())
         }
         return values if schema.is_dict else values["frame"]
 
@@ -46,30 +54,37 @@ class Story:
 
     # ------------------------------------------------------------ writing
 
+    def _new_frame(self, writer):
+        self._seen += 1
+        return self._seen, self.frame(writer.schema, self._seen)
+
     def reset(self, writer):
-        rows = self.lanes.setdefault(writer.path, [])
-        writer.reset(self.frame(writer.schema, len(rows)))
-        rows.append({"reset": 1, "flag": 1, "step": False})
+        steps = self.lanes.setdefault(writer.path, [])
+        number, frame = self._new_frame(writer)
+        writer.reset(frame)
+        if steps:
+            steps[-1]["end"] = True
+        self._pending[writer.path] = number, 1
 
     def step(self, writer, terminated=False, truncated=False, life_lost=False):
-        rows = self.lanes[writer.path]
-        newest, schema = len(rows) - 1, writer.schema
+        steps, (before, count) = self.lanes[writer.path], self._pending[writer.path]
+        row, schema = len(steps), writer.schema
+        after, frame = self._new_frame(writer)
         extras = {
-            name: self.value(one, newest, 9).astype(one.dtype)
-            for name, one in schema.extras.items()
+            name: self.value(one, row, 9).astype(one.dtype) for name, one in schema.extras.items()
         }
         writer.step(
-            self.value(schema.action, newest),
-            self.reward(newest),
-            self.frame(schema, newest + 1),
+            self.value(schema.action, row),
+            self.reward(row),
+            frame,
             terminated,
             truncated,
             life_lost=life_lost,
             **extras,
         )
-        flag = int(not (terminated or life_lost))
-        rows[-1].update(flag=flag, step=True)
-        rows.append({"reset": 0, "flag": flag, "step": False})
+        about = {"before": before, "after": after, "flag": int(not (terminated or life_lost))}
+        steps.append({**about, "step": count, "end": terminated or truncated})
+        self._pending[writer.path] = after, count + 1
 
     def play(self, writer, n_steps, end="", *, reset=True):
         """Steps of one episode in one lane, or in every lane of a store of many."""
@@ -84,7 +99,7 @@ class Story:
             self.step(writer, ends == "terminated", ends == "truncated")
 
     def play_every_end(self, writer):
-        """37 rows a lane: an episode of each end, one of a single row, and one that runs."""
+        """33 steps a lane: an episode of each end, one of no step, and one that runs."""
         for one in getattr(writer, "writers", (writer,)):
             self.play(one, 9, "terminated")
             self.play(one, 11, "truncated")
@@ -92,39 +107,41 @@ class Story:
             self.play(one, 13)
 
     def copy(self, source, target, stop=None):
-        """Expect of `target` the first rows of `source`, the last of them as a final row."""
-        rows = [dict(one) for one in self.lanes[source][:stop]]
-        flag = 1 if rows[-1]["reset"] else rows[-2]["flag"]
-        rows[-1].update(step=False, flag=flag)
-        self.lanes[target] = rows
+        """Expect of `target` the first steps of `source`, with the last of which its episode ends.
+
+        So it is of `source` itself once its writer has closed it, or died.
+        """
+        self.lanes[target] = [dict(one) for one in self.lanes[source][:stop]]
+        if self.lanes[target]:
+            self.lanes[target][-1]["end"] = True
 
     # ------------------------------------------------------------ comparing
 
     def columns(self, path, schema):
         """Every column of a lane as it must read, by its path."""
-        rows = self.lanes[path]
+        steps = self.lanes[path]
         out = {}
         for salt, (key, one) in enumerate(schema.frames.items()):
             name = f"frames/{key}" if schema.is_dict else "frames"
-            out[name] = np.array([self.value(one, row, salt) for row in range(len(rows))])
-        steps = {"actions": (schema.action, 0)}
-        steps |= {f"extras/{name}": (one, 9) for name, one in schema.extras.items()}
-        for name, (one, salt) in steps.items():
-            out[name] = np.zeros((len(rows), *one.shape), one.dtype)
-            for row, about in enumerate(rows):
-                if about["step"]:
-                    out[name][row] = self.value(one, row, salt)
-        out["rewards"] = np.array(
-            [self.reward(row) * about["step"] for row, about in enumerate(rows)],
-            schema.reward_dtype,
-        )
-        out["non_terminals"] = np.array([about["flag"] for about in rows], np.uint8)
-        out["resets"] = np.array([about["reset"] for about in rows], np.uint8)
+            out[name] = self._array(one, [about["before"] for about in steps], salt)
+        numbers = range(len(steps))
+        out["actions"] = self._array(schema.action, numbers)
+        for name, one in schema.extras.items():
+            out[f"extras/{name}"] = self._array(one, numbers, 9)
+        out["rewards"] = np.array([self.reward(row) for row in numbers], schema.reward_dtype)
+        out["non_terminals"] = np.array([about["flag"] for about in steps], np.uint8)
+        out["resets"] = np.array([about["step"] == 1 for about in steps], np.uint8)
+        out["ends"] = np.array([about["end"] for about in steps], np.uint8)
+        out["step"] = np.array([about["step"] for about in steps], np.int64)
         return out
 
+    def _array(self, field, numbers, salt=0):
+        values = [self.value(field, number, salt) for number in numbers]
+        return np.array(values, field.dtype).reshape(len(values), *field.shape)
+
     def check(self, store, *, start=0):
-        """Every column of every lane, from row `start` on, byte for byte."""
-        for view in store.lanes:
+        """Every column of every lane, from row `start` on, byte for byte, and what came after."""
+        for number, view in enumerate(store.lanes):
             frames = view.frames
             found = {name: getattr(view, name) for name in _SCALARS}
             found |= (
@@ -139,13 +156,28 @@ class Story:
                 assert column.shape == expected[name].shape, name
                 assert column.dtype == expected[name].dtype, name
                 assert column[start:].tobytes() == expected[name][start:].tobytes(), name
+            rows = range(max(start, view.first), len(view.rewards))
+            self.check_transitions(store, number, rows)
+
+    def check_transitions(self, store, lane, rows):
+        """What steps are seen to have led to."""
+        steps = [self.lanes[store.lanes[lane].path][row] for row in rows]
+        batch = store.transitions(np.array(rows, np.int64) + (lane << LANE_SHIFT), stack=None)
+        for salt, (key, one) in enumerate(store.schema.frames.items()):
+            frames = batch.next_observation
+            frames = frames[key] if store.schema.is_dict else frames
+            expected = self._array(one, [about["after"] for about in steps], salt)
+            assert frames.tobytes() == expected.tobytes(), key
+        over = [about["end"] for about in steps]
+        assert (batch.terminated | batch.truncated).tolist() == over
+        assert batch.terminated.tolist() == [one["end"] and not one["flag"] for one in steps]
 
     def transitions(self, path):
-        """Rows of a lane that are transitions."""
-        return [row for row, about in enumerate(self.lanes[path]) if about["step"]]
+        """Rows of a lane that are transitions: all of them."""
+        return list(range(len(self.lanes[path])))
 
 
-_SCALARS = ("actions", "rewards", "non_terminals", "resets")
+_SCALARS = ("actions", "rewards", "non_terminals", "resets", "ends", "step")
 
 
 @pytest.fixture
@@ -302,7 +334,7 @@ def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
 
 @pytest.fixture(scope="module")
 def pristine_lane(tmp_path_factory, story_of_module):
-    """A closed lane of 21 rows, never changed."""
+    """A closed lane of 19 steps, never changed."""
     writer = mmreplay.create(
         tmp_path_factory.mktemp("pristine") / "store.zarr",
         frame=Field((3,), "uint8", "lz4", chunk=4, shard=8),

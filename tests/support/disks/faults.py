@@ -33,7 +33,6 @@ __all__ = [
     "forget_tasks",
     "kill",
     "lanes_of",
-    "quiet",
     "writers_of",
 ]
 
@@ -223,7 +222,7 @@ def kill(writer: AnyWriter | LaneWriters | ReplayBuffer) -> None:
     """
     lanes = writers_of(writer)
     for lane in lanes:
-        background = lane._background
+        background = lane._session._background
         background._stop = True
         forget_tasks(background)
         background._sealing.end()
@@ -240,14 +239,3 @@ def forget_tasks(background: Background) -> None:
     with contextlib.suppress(queue.Empty):
         while True:
             tasks.get_nowait()
-
-
-@contextlib.contextmanager
-def quiet(writer: AnyWriter | LaneWriters | ReplayBuffer) -> Iterator[None]:
-    """Hold the background threads still, so that the directory can be copied as of one moment."""
-    lanes = writers_of(writer)
-    with contextlib.ExitStack() as stack:
-        for lane in lanes:
-            lane._background.finish_tasks()
-            stack.enter_context(lane.files.flush_lock)
-        yield

@@ -21,7 +21,9 @@ SPECS = [
     ArraySpec("frames/a", (3,), np.dtype("float16"), 8, 4, ZSTD),
     ArraySpec("frames/b", (2, 2, 2), np.dtype("uint16"), 12, 12, BITS),
     ArraySpec("frames/c", (), np.dtype("int64"), 5, 1, GZIP),
-    ArraySpec("extras/x", (1, 2, 3, 4, 5, 6, 7, 8), np.dtype("bool"), 3),
+    ArraySpec("extras/x", (1, 2, 3, 4, 5, 6, 7, 8), np.dtype("bool"), 3, dims=tuple("abcdefghi")),
+    ArraySpec("frames", (3, 64, 64), UINT8, 8, width=3, dims=("step", "env", "y", "x")),
+    ArraySpec("frames", (3, 84, 84), UINT8, 8, 4, ZSTD, 3),
 ]
 
 
@@ -35,5 +37,6 @@ def root(kind="lane"):
         "padding": "reset",
     }
     if kind == "lane":
-        own |= {"rows": 10, "first": 3, "closed": True}
+        numbers = {"rows": 10, "first": 3, "finals": 4, "first_final": 1, "episodes_before": 2}
+        own |= {"environments": None, **numbers, "closed": True}
     return own

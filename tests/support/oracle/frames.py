@@ -1,4 +1,8 @@
-"""Frames that say what they are: lane, row and first row of their episode stand in their bytes.
+"""Frames that say what they are: player, number and first row of their episode stand in their bytes.
+
+A player is an environment, counted over all lanes. Frame t of an episode is the one before the
+player's step of row t, frame t + 1 the one after it; an episode's first frame has the number of the
+row of its first step.
 
 Invariant: a frame is torn, or in the wrong place, if and only if its bytes are not those that
 `Described.make` gives for the place that it claims.
@@ -18,7 +22,7 @@ from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.schema import Field
 from tests.support.oracle.model import LANE_SHIFT
 
-__all__ = ["Described", "Plot", "TickPlot"]
+__all__ = ["Described", "Plot"]
 
 Array = npt.NDArray[Any]
 _HEADER = 3
@@ -37,11 +41,11 @@ class Described:
 
     field: Field
 
-    def make(self, lane: int, row: int, start: int) -> Array:
-        """The frame of a row of the episode that begins at row `start`."""
+    def make(self, player: int, number: int, start: int) -> Array:
+        """A frame of the player's episode that begins with row `start`."""
         n_bytes = self.field.row_bytes
-        header = np.array([lane, row, start], "<u8").view(np.uint8)
-        fill = self._fill(np.array([[lane, row, start]]), n_bytes - _LEAST_BYTES)[0]
+        header = np.array([player, number, start], "<u8").view(np.uint8)
+        fill = self._fill(np.array([[player, number, start]]), n_bytes - _LEAST_BYTES)[0]
         whole = np.concatenate((header, fill))
         frame: Array = whole.view(self.field.dtype).reshape(self.field.shape)
         return frame
@@ -53,7 +57,7 @@ class Described:
         return fill.astype(np.uint8)
 
     def read(self, frames: Array) -> Array:
-        """(..., 3) lane, row and start of each frame.
+        """(..., 3) player, number and start of each frame.
 
         Raises:
             AssertionError: a frame that is not whole.
@@ -68,75 +72,69 @@ class Described:
         if torn.any():
             raise AssertionError(
                 f"{int(torn.sum())} frames of {len(torn)} are torn; the first claims to be "
-                f"lane, row, start = {header[torn][0].tolist()}"
+                f"player, number, start = {header[torn][0].tolist()}"
             )
         return header.reshape(*outer, _HEADER)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plot:
-    """What happens at each row of each lane: a pure function, known to writer and checker alike.
+    """What happens in each row to each player: a pure function, known to writer and checker alike.
 
     Args:
         seed: of everything.
         frames: how frames look, by key; the sole one under ``frame``.
+        n: environments of a lane.
     """
 
     seed: int
     frames: dict[str, Described]
+    n: int = 1
 
-    def _noise(self, lane: int, row: int) -> int:
+    def _noise(self, player: int, row: int) -> int:
         """64 bits (splitmix64; Steele, Lea and Flood 2014)."""
-        x = (self.seed * 0x9E3779B97F4A7C15 + lane * 0xD1B54A32D192ED03 + row + 1) & _MASK
+        x = (self.seed * 0x9E3779B97F4A7C15 + player * 0xD1B54A32D192ED03 + row + 1) & _MASK
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
         return x ^ (x >> 31)
 
-    def frame(self, lane: int, row: int, start: int) -> Array | dict[str, Array]:
+    def frame(self, player: int, number: int, start: int) -> Array | dict[str, Array]:
         """The frame, or the dict of frames."""
-        out = {name: one.make(lane, row, start) for name, one in self.frames.items()}
+        out = {name: one.make(player, number, start) for name, one in self.frames.items()}
         return out if len(out) > 1 else next(iter(out.values()))
 
-    def action(self, lane: int, row: int) -> int:
+    def action(self, player: int, row: int) -> int:
         """An int64."""
-        return self._noise(lane, row) >> 8 & 0xFFFFFF
+        return self._noise(player, row) >> 8 & 0xFFFFFF
 
-    def reward(self, lane: int, row: int) -> float:
+    def reward(self, player: int, row: int) -> float:
         """A multiple of 1/8 that float32 holds."""
-        return (self._noise(lane, row) >> 40 & 0xFF) / 8 - 16
+        return (self._noise(player, row) >> 40 & 0xFF) / 8 - 16
 
-    def extra(self, lane: int, row: int) -> float:
+    def extra(self, player: int, row: int) -> float:
         """A float32."""
         return float(np.float32(row) / 3)
 
-    def event(self, lane: int, row: int) -> str:
-        """What the step that makes this row is: a plain one, or the end of something."""
-        pick = self._noise(lane, row) & 0x3F
+    def event(self, player: int, row: int) -> str:
+        """What the step of this row is: a plain one, or the end of something."""
+        pick = self._noise(player, row) & 0x3F
         names = ("terminated", "truncated", "both", "life_lost", "interrupted", "terminated")
         return names[pick] if pick < len(names) else ""
 
-    def flags(self, lane: int, row: int) -> tuple[bool, bool, bool]:
-        """terminated, truncated and life_lost of the step that makes this row."""
-        event = self.event(lane, row)
+    def flags(self, player: int, row: int) -> tuple[bool, bool, bool]:
+        """terminated, truncated and life_lost of the step of this row."""
+        event = self.event(player, row)
         return event in {"terminated", "both"}, event in {"truncated", "both"}, event == "life_lost"
 
-    def begins(self, lane: int, row: int) -> bool:
-        """Whether this row is a reset, whatever happened to the writer."""
-        return row == 0 or self.event(lane, row - 1) in {
-            "terminated",
-            "truncated",
-            "both",
-            "interrupted",
-        }
+    def begins(self, player: int, row: int) -> bool:
+        """Whether an episode begins with this row, whatever happened to the writer."""
+        over = ("terminated", "truncated", "both", "interrupted")
+        return row == 0 or self.event(player, row - 1) in over
 
-    @property
-    def lanes(self) -> Plot:
-        """What happens to each lane; of environments that step together, as if each had one."""
-        return self
-
-    def lane_ids(self, ids: Array) -> Array:
-        """The ids that transitions have in these lanes; below 0 they stay."""
-        return ids
+    def places(self, ids: Array) -> tuple[Array, Array]:
+        """Players and rows of transitions."""
+        entries = ids & _ROW_MASK
+        return (ids >> LANE_SHIFT) * self.n + entries % self.n, entries // self.n
 
     def check_batch(
         self,
@@ -154,7 +152,7 @@ class Plot:
         Raises:
             AssertionError: a torn frame, a frame of another row, a wrong scalar.
         """
-        lanes, rows = batch.id >> LANE_SHIFT, batch.id & _ROW_MASK
+        players, rows = self.places(batch.id)
         steps = np.ones(len(rows), np.int64) if n_step == 1 else self._steps(batch, rows)
         if not ((steps >= 1) & (steps <= n_step)).all():
             raise AssertionError(f"returns of {steps.tolist()} steps; expected 1 to {n_step}")
@@ -169,7 +167,7 @@ class Plot:
                 np.maximum(wanted, start[:, None], out=wanted)
                 seen = frames if padding == "reset" else frames[inside]
                 expected = np.stack(
-                    np.broadcast_arrays(lanes[:, None], wanted, start[:, None]), axis=-1
+                    np.broadcast_arrays(players[:, None], wanted, start[:, None]), axis=-1
                 )
                 if padding == "zero":
                     expected = expected[inside]
@@ -179,18 +177,18 @@ class Plot:
                 if not np.array_equal(found, expected):
                     wrong = np.argwhere((found != expected).any(-1))[0]
                     raise AssertionError(
-                        f"{which} of id {int(batch.id[wrong[0]])}: expected lane, row, start = "
-                        f"{expected[tuple(wrong)].tolist()}, found {found[tuple(wrong)].tolist()}"
+                        f"{which} of id {int(batch.id[wrong[0]])}: expected player, number, start "
+                        f"= {expected[tuple(wrong)].tolist()}, found {found[tuple(wrong)].tolist()}"
                     )
                 if not (start <= rows).all():
                     raise AssertionError("a transition leads into another episode")
-        each = (lanes, rows, steps, batch.action, batch.reward, batch.non_terminal)
-        for lane, row, m, *scalars in zip(*(x.tolist() for x in each), strict=True):
-            ended, _, lost = self.flags(lane, row + m)
-            total = sum(gamma**k * self.reward(lane, row + k) for k in range(m))
-            known = [self.action(lane, row), float(np.float32(total)), not (ended or lost)]
+        each = (players, rows, steps, batch.action, batch.reward, batch.non_terminal)
+        for player, row, m, *scalars in zip(*(x.tolist() for x in each), strict=True):
+            ended, _, lost = self.flags(player, row + m - 1)
+            total = sum(gamma**k * self.reward(player, row + k) for k in range(m))
+            known = [self.action(player, row), float(np.float32(total)), not (ended or lost)]
             if scalars != known:
-                raise AssertionError(f"row {row} of lane {lane}: expected {known}, found {scalars}")
+                raise AssertionError(f"row {row} of {player}: expected {known}, found {scalars}")
         return steps
 
     def _steps(self, batch: Batch, rows: Array) -> Array:
@@ -218,10 +216,9 @@ class Plot:
         rest = {"weight": np.ones(size, np.float32), "extras": {}}
         self.check_batch(Batch(**flat, **rest, terminated=none, truncated=none), stack)
         both = mask[:, 1:] & mask[:, :-1]
-        if not (np.diff(batch.id)[both] == 1).all() or (batch.id[~mask] != -1).any():
+        if not (np.diff(batch.id)[both] == self.n).all() or (batch.id[~mask] != -1).any():
             raise AssertionError("steps of a window that do not follow each other")
-        inside = (np.diff(batch.id) == 1) & both
-        if batch.first[:, 1:][inside].any():
+        if batch.first[:, 1:][both].any():
             raise AssertionError("an episode that begins inside a window")
 
     def check_trajectory(self, found: Trajectory | LazyTrajectory) -> None:
@@ -230,76 +227,24 @@ class Plot:
         Raises:
             AssertionError: it is not.
         """
-        self.check_steps(found.ids, found.observation, found.action, found.reward)
-
-    def check_steps(self, ids: Array, whole: Any, actions: Array, rewards: Array) -> None:
-        """The same, of an episode's ids, observations, actions and rewards."""
-        lane, first = int(ids[0]) >> LANE_SHIFT, int(ids[0]) & _ROW_MASK
-        rows = np.arange(first, first + len(ids) + 1)
-        expected = np.stack((np.full(len(rows), lane), rows, np.full(len(rows), first)), -1)
+        players, rows = self.places(found.ids)
+        player, first = int(players[0]), int(rows[0])
+        numbers = np.arange(first, first + len(rows) + 1)
+        if (players != player).any() or (rows != numbers[:-1]).any():
+            raise AssertionError(f"trajectory at {int(found.ids[0])}: ids {found.ids.tolist()}")
+        expected = np.stack(
+            (np.full(len(numbers), player), numbers, np.full(len(numbers), first)), -1
+        )
         for name, one in self.frames.items():
+            whole = found.observation
             frames = whole[name] if isinstance(whole, dict) else whole
             if not np.array_equal(one.read(frames), expected):
-                raise AssertionError(f"trajectory at {int(ids[0])}: rows of another place")
-        for row, action, reward in zip(
-            rows.tolist(), actions.tolist(), rewards.tolist(), strict=False
-        ):
-            scalars = (self.action(lane, row), self.reward(lane, row))
+                raise AssertionError(f"trajectory at {int(found.ids[0])}: rows of another place")
+        each = zip(rows.tolist(), found.action.tolist(), found.reward.tolist(), strict=True)
+        for row, action, reward in each:
+            scalars = (self.action(player, row), self.reward(player, row))
             if (action, reward) != scalars:
-                raise AssertionError(f"row {row} of lane {lane}: expected {scalars}")
-
-
-class _Lanes(Plot):
-    """Environments that step together as lanes: the step of tick t makes row t + 1 of its lane."""
-
-    __slots__ = ()
-
-    def event(self, lane: int, row: int) -> str:
-        """As `Plot`, which counts the steps of ticks from 0."""
-        return Plot.event(self, lane, row - 1)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TickPlot(Plot):
-    """Of environments that step together: lanes are environments, and rows ticks.
-
-    Args:
-        width: environments.
-    """
-
-    width: int = 1
-
-    @property
-    def lanes(self) -> Plot:
-        """See `Plot`."""
-        return _Lanes(self.seed, self.frames)
-
-    def lane_ids(self, ids: Array) -> Array:
-        """See `Plot`."""
-        out: Array = np.where(ids < 0, ids, ids % self.width << LANE_SHIFT | ids // self.width)
-        return out
-
-    def check_batch(
-        self,
-        batch: Batch,
-        stack: int,
-        padding: str = "reset",
-        n_step: int = 1,
-        gamma: float = 0.99,
-    ) -> Array:
-        """See `Plot`."""
-        seen = dataclasses.replace(batch, id=self.lane_ids(batch.id))
-        return self.lanes.check_batch(seen, stack, padding, n_step, gamma)
-
-    def check_sequences(self, batch: SequenceBatch, stack: int) -> None:
-        """See `Plot`."""
-        seen = dataclasses.replace(batch, id=self.lane_ids(batch.id))
-        self.lanes.check_sequences(seen, stack)
-
-    def check_trajectory(self, found: Trajectory | LazyTrajectory) -> None:
-        """See `Plot`."""
-        whole = found.observation, found.action, found.reward
-        self.lanes.check_steps(self.lane_ids(found.ids), *whole)
+                raise AssertionError(f"row {row} of {player}: expected {scalars}")
 
 
 def _at(values: Any, mask: Array) -> Any:

@@ -1,21 +1,23 @@
-"""Twelve rows in memory, to be gathered by hand: three episodes, and what each row holds."""
+"""Nine steps in memory, to be gathered by hand: three episodes, and what each step holds."""
 
 import numpy as np
 
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
-from mmreplay.episode_index import RowIndex
-from mmreplay.ids import LANE_SHIFT
+from mmreplay.episode_index import Index, Sources
+from mmreplay.ids import LANE_SHIFT, ROW_MASK
 
-# Three episodes in twelve rows: one of 3 steps that terminated, one of 4 that was truncated, with a
-# life lost at its second step, and one of 2 that is still running.
-STARTS = [0, 4, 9]
-FRAMES = [10, 11, 12, 13, 20, 21, 22, 23, 24, 30, 31, 32]
-REWARDS = [1, 2, 3, 0, 4, 5, 6, 7, 0, 8, 9, 0]
-FLAGS = [1, 1, 0, 0, 1, 0, 1, 1, 1, 1, 1, 1]
-ACTIONS = [101, 102, 103, 0, 104, 105, 106, 107, 0, 108, 109, 0]
-IDS = [0, 1, 2, 4, 5, 6, 7, 9, 10]
-HEAD = 12
+# One of 3 steps that terminated, one of 4 that was truncated, with a life lost at its second step,
+# and one of 2 that is still running. So there are twelve observations.
+OBSERVATIONS = [10, 11, 12, 13, 20, 21, 22, 23, 24, 30, 31, 32]
+BEFORE = np.array([0, 1, 2, 4, 5, 6, 7, 9, 10])  # which observation each step is made after
+FINALS, PENDING = [3, 8], 11
+STEP = [1, 2, 3, 1, 2, 3, 4, 1, 2]
+ENDS = [0, 0, 1, 0, 0, 0, 1, 0, 0]
+REWARDS = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+FLAGS = [1, 1, 0, 1, 0, 1, 1, 1, 1]
+ACTIONS = [101, 102, 103, 104, 105, 106, 107, 108, 109]
+IDS = list(range(9))
 
 
 class Column:
@@ -26,15 +28,45 @@ class Column:
         self.row_shape, self.dtype = self.rows.shape[1:], self.rows.dtype
 
     def take(self, ids, out=None):
-        rows, lanes = ids & ((1 << LANE_SHIFT) - 1), ids >> LANE_SHIFT
-        found = self.rows[rows]
-        if lanes.any():
-            shift = (100 * lanes).astype(self.dtype)
-            found = found + shift.reshape(*ids.shape, *(1,) * len(self.row_shape))
+        found = self._found(ids)
         if out is None:
             return found
         out[...] = found
         return out
+
+    def _found(self, ids):
+        return self._shifted(self.rows[ids & ROW_MASK], ids >> LANE_SHIFT)
+
+    def _shifted(self, found, lanes):
+        return found + (100 * lanes).astype(self.dtype).reshape(
+            *lanes.shape, *(1,) * len(self.row_shape)
+        )
+
+
+class Frames(Column):
+    """Of twelve observations, those before the steps, the newest one, and the final ones apart."""
+
+    def __init__(self, observations, dtype, n_lanes=1):
+        self.observations = np.asarray(observations, dtype)
+        super().__init__(self.observations[[*BEFORE, PENDING]], dtype)
+        self.n_lanes = n_lanes
+
+    def _found(self, ids):
+        parts, rows = ids >> LANE_SHIFT, ids & ROW_MASK
+        is_final = parts >= self.n_lanes
+        found = self.rows[np.where(is_final, 0, rows)]
+        found[is_final] = self.observations[FINALS][rows[is_final]]
+        return self._shifted(found, parts - self.n_lanes * is_final)
+
+
+class Numbers(Column):
+    """The same numbers in every lane."""
+
+    def take(self, ids):
+        return self.rows[ids & ROW_MASK]
+
+    def view(self, lane, start, stop):
+        return self.rows[start:stop]
 
 
 class Rows:
@@ -54,14 +86,20 @@ class Rows:
         }
 
 
-def index_of(n_lanes=1):
-    index = RowIndex(n_lanes)
-    for lane in range(n_lanes):
-        index.load(lane, 0, HEAD, np.array(STARTS), None)
+def index_of(n_lanes=1, *, steps=STEP, ends=ENDS, finals=((2, 0), (6, 3)), bases=0):
+    """Of live lanes that hold the same; `finals` are pairs of last and first steps."""
+    last, first = np.array(finals, np.int64).reshape(-1, 2).T
+    resets = Numbers(np.array(steps) == 1, "uint8")
+    columns = Numbers(steps, "int64"), Numbers(ends, "uint8"), resets
+    index = Index(
+        Sources(*columns, Numbers(last, "int64"), Numbers(first, "int64"), None), [1] * n_lanes
+    )
+    for _ in range(n_lanes):
+        index.load("lane", (bases, len(steps)), (0, len(last)), None, live=True)
     return index
 
 
-SCALARS = Column(FRAMES, "uint8")
+SCALARS = Frames(OBSERVATIONS, "uint8")
 
 
 def gathered(ids, frames=SCALARS, rows=None, out=None, index=None, **settings):

@@ -15,9 +15,7 @@ import numpy.typing as npt
 import mmreplay
 from mmreplay import ReplayBuffer
 from mmreplay.schema import Field, Schema
-from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.model import Model
-from tests.support.writers import LaneWriters, make_lanes
 
 __all__ = ["Episode", "Layout", "random_value"]
 
@@ -34,49 +32,51 @@ class Layout:
         action: a field.
         extras: fields by name.
         reward_dtype: float32 or float64.
-        capacity: transitions, over all lanes.
-        lanes: None for a store of one lane without a number; or that each of so many
-            environments has a lane.
+        capacity: transitions of a lane.
+        environments: how many step together in a lane; None for one, without an axis for it.
         padding: of the store.
-        width: of how many environments its one lane is; None: of one.
+        lanes: None for a store that is one lane; or how many named lanes it has.
     """
 
     frame: Field | dict[str, Field]
     action: Field
-    extras: dict[str, Field]
+    extras: dict[str, Field] = dataclasses.field(default_factory=dict)
     reward_dtype: str = "float32"
     capacity: int | None = None
-    lanes: int | None = None
+    environments: int | None = None
     padding: str = "reset"
-    width: int | None = None
+    lanes: int | None = None
 
     @property
     def schema(self) -> Schema:
-        """The schema of its rows."""
+        """The schema of its steps."""
         return Schema.make(self.frame, self.action, self.extras, self.reward_dtype)
 
     def create_arguments(self) -> dict[str, Any]:
-        """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of one lane."""
+        """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of a store that is one lane."""
         given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        given["lanes"] = given.pop("width")
+        given["lanes"] = given.pop("environments")
         return {name: value for name, value in given.items() if name != "lanes" or value}
 
-    def create(
-        self, path: Path, *, append: bool = False, **settings: Any
-    ) -> AnyWriter | LaneWriters:
-        """Make the store, and open it for writing; nothing is flushed by the clock."""
+    def create(self, path: Path, *, append: bool = False, **settings: Any) -> Any:
+        """Make the store, which is one lane, and open it; nothing is flushed by the clock."""
         arguments = self.create_arguments() | {"flush_s": 0} | settings
-        if self.lanes is not None:
-            return make_lanes(path, n_lanes=self.lanes, **arguments)
         return mmreplay.create(path, **arguments, append=append)
 
+    def create_lanes(self, path: Path, **settings: Any) -> list[Any]:
+        """As `create`, of a store of any number of lanes: the writer of each."""
+        if self.lanes is None:
+            return [self.create(path, **settings)]
+        names = [f"actor-{number}" for number in range(self.lanes)]
+        return [self.create(path, lane=name, **settings) for name in names]
+
     def create_buffer(self, path: Path, kind: type[Buffer], **settings: Any) -> Buffer:
-        """Make the store, which has one lane, and open it as a buffer of that kind."""
+        """Make the store, which is one lane, and open it as a buffer of that kind."""
         return kind(path, **self.create_arguments() | {"flush_s": 0} | settings)
 
     def model(self) -> Model:
         """A model of the empty store."""
-        return Model(self.schema, Model.split(self.capacity, self.lanes or 1))
+        return Model(self.schema, [self.capacity] * (self.lanes or 1), self.environments)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
-"""The oracle: every step ever made, in plain Python lists, and what they mean, worked out naively.
+"""The oracle: every step of every environment in plain Python lists, and what they mean.
 
-Invariant: nothing here is shared with the storage, the index or the gather of the package; stacks
-are found by walking back row by row, returns by a loop, valid ids by looking at every row. Slow on
-purpose: it is what the fast code is compared with, byte for byte. docs/semantics.md has the rules.
+Invariant: nothing here is shared with the storage, the index or the gather of the package. Stacks
+are found by walking back frame by frame, returns by a loop, valid ids by looking at every row. Slow
+on purpose: it is what the fast code is compared with, byte for byte. docs/semantics.md has the
+rules, docs/format.md the arrays.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -20,45 +21,82 @@ from mmreplay.batches.batch import Batch
 from mmreplay.schema import FRAME, Schema
 
 __all__ = [
+    "CONTEXT_ROWS",
+    "FLAGS",
     "LANE_SHIFT",
-    "EpisodeRow",
+    "Given",
     "LaneModel",
     "Model",
-    "Row",
+    "Played",
+    "Step",
     "TrajectoryModel",
+    "joined",
     "usual_stack",
 ]
 
 Array = npt.NDArray[Any]
 Frame = dict[str, Array]
+Given = tuple[Any, float, Any, dict[str, bool], dict[str, Any]]
+"""Of a step: action, reward, the observation after it, flags and extras."""
 
-CONTEXT_ROWS = 64  # kept below the oldest transition, so that stacks of 65 are whole
+FLAGS = ("terminated", "truncated", "life_lost")
+CONTEXT_ROWS = 64  # kept below the oldest row to sample, so that stacks of 65 are whole
 LANE_SHIFT = 40
+ROW_MASK = (1 << LANE_SHIFT) - 1
 
 
 @dataclasses.dataclass(slots=True)
-class Row:
-    """One frame, and what happened after it; a final row until a step says otherwise."""
+class Step:
+    """What was done, and what it gave."""
 
-    frame: Frame
-    is_reset: bool
     action: Array
     reward: Array
     non_terminal: int
     extras: dict[str, Array]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EpisodeRow:
-    """One line of the table of episodes."""
+@dataclasses.dataclass(eq=False, slots=True)
+class Played:
+    """One episode of one environment: T steps in rows that follow each other, T + 1 frames.
 
-    id: int
-    length: int
-    total: float
-    terminated: bool
-    truncated: bool
-    magnitude: float
-    """Sum of the rewards' absolute values: what rounding errors are measured against."""
+    Attributes:
+        env: its environment.
+        first: row of its first step.
+        frames: before each step, and after the last one.
+        steps: so far.
+        over: whether it ended; its last frame is a final observation then.
+    """
+
+    env: int
+    first: int
+    frames: list[Frame]
+    steps: list[Step]
+    over: bool = False
+
+    @property
+    def last(self) -> int:
+        """Row of its last step."""
+        return self.first + len(self.steps) - 1
+
+    def entries(self, n: int) -> list[int]:
+        """Its steps, as entries of a lane of n environments."""
+        return [row * n + self.env for row in range(self.first, self.last + 1)]
+
+    @property
+    def ending(self) -> tuple[bool, bool]:
+        """Whether it ended as terminated, and whether as truncated; neither while it runs."""
+        terminal = not self.steps[-1].non_terminal
+        return self.over and terminal, self.over and not terminal
+
+    @property
+    def total(self) -> float:
+        """Sum of the rewards."""
+        return sum(float(step.reward) for step in self.steps)
+
+    @property
+    def magnitude(self) -> float:
+        """Sum of the rewards' absolute values: what rounding errors are measured against."""
+        return sum(abs(float(step.reward)) for step in self.steps)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,250 +114,236 @@ class TrajectoryModel:
 
 
 class LaneModel:
-    """One lane as a list of rows.
+    """One lane.
 
     Args:
-        schema: what a row holds.
+        schema: what a step of one environment holds.
+        environments: how many step together; None for one, and arrays without an axis for it.
         capacity: most transitions to offer; None for all.
 
     Attributes:
-        rows: every row ever committed; those that a store has evicted stay here.
-        running: whether an episode is running.
+        rows: of each step of all environments, the episode of each that took part; none is evicted.
+        episodes: all with a step or more, by first transition.
+        finals: those that ended, in the order in which they did.
+        running: those that go on, by environment; without a step yet, too.
         base: the oldest row that the store still keeps, as far as is known: set by `forget`.
     """
 
-    def __init__(self, schema: Schema, capacity: int | None = None) -> None:
-        self.schema = schema
-        self.capacity = capacity
-        self.rows: list[Row] = []
-        self.running = False
+    def __init__(
+        self, schema: Schema, environments: int | None = None, capacity: int | None = None
+    ) -> None:
+        self.schema, self.environments, self.capacity = schema, environments, capacity
+        self.n = environments or 1
+        self.rows: list[dict[int, Played]] = []
+        self.episodes: list[Played] = []
+        self.finals: list[Played] = []
+        self.running: dict[int, Played] = {}
         self.base = 0
 
     # ------------------------------------------------------------ what a writer does
 
-    def reset(self, frame: object) -> None:
-        """Begin an episode; one that is running ends as truncated."""
-        self.rows.append(
-            Row(self._frame(frame), True, self._no_action(), self._reward(0), 1, self._no_extras())
-        )
-        self.running = True
+    def reset(self, frames: Mapping[int, Any]) -> None:
+        """Begin episodes, by environment; those that run end."""
+        self.end(sorted(frames))
+        for env, frame in frames.items():
+            self.running[env] = Played(env, len(self.rows), [self._frame(frame)], [])
 
-    def step(
-        self,
-        action: object,
-        reward: float,
-        next_frame: object,
-        terminated: bool = False,
-        truncated: bool = False,
-        life_lost: bool = False,
-        **extras: object,
-    ) -> None:
-        """Append a step of the running episode."""
-        if not self.running:
-            raise ValueError("no episode is running")
-        newest = self.rows[-1]
-        newest.action = np.array(action, self.schema.action.dtype)
-        newest.reward = self._reward(reward)
-        newest.non_terminal = 0 if terminated or life_lost else 1
-        newest.extras = {
-            name: np.array(extras[name], one.dtype) for name, one in self.schema.extras.items()
-        }
-        self.rows.append(
-            Row(
-                self._frame(next_frame),
-                False,
-                self._no_action(),
-                self._reward(0),
-                newest.non_terminal,
-                self._no_extras(),
+    def step(self, given: Mapping[int, Given]) -> None:
+        """A row: what every environment gave of which an episode runs.
+
+        Raises:
+            ValueError: others take part, or none does.
+        """
+        if not given or set(given) != set(self.running):
+            raise ValueError(f"episodes of {sorted(self.running)} run, steps of {sorted(given)}")
+        schema, row = self.schema, {}
+        for env in sorted(given):
+            action, reward, frame, flags, extras = given[env]
+            one = row[env] = self.running[env]
+            if not one.steps:
+                one.first = len(self.rows)
+                self.episodes.append(one)
+            down = flags.get("terminated", False) or flags.get("life_lost", False)
+            one.steps.append(
+                Step(
+                    np.array(action, schema.action.dtype),
+                    np.array(reward, schema.reward_dtype),
+                    int(not down),
+                    {name: np.array(extras[name], f.dtype) for name, f in schema.extras.items()},
+                )
             )
-        )
-        self.running = not (terminated or truncated)
+            one.frames.append(self._frame(frame))
+        self.rows.append(row)
+        ends = [e for e in row if any(given[e][3].get(name, False) for name in FLAGS[:2])]
+        self.end(ends)
+
+    def end(self, envs: Iterable[int]) -> None:
+        """What runs in these environments is over; of an episode without a step nothing is left."""
+        for env in envs:
+            one = self.running.pop(env, None)
+            if one is not None and one.steps:
+                one.over = True
+                self.finals.append(one)
 
     def end_session(self) -> None:
-        """The writer closed, or died: an open episode ends at the head."""
-        self.running = False
+        """The writer closed, or somebody recovered what a death left: all episodes are over."""
+        self.end(range(self.n))
 
     def cut(self, head: int) -> None:
-        """Rows from `head` on were lost; the newest row left is a final row."""
+        """Rows from `head` on were lost; what went on there ends with the row before."""
+        self.finals = [one for one in self.finals if one.last < head]
+        kept = set(map(id, self.finals))
+        for row in self.rows[head:]:
+            for one in row.values():
+                one.steps.pop()
+                one.frames.pop()
+                one.over = False
         del self.rows[head:]
-        self.running = False
-        if self.rows:
-            newest = self.rows[-1]
-            newest.action, newest.reward = self._no_action(), self._reward(0)
-            newest.extras = self._no_extras()
-            newest.non_terminal = 1 if newest.is_reset else self.rows[-2].non_terminal
+        self.episodes = [one for one in self.episodes if one.steps]
+        newest = self.rows[-1] if self.rows else {}
+        self.running = {env: one for env, one in newest.items() if id(one) not in kept}
+        self.end_session()
 
     def forget(self, base: int) -> None:
         """Rows below `base` are gone from the store for good."""
-        self.base = base
+        self.base = max(self.base, base)
 
     def copy(self) -> LaneModel:
         """A model that can be cut without changing this one."""
-        out = type(self)(self.schema, self.capacity)
-        out.rows = [dataclasses.replace(row) for row in self.rows]
-        out.running, out.base = self.running, self.base
+        out = copy.copy(self)
+        every = {id(one): one for one in [*self.episodes, *self.running.values()]}
+        twins = {
+            name: dataclasses.replace(one, frames=[*one.frames], steps=[*one.steps])
+            for name, one in every.items()
+        }
+        out.rows = [{env: twins[id(one)] for env, one in row.items()} for row in self.rows]
+        out.episodes = [twins[id(one)] for one in self.episodes]
+        out.finals = [twins[id(one)] for one in self.finals]
+        out.running = {env: twins[id(one)] for env, one in self.running.items()}
         return out
 
     def _frame(self, frame: object) -> Frame:
         given = frame if isinstance(frame, Mapping) else {FRAME: frame}
         return {name: np.array(given[name], one.dtype) for name, one in self.schema.frames.items()}
 
-    def _no_action(self) -> Array:
-        return np.zeros(self.schema.action.shape, self.schema.action.dtype)
-
-    def _no_extras(self) -> dict[str, Array]:
-        return {name: np.zeros(e.shape, e.dtype) for name, e in self.schema.extras.items()}
-
-    def _reward(self, value: float) -> Array:
-        return np.array(value, self.schema.reward_dtype)
-
     # ------------------------------------------------------------ what may be sampled
 
-    def is_transition(self, row: int) -> bool:
-        """Whether the row after this one is there and is no reset: the whole rule."""
-        return row >= 0 and row + 1 < len(self.rows) and not self.rows[row + 1].is_reset
+    @property
+    def first(self) -> int:
+        """The oldest row: from it on there are no more transitions than the capacity."""
+        floor = self.base + CONTEXT_ROWS if self.base else 0
+        if self.capacity is None:
+            return floor
+        first, left = len(self.rows), self.capacity
+        while first > floor and left >= len(self.rows[first - 1]):
+            first -= 1
+            left -= len(self.rows[first])
+        return first
 
-    def kept_transitions(self) -> list[int]:
-        """Every transition whose stacks of 65 frames are on disk, ascending."""
-        oldest = self.base + CONTEXT_ROWS if self.base else 0
-        return [row for row in range(oldest, len(self.rows)) if self.is_transition(row)]
+    @property
+    def next_base(self) -> int:
+        """The base of a flush that begins now."""
+        return max(self.first - CONTEXT_ROWS, self.base)
 
     def transitions(self) -> list[int]:
-        """The transitions that can be sampled, ascending: the newest `capacity` of them."""
-        kept = self.kept_transitions()
-        return kept if self.capacity is None else kept[-self.capacity :]
-
-    def base_bounds(self) -> tuple[int, int]:
-        """The least and the greatest base that a writer may choose when it flushes now.
-
-        The greatest leaves the context of the oldest transition; the least keeps as much below
-        the newest transition that has gone.
-        """
-        offered = self.transitions()
-        kept = self.kept_transitions()
-        gone = kept[: len(kept) - len(offered)]
-        least = max(self.base, gone[-1] + 1 - CONTEXT_ROWS if gone else 0)
-        oldest = offered[0] if offered else len(self.rows)
-        return least, max(oldest - CONTEXT_ROWS, self.base)
-
-    # ------------------------------------------------------------ what a transition is
-
-    def stack(self, row: int, size: int, padding: str) -> list[Frame]:
-        """`size` frames, the newest last, padded in front of the episode's first frame."""
-        out = [self.rows[row].frame]
-        while len(out) < size:
-            if not self.rows[row].is_reset:
-                row -= 1
-                out.insert(0, self.rows[row].frame)
-            elif padding == "reset":
-                out.insert(0, self.rows[row].frame)
-            else:
-                blank = {name: np.zeros_like(one) for name, one in self.rows[row].frame.items()}
-                out.insert(0, blank)
-        return out
-
-    def n_step(
-        self, row: int, n_step: int, gamma: float, clip: tuple[float, float] | None = None
-    ) -> tuple[Array, Array, bool, int]:
-        """(return, discount, non_terminal, m): the sum in float64, in order, cast at the end."""
-        dtype = self.schema.reward_dtype
-
-        def reward(row: int) -> float:
-            stored = self.rows[row].reward
-            return float(stored if clip is None else np.clip(stored, *clip))
-
-        total = reward(row)
-        steps = 1
-        while (
-            steps < n_step
-            and self.rows[row + steps - 1].non_terminal
-            and self.is_transition(row + steps)
-        ):
-            total += gamma**steps * reward(row + steps)
-            steps += 1
-        non_terminal = bool(self.rows[row + steps - 1].non_terminal)
-        discount = gamma**steps if non_terminal else 0.0
-        return np.array(total, dtype), np.array(discount, dtype), non_terminal, steps
-
-    def ending(self, row: int, *, live: bool) -> tuple[bool, bool]:
-        """Whether the episode of a transition ended with it: terminated, or cut off.
-
-        A writer that still has the lane may go on after the newest one.
-        """
-        if self.is_transition(row + 1):
-            return False, False
-        terminated = not self.rows[row].non_terminal
-        return terminated, not terminated and not (live and row + 2 == len(self.rows))
-
-    # ------------------------------------------------------------ episodes
-
-    def spans(self) -> list[tuple[int, int]]:
-        """[start, stop) of every episode, also those of no step."""
-        starts = [number for number, row in enumerate(self.rows) if row.is_reset]
-        return list(itertools.pairwise([*starts, len(self.rows)])) if starts else []
-
-    def whole_episodes(self) -> list[tuple[int, int]]:
-        """Episodes of a step or more, all of whose transitions can be sampled."""
-        offered = set(self.transitions())
+        """The entries that can be sampled, ascending."""
+        first = self.first
         return [
-            (start, stop)
-            for start, stop in self.spans()
-            if stop - start > 1 and all(row in offered for row in range(start, stop - 1))
+            row * self.n + env
+            for row, there in enumerate(self.rows[first:], first)
+            for env in sorted(there)
         ]
 
-    # ------------------------------------------------------------ columns
+    def find(self, entry: int) -> tuple[Played, int]:
+        """The episode of an entry, also of one that was evicted, and its step's place in it.
 
-    def column(self, path: str, base: int | None = None) -> Array:
-        """A whole column, as the store's array of that path shows it; zeros below `base`.
-
-        Args:
-            path: of the array in the lane.
-            base: of the reader, whose picture may be older than the store's.
+        Raises:
+            LookupError: there never was such a transition.
         """
-        fields = self.schema.arrays()
-        out = np.zeros((len(self.rows), *fields[path].shape), fields[path].dtype)
-        for number in range(self.base if base is None else base, len(self.rows)):
-            out[number] = self.value(self.rows[number], path)
+        row, env = divmod(entry, self.n)
+        if row < 0:
+            raise LookupError(entry)
+        one = self.rows[row][env]
+        return one, row - one.first
+
+    def kept(self) -> list[tuple[Played, list[int]]]:
+        """Every episode of which steps can be sampled, and their entries, by first transition."""
+        low = self.first * self.n
+        pairs = [(one, [i for i in one.entries(self.n) if i >= low]) for one in self.episodes]
+        return [(one, entries) for one, entries in pairs if entries]
+
+    def whole_episodes(self) -> list[Played]:
+        """Episodes all of whose transitions can be sampled, by first transition."""
+        first = self.first
+        return [one for one in self.episodes if one.first >= first]
+
+    # ------------------------------------------------------------ what is on disk
+
+    def arrays(self) -> dict[str, Array]:
+        """Every array of the lane by path, whole: none of its rows is evicted."""
+        schema, shape = self.schema, () if self.environments is None else (self.n,)
+        size = len(self.rows)
+        out = {
+            path: np.zeros((size, *shape, *one.shape), one.dtype)
+            for path, one in schema.columns().items()
+        }
+        out |= {p: np.zeros((size, *shape), np.uint8) for p in ("non_terminals", "resets", "ends")}
+        out["step"] = np.zeros((size, *shape), np.int64)
+        for row, there in enumerate(self.rows):
+            for env, one in there.items():
+                at: Any = row if self.environments is None else (row, env)
+                number = row - one.first
+                for path, value in self._values(one, number).items():
+                    out[path][at] = value
+                out["resets"][at] = number == 0
+                out["ends"][at] = one.over and row == one.last
+                out["step"][at] = number + 1
+        size = len(self.finals)
+        for key, path in schema.frame_paths.items():
+            field = schema.frames[key]
+            out[f"finals/{path}"] = _array(
+                [one.frames[-1][key] for one in self.finals], field.shape, field.dtype
+            )
+        ids = [one.last * self.n + one.env for one in self.finals]
+        firsts = [one.first * self.n + one.env for one in self.finals]
+        out["finals/id"], out["finals/first"] = np.array([ids, firsts], np.int64).reshape(2, size)
         return out
 
-    def value(self, row: Row, path: str) -> Any:
-        """Of a row, what stands in the array of that path."""
-        folder, _, name = path.partition("/")
-        if folder == "frames":
-            return row.frame[name or FRAME]
-        if folder == "extras":
-            return row.extras[name]
-        return {
-            "actions": row.action,
-            "rewards": row.reward,
-            "non_terminals": row.non_terminal,
-            "resets": row.is_reset,
-        }[path]
+    def _values(self, one: Played, number: int) -> dict[str, Any]:
+        step = one.steps[number]
+        out: dict[str, Any] = {
+            path: one.frames[number][key] for key, path in self.schema.frame_paths.items()
+        }
+        out |= {"actions": step.action, "rewards": step.reward}
+        out |= {path: step.extras[name] for name, path in self.schema.extra_paths.items()}
+        return {**out, "non_terminals": step.non_terminal}
+
+    def began_before(self, row: int) -> int:
+        """Episodes that began below a row."""
+        return sum(one.first < row for one in self.episodes)
+
+    def ended_before(self, row: int) -> int:
+        """Final observations of the episodes that ended below a row."""
+        return sum(one.last < row for one in self.finals)
 
 
 class Model:
     """A store of one lane or many.
 
     Args:
-        schema: what a row holds.
+        schema: what a step holds.
         capacities: of each lane.
+        environments: of each lane, as of `LaneModel`.
     """
 
-    def __init__(self, schema: Schema, capacities: Sequence[int | None] = (None,)) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        capacities: Sequence[int | None] = (None,),
+        environments: int | None = None,
+    ) -> None:
         self.schema = schema
-        self.lanes = [LaneModel(schema, capacity) for capacity in capacities]
-
-    @staticmethod
-    def split(capacity: int | None, lanes: int) -> list[int | None]:
-        """Shares of a capacity that differ by one at most and sum up to it, larger ones first."""
-        if capacity is None:
-            return [None] * lanes
-        shares: list[int | None] = []
-        for left in range(lanes, 0, -1):
-            share = -(-(capacity - sum(s or 0 for s in shares)) // left)
-            shares.append(share)
-        return shares
+        self.lanes = [LaneModel(schema, environments, capacity) for capacity in capacities]
 
     def copy(self) -> Model:
         """A model that can be cut without changing this one."""
@@ -327,20 +351,73 @@ class Model:
         out.lanes = [lane.copy() for lane in self.lanes]
         return out
 
+    def end_session(self) -> None:
+        """All writers closed, or somebody recovered what they left."""
+        for lane in self.lanes:
+            lane.end_session()
+
+    def cut(self, heads: Sequence[int]) -> None:
+        """Of each lane only so many rows are left."""
+        for lane, head in zip(self.lanes, heads, strict=True):
+            lane.cut(head)
+
+    def heads(self) -> list[int]:
+        """The rows of each lane."""
+        return [len(lane.rows) for lane in self.lanes]
+
     def ids(self) -> Array:
         """Every valid transition id, ascending: int64."""
-        return np.array(
-            [
-                n << LANE_SHIFT | row
-                for n, lane in enumerate(self.lanes)
-                for row in lane.transitions()
-            ],
-            np.int64,
-        )
+        every = [
+            n << LANE_SHIFT | entry
+            for n, lane in enumerate(self.lanes)
+            for entry in lane.transitions()
+        ]
+        return np.array(every, np.int64)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
-        return sum(len(lane.transitions()) for lane in self.lanes)
+        return sum(len(row) for lane in self.lanes for row in lane.rows[lane.first :])
+
+    def find(self, id_: int) -> tuple[Played, int]:
+        """As `LaneModel.find`."""
+        return self.lanes[id_ >> LANE_SHIFT].find(id_ & ROW_MASK)
+
+    def ids_of(self, lane: int, one: Played) -> list[int]:
+        """The ids of an episode's steps."""
+        return [lane << LANE_SHIFT | entry for entry in one.entries(self.lanes[lane].n)]
+
+    # ------------------------------------------------------------ what a transition is
+
+    def stack(self, one: Played, newest: int, size: int, padding: str) -> list[Frame]:
+        """`size` frames of an episode, the newest last, padded in front of its first one."""
+        out: list[Frame] = []
+        for number in range(newest - size + 1, newest + 1):
+            if number >= 0 or padding == "reset":
+                out.append(one.frames[max(number, 0)])
+            else:
+                out.append({name: np.zeros_like(f) for name, f in one.frames[0].items()})
+        return out
+
+    def n_step(
+        self,
+        one: Played,
+        number: int,
+        n_step: int,
+        gamma: float,
+        clip: tuple[float, float] | None = None,
+    ) -> tuple[float, float, bool, int]:
+        """(return, discount, non_terminal, m): the sum in float64, in order."""
+
+        def reward(number: int) -> float:
+            stored = one.steps[number].reward
+            return float(stored if clip is None else np.clip(stored, *clip))
+
+        total, m = reward(number), 1
+        while m < n_step and one.steps[number + m - 1].non_terminal and number + m < len(one.steps):
+            total += gamma**m * reward(number + m)
+            m += 1
+        non_terminal = bool(one.steps[number + m - 1].non_terminal)
+        return total, gamma**m if non_terminal else 0.0, non_terminal, m
 
     def batch(
         self,
@@ -351,97 +428,95 @@ class Model:
         padding: str = "reset",
         stack_axis: int = 0,
         clip_reward: tuple[float, float] | None = None,
-        *,
-        live: bool | Sequence[bool] = False,
     ) -> Batch:
-        """What `Store.transitions` must return for these ids; of `live` lanes, see `ending`.
+        """What `Store.transitions` must return for these ids, also if they were evicted since."""
+        wanted = np.asarray(ids, np.int64)
+        places = [self.find(int(one)) for one in wanted.tolist()]
+        return self.batch_of(places, wanted, stack, n_step, gamma, padding, stack_axis, clip_reward)
 
-        `live` is of all lanes, or of each.
-        """
-        stack = usual_stack(self.schema) if stack is ... else stack
-        wanted = [divmod(int(one), 1 << LANE_SHIFT) for one in np.asarray(ids).tolist()]
-        returns = [self.lanes[lane].n_step(row, n_step, gamma, clip_reward) for lane, row in wanted]
-        observation: dict[str, list[Array]] = {name: [] for name in self.schema.frames}
-        next_observation: dict[str, list[Array]] = {name: [] for name in self.schema.frames}
-        for (number, row), (*_, steps) in zip(wanted, returns, strict=True):
-            lane = self.lanes[number]
-            for out, newest in ((observation, row), (next_observation, row + steps)):
-                frames = lane.stack(newest, stack or 1, padding)
-                for name, parts in out.items():
-                    parts.append(_joined([one[name] for one in frames], stack, stack_axis))
-        lasts = [row + steps - 1 for (_, row), (*_, steps) in zip(wanted, returns, strict=True)]
-        is_live = [live] * len(self.lanes) if isinstance(live, bool) else live
-        ends = [
-            self.lanes[lane].ending(last, live=is_live[lane])
-            for (lane, _), last in zip(wanted, lasts, strict=True)
-        ]
-        rows = [self.lanes[lane].rows[row] for lane, row in wanted]
-        rewards, action = self.schema.reward_dtype, self.schema.action
-        return Batch(
-            self._observation(observation, stack, stack_axis),
-            self._observation(next_observation, stack, stack_axis),
-            _array([row.action for row in rows], action.shape, action.dtype),
-            np.array([one for one, *_ in returns], rewards),
-            np.array([one for _, one, *_ in returns], rewards),
-            np.array([flag for _, _, flag, _ in returns], np.bool_),
-            np.array([lane << LANE_SHIFT | row for lane, row in wanted], np.int64),
-            np.ones(len(wanted), np.float32),
+    def batch_of(
+        self,
+        places: Sequence[tuple[Played, int]],
+        ids: Array,
+        stack: int | EllipsisType | None = ...,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        padding: str = "reset",
+        stack_axis: int = 0,
+        clip_reward: tuple[float, float] | None = None,
+    ) -> Batch:
+        """The same of steps of episodes, by their places in these."""
+        size = usual_stack(self.schema) if stack is ... else stack
+        returns = [self.n_step(*place, n_step, gamma, clip_reward) for place in places]
+        observations = [
             {
-                name: _array([row.extras[name] for row in rows], one.shape, one.dtype)
-                for name, one in self.schema.extras.items()
+                name: joined(
+                    [frame[name] for frame in self.stack(one, newest, size or 1, padding)],
+                    size,
+                    stack_axis,
+                )
+                for name in self.schema.frames
+            }
+            for ahead in (False, True)
+            for (one, number), (*_, m) in zip(places, returns, strict=True)
+            for newest in (number + m * ahead,)
+        ]
+        lasts = [
+            one.ending if number + m == len(one.steps) else (False, False)
+            for (one, number), (*_, m) in zip(places, returns, strict=True)
+        ]
+        steps = [one.steps[number] for one, number in places]
+        rewards, action, extras = self.schema.reward_dtype, self.schema.action, self.schema.extras
+        count = len(places)
+        return Batch(
+            self._observation(observations[:count], size, stack_axis),
+            self._observation(observations[count:], size, stack_axis),
+            _array([step.action for step in steps], action.shape, action.dtype),
+            np.array([total for total, *_ in returns], rewards),
+            np.array([discount for _, discount, *_ in returns], rewards),
+            np.array([flag for _, _, flag, _ in returns], np.bool_),
+            ids,
+            np.ones(count, np.float32),
+            {
+                name: _array([step.extras[name] for step in steps], one.shape, one.dtype)
+                for name, one in extras.items()
             },
-            np.array([terminated for terminated, _ in ends], np.bool_),
-            np.array([truncated for _, truncated in ends], np.bool_),
+            np.array([terminated for terminated, _ in lasts], np.bool_),
+            np.array([truncated for _, truncated in lasts], np.bool_),
         )
 
     def _observation(
-        self, parts: dict[str, list[Array]], stack: int | None, stack_axis: int
+        self, parts: Sequence[Frame], stack: int | None, stack_axis: int
     ) -> Array | dict[str, Array]:
         out = {}
         for name, one in self.schema.frames.items():
             blank = [np.zeros(one.shape, one.dtype)] * (stack or 1)
-            shape = _joined(blank, stack, stack_axis).shape
-            out[name] = _array(parts[name], shape, one.dtype)
+            shape = joined(blank, stack, stack_axis).shape
+            out[name] = _array([part[name] for part in parts], shape, one.dtype)
         return out if self.schema.is_dict else out[FRAME]
 
-    def episodes(self, live: bool = False) -> list[EpisodeRow]:
-        """The table of whole episodes, in the order of lanes and rows.
+    # ------------------------------------------------------------ episodes
 
-        Args:
-            live: whether the newest episode of each lane may go on: it is not truncated yet.
-        """
-        out = []
-        for number, lane in enumerate(self.lanes):
-            for start, stop in lane.whole_episodes():
-                terminated = not lane.rows[stop - 2].non_terminal
-                rewards = [float(row.reward) for row in lane.rows[start : stop - 1]]
-                out.append(
-                    EpisodeRow(
-                        number << LANE_SHIFT | start,
-                        stop - start - 1,
-                        sum(rewards),
-                        terminated,
-                        not terminated and not (live and stop == len(lane.rows)),
-                        sum(map(abs, rewards)),
-                    )
-                )
-        return out
+    def episodes(self) -> list[tuple[int, Played]]:
+        """The whole episodes with their lanes, in the order of the table."""
+        return [
+            (number, one) for number, lane in enumerate(self.lanes) for one in lane.whole_episodes()
+        ]
 
-    def trajectory(self, number: int, live: bool = False) -> TrajectoryModel:
+    def trajectory(self, number: int) -> TrajectoryModel:
         """One whole episode, by its place in `episodes`."""
-        about = self.episodes(live)[number]
-        lane_number, start = divmod(about.id, 1 << LANE_SHIFT)
-        rows = self.lanes[lane_number].rows[start : start + about.length + 1]
-        steps = rows[:-1]
+        lane, one = self.episodes()[number]
         return TrajectoryModel(
-            {name: np.stack([row.frame[name] for row in rows]) for name in self.schema.frames},
-            np.stack([row.action for row in steps]),
-            np.stack([row.reward for row in steps]),
-            np.array([bool(row.non_terminal) for row in steps]),
-            about.terminated,
-            about.truncated,
-            np.arange(about.id, about.id + about.length, dtype=np.int64),
-            {name: np.stack([row.extras[name] for row in steps]) for name in self.schema.extras},
+            {name: np.stack([frame[name] for frame in one.frames]) for name in self.schema.frames},
+            np.stack([step.action for step in one.steps]),
+            np.stack([step.reward for step in one.steps]),
+            np.array([bool(step.non_terminal) for step in one.steps]),
+            *one.ending,
+            np.array(self.ids_of(lane, one), np.int64),
+            {
+                name: np.stack([step.extras[name] for step in one.steps])
+                for name in self.schema.extras
+            },
         )
 
 
@@ -451,7 +526,7 @@ def usual_stack(schema: Schema) -> int | None:
     return 4 if any(one.dtype == np.uint8 and len(one.shape) == 2 for one in fields) else None
 
 
-def _joined(frames: list[Array], stack: int | None, stack_axis: int) -> Array:
+def joined(frames: list[Array], stack: int | None, stack_axis: int) -> Array:
     """Frames of one stack as one array."""
     if stack is None:
         return frames[-1]
@@ -462,7 +537,7 @@ def _joined(frames: list[Array], stack: int | None, stack_axis: int) -> Array:
     return np.stack(frames, axis=-1)
 
 
-def _array(parts: list[Array], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _array(parts: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """(B, *shape), also for B = 0."""
     out = np.zeros((len(parts), *shape), dtype)
     for number, part in enumerate(parts):

@@ -1,153 +1,198 @@
-"""A writer and the model of what it should have written, moved together.
+"""Writers and the model of what they should have written, moved together.
 
 Invariant: the model moves if and only if the writer's call returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.writing.open_lanes import AnyWriter
-from mmreplay.writing.writer import Writer
+from mmreplay import Field
 from tests.support.oracle.layout import Episode, random_value
-from tests.support.oracle.model import Model
-from tests.support.writers import LaneWriters
+from tests.support.oracle.model import FLAGS, LaneModel, Model
 
-__all__ = ["Pair"]
+__all__ = ["FIELDS", "MODES", "Numbers", "Pair", "of_writer"]
 
-Flags = dict[str, bool]
-_PLAIN: Flags = {"terminated": False, "truncated": False, "life_lost": False}
+Array = npt.NDArray[Any]
+Value = Callable[[Field, np.random.Generator], Array]
+
+MODES = ("at once", "next step", "any")
+"""When environments are reset; see `Pair.play`."""
+FIELDS: dict[str, Any] = {
+    "frame": Field((3,), "float32", "raw", chunk=8),
+    "action": Field((), "int64", chunk=8),
+    "extras": {"x": Field((), "int8")},
+}
+"""Of a store in short chunks."""
+
+
+class Numbers:
+    """Values that count up and are never 0; those of small dtypes begin again at some time."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def __call__(self, field: Field, _: np.random.Generator) -> Array:
+        """The next value of a field."""
+        self._given += 1
+        size, dtype = int(np.prod(field.shape)), field.dtype
+        if dtype.kind == "b":
+            return np.full(field.shape, self._given % 3 > 0)
+        most = {1: 100, 2: 2000}.get(dtype.itemsize, 1 << 20)
+        numbers = 1 + (self._given + np.arange(size) * 7) % most
+        return numbers.astype(dtype).reshape(field.shape)
 
 
 class Pair:
     """See the module.
 
     Args:
-        writer: of one lane, or of all lanes of the model.
+        writers: a writer or a buffer, or one for each lane of the model; None for a model alone.
         model: of the store as it is now.
-        random: chooses the values, and in which of the allowed forms they are given.
+        random: chooses what happens, the values, and in which of the allowed forms they are given.
+        values: gives the next value of a field.
     """
 
     def __init__(
-        self,
-        writer: AnyWriter | LaneWriters | ReplayBuffer,
-        model: Model,
-        random: np.random.Generator,
+        self, writers: Any, model: Model, random: np.random.Generator, values: Value = random_value
     ) -> None:
-        self.writer = writer
-        self.model = model
-        self.random = random
+        if not isinstance(writers, Sequence):
+            writers = [writers] * len(model.lanes)
+        self.writers, self.model, self.random, self._values = [*writers], model, random, values
         self.schema = model.schema
-        self.one = isinstance(getattr(writer, "writer", writer), Writer)
+
+    @property
+    def writer(self) -> Any:
+        """The first one."""
+        return self.writers[0]
+
+    @property
+    def lane(self) -> LaneModel:
+        """The model of the first lane."""
+        return self.model.lanes[0]
+
+    def reopened(self, writer: Any) -> None:
+        """Go on with another writer: all episodes are over."""
+        self.writers = [writer]
+        self.model.end_session()
 
     # ------------------------------------------------------------ single calls
 
-    def reset(self, lanes: Sequence[int] = (0,)) -> None:
-        """Begin episodes in some lanes."""
-        frames = [self._frame() for _ in self.model.lanes]
-        if self.one:
-            self.writer.reset(self._form(frames[0]))
-        elif len(lanes) == len(frames) and self.random.random() < 0.5:
-            self.writer.reset(self._many(frames))
-        else:
-            self._reset_some(self._many(frames), self._mask(lanes))
-        for lane in lanes:
-            self.model.lanes[lane].reset(frames[lane])
+    def reset(self, envs: Iterable[int] | None = None, lane: int = 0) -> None:
+        """Begin episodes in some environments of a lane, or in all."""
+        model, writer = self.model.lanes[lane], self.writers[lane]
+        chosen = set(range(model.n) if envs is None else envs)
+        frames = [self.frame() for _ in range(model.n)]
+        if writer is not None and model.environments is None:
+            if chosen:
+                writer.reset(self._form(frames[0]))
+        elif writer is not None:
+            given = self._together(frames)
+            if len(chosen) == model.n and self.random.random() < 0.5:
+                writer.reset(given)
+            else:
+                writer.reset(given, _mask(model.n, chosen))
+        model.reset({env: frames[env] for env in sorted(chosen)})
 
-    def _reset_some(self, frames: Any, mask: npt.NDArray[np.bool_]) -> None:
-        writer = self.writer.writer if isinstance(self.writer, ReplayBuffer) else self.writer
-        writer.reset(frames, mask)  # type: ignore[call-arg]
-
-    def step(self, flags: dict[int, Flags] | None = None) -> None:
-        """One step in the lanes that have flags."""
-        flags = {0: _PLAIN} if flags is None else flags
-        n_lanes = len(self.model.lanes)
-        frames = [self._frame() for _ in range(n_lanes)]
-        actions = [random_value(self.schema.action, self.random) for _ in range(n_lanes)]
-        rewards = [self._reward() for _ in range(n_lanes)]
-        extras: list[dict[str, Any]] = [
-            {name: random_value(one, self.random) for name, one in self.schema.extras.items()}
-            for _ in range(n_lanes)
-        ]
-        if self.one:
-            given = {name: self._value(value) for name, value in extras[0].items()}
-            action = self._value(actions[0])
-            self.writer.step(action, rewards[0], self._form(frames[0]), **flags[0], **given)
-        else:
-            self._step_some(flags, frames, actions, rewards, extras)
-        for lane, own in flags.items():
-            model = self.model.lanes[lane]
-            model.step(actions[lane], rewards[lane], frames[lane], **own, **extras[lane])
-
-    def _step_some(
+    def step(
         self,
-        flags: dict[int, Flags],
-        frames: list[Any],
-        actions: list[Any],
-        rewards: list[float],
-        extras: list[dict[str, Any]],
+        terminated: Collection[int] = (),
+        truncated: Collection[int] = (),
+        life_lost: Collection[int] = (),
+        lane: int = 0,
     ) -> None:
-        n_lanes = len(frames)
-        columns = {
-            name: np.array([flags.get(lane, _PLAIN)[name] for lane in range(n_lanes)])
-            for name in _PLAIN
-        }
-        more = {name: np.stack([one[name] for one in extras]) for name in self.schema.extras}
-        writer = self.writer.writer if isinstance(self.writer, ReplayBuffer) else self.writer
-        full = len(flags) == n_lanes and self.random.random() < 0.5
-        writer.step(
-            np.stack(actions),
-            np.array(rewards),
-            self._many(frames),
-            columns["terminated"],
-            columns["truncated"],
-            life_lost=columns["life_lost"],
-            **({} if full else {"mask": self._mask(list(flags))}),
-            **more,
-        )
+        """A step of all environments of which an episode runs, with flags in some of these.
+
+        If there is none, the writer of many is asked all the same, and nothing comes of it.
+        """
+        model, writer, schema = self.model.lanes[lane], self.writers[lane], self.schema
+        everyone, here = range(model.n), sorted(model.running)
+        frames = [self.frame() for _ in everyone]
+        actions = [self._values(schema.action, self.random) for _ in everyone]
+        rewards = [self._reward(len(model.rows) * model.n + env) for env in everyone]
+        extras = [
+            {name: self._values(one, self.random) for name, one in schema.extras.items()}
+            for _ in everyone
+        ]
+        which = dict(zip(FLAGS, (terminated, truncated, life_lost), strict=True))
+        flags = [{name: env in some for name, some in which.items()} for env in everyone]
+        if writer is not None and model.environments is None:
+            given = {name: self._value(value) for name, value in extras[0].items()}
+            action, frame = self._value(actions[0]), self._form(frames[0])
+            writer.step(action, rewards[0], frame, **flags[0], **given)
+        elif writer is not None:
+            columns = {name: np.array([one[name] for one in flags]) for name in FLAGS}
+            more = {name: np.stack([one[name] for one in extras]) for name in schema.extras}
+            if len(here) < model.n or self.random.random() < 0.3:
+                more["mask"] = _mask(model.n, here)
+            writer.step(
+                np.stack(actions), np.array(rewards), self._together(frames), **columns, **more
+            )
+        if here:
+            model.step({e: (actions[e], rewards[e], frames[e], flags[e], extras[e]) for e in here})
 
     # ------------------------------------------------------------ longer stretches
 
-    @property
-    def running(self) -> list[int]:
-        """Lanes that may step."""
-        return [n for n, lane in enumerate(self.model.lanes) if lane.running]
+    def episode(self, episode: Episode, env: int = 0, lane: int = 0) -> None:
+        """One whole episode of one environment; those of others that run go on beside it."""
+        self.reset([env], lane)
+        for number in range(episode.length):
+            flags = {name: [env] * given for name, given in episode.flags(number).items()}
+            self.step(**flags, lane=lane)
 
-    def episode(self, episode: Episode, lane: int = 0) -> None:
-        """One whole episode in one lane."""
-        self.reset([lane])
-        for step in range(episode.length):
-            self.step({lane: episode.flags(step)})
-
-    def together(self, n_steps: int, end: float = 0.1) -> None:
-        """Steps in all lanes at once, as a vector environment makes them.
+    def play(
+        self, n_steps: int, end: float = 0.1, mode: str = "at once", long: Iterable[int] = ()
+    ) -> None:
+        """Steps in all lanes with random ends, as one of the autoreset modes has them.
 
         Args:
-            n_steps: how many.
-            end: probability that a lane's episode ends at a step.
+            n_steps: how many; where there are several lanes, some take part in fewer.
+            end: about the probability that an environment's episode ends with a step.
+            mode: ``at once``: an environment is reset before the next step, as in the modes "same
+                step" and "disabled"; ``next step``: after it; ``any``: some steps later, and
+                others in mid-episode, or twice.
+            long: environments whose episodes go on.
         """
-        names = ["terminated", "truncated", "life_lost"]
-        for _ in range(n_steps):
-            idle = [n for n, lane in enumerate(self.model.lanes) if not lane.running]
-            if idle:
-                self.reset(idle)
-            flags = {n: dict(_PLAIN) for n in self.running}
-            for own in flags.values():
-                if self.random.random() < end:
-                    own[names[self.random.integers(3)]] = True
-                    own[names[self.random.integers(3)]] = True
-            self.step(flags)
+        for number in range(n_steps):
+            for lane in range(len(self.model.lanes)):
+                if not number or len(self.model.lanes) == 1 or self.random.random() < 0.8:
+                    self._play_one(lane, end, mode, set(long))
+
+    def _play_one(self, lane: int, end: float, mode: str, long: set[int]) -> None:
+        model, random = self.model.lanes[lane], self.random
+        everyone = set(range(model.n))
+        some = everyone - long
+        idle = everyone - model.running.keys()
+        late = idle if mode == "next step" and model.rows and idle != everyone else set()
+        begin = idle - late
+        if mode == "any":
+            begin = {env for env in idle if random.random() < 0.7}
+            if idle == everyone and not begin:
+                begin = {int(random.integers(len(everyone)))}
+        if begin:
+            self.reset(begin, lane)
+        if mode == "any" and random.random() < 0.1:
+            self.reset([env for env in some if random.random() < 0.3], lane)
+        here = sorted(some & model.running.keys())
+        picked = [[env for env in here if random.random() < end / 2] for _ in FLAGS]
+        self.step(*picked, lane=lane)
+        if late:
+            self.reset(late, lane)
 
     # ------------------------------------------------------------ values, and their forms
 
-    def _frame(self) -> Any:
-        values = {name: random_value(one, self.random) for name, one in self.schema.frames.items()}
+    def frame(self) -> Any:
+        """The next frame of one environment, or a dict of them."""
+        values = {name: self._values(one, self.random) for name, one in self.schema.frames.items()}
         return values if self.schema.is_dict else next(iter(values.values()))
+
+    def frames(self) -> Any:
+        """What a call of many environments may be given: (n, *frame), or a dict of these."""
+        return self._together([self.frame() for _ in range(self.lane.n)])
 
     def _form(self, frame: Any) -> Any:
         """The same frame, in memory order of its own or not."""
@@ -160,7 +205,7 @@ class Pair:
             return np.repeat(frame, 2, axis=-1)[..., ::2]
         return frame
 
-    def _value(self, value: npt.NDArray[Any]) -> Any:
+    def _value(self, value: Array) -> Any:
         pick = self.random.random()
         if pick < 0.3 and not value.shape:
             return value.item()
@@ -168,18 +213,27 @@ class Pair:
             return value[()]
         return value
 
-    def _many(self, frames: list[Any]) -> Any:
+    def _together(self, frames: list[Any]) -> Any:
         if self.schema.is_dict:
             return {name: np.stack([one[name] for one in frames]) for name in self.schema.frames}
         return np.stack(frames)
 
-    def _mask(self, lanes: Sequence[int]) -> npt.NDArray[np.bool_]:
-        return np.isin(np.arange(len(self.model.lanes)), list(lanes))
-
-    def _reward(self) -> float:
+    def _reward(self, number: int) -> float:
+        """Mostly one that no other step has."""
         pick = self.random.random()
-        if pick < 0.2:
+        if pick < 0.1:
             return -0.0
         if pick < 0.5:
-            return float(self.random.integers(-8, 8))
-        return float(self.random.normal())
+            return float(np.float32(self.random.normal()))
+        return (number + 1) / 8 * float(self.random.choice([-1, 1]))
+
+
+def _mask(n: int, envs: Collection[int]) -> npt.NDArray[np.bool_]:
+    return np.isin(np.arange(n), list(envs))
+
+
+def of_writer(writer: Any, seed: int = 0) -> Pair:
+    """A new lane's writer and its model; a value comes but once."""
+    environments = len(writer) if hasattr(writer, "__len__") else None
+    model = Model(writer.schema, environments=environments)
+    return Pair([writer], model, np.random.default_rng(seed), Numbers())

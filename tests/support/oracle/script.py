@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,12 +20,10 @@ from mmreplay.writing.create import create
 from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from tests.support.disks import faults
-from tests.support.oracle.frames import Described, Plot, TickPlot
+from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.model import Model
-from tests.support.oracle.vectors import VectorModel
-from tests.support.writers import LaneWriters, make_lanes
 
-__all__ = ["Script", "Tick", "append_rows", "begin_again", "with_session"]
+__all__ = ["Script", "Turn", "append_rows", "begin_again", "with_session"]
 
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
@@ -43,10 +40,9 @@ class Script:
         action_chunk: rows a chunk of the scalar columns.
         action: dtype of the actions.
         stacked: frames are given as stacks of two.
-        lanes: None for a store of one lane; or that each of so many environments has a lane.
-        envs: environments of a lane that step together; None for lanes of one.
+        envs: environments that step together; None for a lane of one.
         lane: name of a lane of its own, in a store of many.
-        capacity: transitions over all lanes.
+        capacity: transitions.
         flush_s: seconds between flushes in the background.
         session: seed of how long it writes, when it flushes, closes and opens again.
         rows: rows of a session at most.
@@ -71,7 +67,6 @@ class Script:
     action_chunk: int | None = None
     action: str = "int64"
     stacked: bool = False
-    lanes: int | None = None
     envs: int | None = None
     lane: str | None = None
     capacity: int | None = None
@@ -99,9 +94,7 @@ class Script:
     def plot(self) -> Plot:
         """What happens in which row."""
         frames = {name: Described(one) for name, one in self.fields.items()}
-        if self.envs is None:
-            return Plot(self.seed, frames)
-        return TickPlot(self.seed, frames, self.envs)
+        return Plot(self.seed, frames, self.envs or 1)
 
     @property
     def syncs_fail(self) -> bool:
@@ -122,12 +115,9 @@ class Script:
             **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
         }
 
-    def open(self, **changes: Any) -> AnyWriter | LaneWriters:
+    def open(self, **changes: Any) -> AnyWriter:
         """Open the store for writing; make it, or complete it, if need be."""
-        arguments = self.create_arguments() | changes
-        if self.lanes is not None:
-            return make_lanes(Path(self.path), n_lanes=self.lanes, **arguments)
-        return create(self.path, **arguments, append=True)
+        return create(self.path, **self.create_arguments() | changes, append=True)
 
     def open_buffer(self, kind: type[Buffer], **changes: Any) -> Buffer:
         """Open the store as a buffer of that kind; make it, or complete it, if need be."""
@@ -139,13 +129,9 @@ class Script:
         arguments = self.create_arguments()
         return Schema.make(arguments["frame"], arguments["action"], arguments["extras"])
 
-    def vector_model(self) -> VectorModel:
-        """A model of the empty store, of a lane of many environments."""
-        return VectorModel(self.schema, self.envs or 1, self.capacity)
-
     def model(self) -> Model:
-        """A model of the empty store, of lanes of one environment."""
-        return Model(self.schema, Model.split(self.capacity, self.lanes or 1))
+        """A model of the empty store."""
+        return Model(self.schema, [self.capacity], self.envs)
 
 
 def with_session(script: Script, session: int, **changes: Any) -> Script:
@@ -153,77 +139,16 @@ def with_session(script: Script, session: int, **changes: Any) -> Script:
     return dataclasses.replace(script, session=session, **changes)
 
 
-def append_rows(
-    writer: AnyWriter | LaneWriters | PrioritizedReplayBuffer,
-    plot: Plot,
-    starts: list[int | None],
-    report: npt.NDArray[Any] | None = None,
-    *,
-    stacked: bool = False,
-) -> None:
-    """One row in every lane, as the plot has it; may be called again after a full disk.
-
-    Args:
-        writer: of one lane or many.
-        plot: what happens.
-        starts: first row of each lane's running episode, None before the first reset; updated.
-            Of a writer of many environments, by environment; see `Tick`.
-        report: takes the rows committed, by lane.
-        stacked: give each frame with the one before it.
-    """
-    if isinstance(writer, PrioritizedReplayBuffer):
-        writer = writer.writer
-    if isinstance(writer, VectorWriter):
-        _append_tick(writer, plot, starts, report, stacked=stacked)
-        return
-    lanes = faults.lanes_of(writer)
-    rows = [lane.rows for lane in lanes]
-    begins = [s is None or plot.begins(n, rows[n]) for n, s in enumerate(starts)]
-    firsts = [row if begin else s or 0 for row, begin, s in zip(rows, begins, starts, strict=True)]
-    frames = [plot.frame(n, rows[n], firsts[n]) for n in range(len(lanes))]
-    if stacked:
-        before = [
-            plot.frame(n, max(r - 1, s), s)
-            for n, (r, s) in enumerate(zip(rows, firsts, strict=True))
-        ]
-        frames = [_stack(*pair) for pair in zip(before, frames, strict=True)]
-    try:
-        if isinstance(writer, LaneWriters):
-            together: Callable[[list[Any]], Any] = list if stacked else np.stack
-            _append_to_all(writer, plot, rows, begins, frames, together)
-        elif begins[0]:
-            writer.reset(frames[0])
-        else:
-            row = rows[0]
-            *ends, life_lost = plot.flags(0, row)
-            writer.step(
-                _formed(plot.action(0, row - 1), lanes[0].schema.action),
-                plot.reward(0, row - 1),
-                frames[0],
-                *ends,
-                life_lost=life_lost,
-                thought=plot.extra(0, row - 1),
-            )
-    finally:
-        for number, lane in enumerate(lanes):
-            if lane.rows > rows[number]:
-                starts[number] = firsts[number]
-            if report is not None:
-                report[number] = lane.rows
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tick:
-    """What happens in a tick of environments that step together, as a plot has it.
+class Turn:
+    """What happens in a row, as a plot has it.
 
-    The step of tick t makes frame t + 1 of its environment; an episode's first frame has the number
-    of its first tick. Where an episode has ended the next one may begin some ticks later, but in
-    environment 0.
+    Where an episode has ended the next one may begin some rows later, but in environment 0.
 
     Attributes:
-        begins: the environments of which an episode begins before it.
-        starts: the first tick of each environment's episode, None for those that are left out.
-        goes_on: the same, as it is after the tick.
+        begins: the environments of which an episode begins before the step.
+        starts: the first row of each environment's episode, None for those that are left out.
+        goes_on: the same, as it is after the step.
     """
 
     begins: list[int]
@@ -231,80 +156,106 @@ class Tick:
     goes_on: list[int | None]
 
     @classmethod
-    def at(cls, plot: Plot, t: int, starts: list[int | None]) -> Tick:
-        """Tick t, after one that has left `starts`."""
+    def at(cls, plot: Plot, row: int, starts: list[int | None]) -> Turn:
+        """Of a row, after one that has left `starts`."""
         begins = [
             env
             for env, start in enumerate(starts)
-            if (start is None and (not env or plot.action(env, t) % 3))
-            or (start is not None and start != t and plot.begins(env, t))
+            if (start is None and (not env or plot.action(env, row) % 3))
+            or (start is not None and start != row and plot.begins(env, row))
         ]
-        here = [t if env in begins else start for env, start in enumerate(starts)]
-        over = [any(plot.flags(env, t)[:2]) for env in range(len(starts))]
+        here = [row if env in begins else start for env, start in enumerate(starts)]
+        over = [any(plot.flags(env, row)[:2]) for env in range(len(starts))]
         return cls(begins, here, [None if o else s for o, s in zip(over, here, strict=True)])
 
 
-def _append_tick(
-    writer: VectorWriter,
+def append_rows(
+    writer: AnyWriter | PrioritizedReplayBuffer,
     plot: Plot,
     starts: list[int | None],
-    report: npt.NDArray[Any] | None,
+    report: npt.NDArray[Any] | None = None,
     *,
-    stacked: bool,
+    stacked: bool = False,
 ) -> None:
-    t = writer.rows
-    tick = Tick.at(plot, t, starts)
+    """One row, as the plot has it; may be called again after a full disk.
+
+    Args:
+        writer: of one environment or many.
+        plot: what happens.
+        starts: first row of each environment's running episode, None where none runs; updated.
+        report: takes the rows committed.
+        stacked: give each frame with the one before it.
+    """
+    if isinstance(writer, PrioritizedReplayBuffer):
+        writer = writer.writer
+    row = writer.rows
+    turn = Turn.at(plot, row, starts)
+    _begin(writer, plot, turn, stacked=stacked)
+    starts[:] = turn.starts
     everyone = range(len(starts))
-    _begin(writer, plot, tick, stacked=stacked)
-    starts[:] = tick.starts
-    present = np.array([start is not None for start in tick.starts])
-    flags = np.array([plot.flags(env, t) for env in everyone])
     try:
-        writer.step(
-            np.array([plot.action(env, t) for env in everyone]),
-            np.array([plot.reward(env, t) for env in everyone]),
-            _frames(plot, t + 1, tick.starts, stacked=stacked),
-            flags[:, 0],
-            flags[:, 1],
-            life_lost=flags[:, 2],
-            mask=None if present.all() else present,
-            thought=np.array([plot.extra(env, t) for env in everyone]),
-        )
+        frames = _frames(writer, plot, row + 1, turn.starts, stacked=stacked)
+        if isinstance(writer, VectorWriter):
+            present = np.array([start is not None for start in turn.starts])
+            flags = np.array([plot.flags(env, row) for env in everyone])
+            writer.step(
+                np.array([plot.action(env, row) for env in everyone]),
+                np.array([plot.reward(env, row) for env in everyone]),
+                frames,
+                flags[:, 0],
+                flags[:, 1],
+                life_lost=flags[:, 2],
+                mask=None if present.all() else present,
+                thought=np.array([plot.extra(env, row) for env in everyone]),
+            )
+        else:
+            *ends, life_lost = plot.flags(0, row)
+            action = _formed(plot.action(0, row), writer.schema.action)
+            extra = plot.extra(0, row)
+            writer.step(
+                action, plot.reward(0, row), frames, *ends, life_lost=life_lost, thought=extra
+            )
     finally:
-        if writer.rows > t:
-            starts[:] = tick.goes_on
+        if writer.rows > row:
+            starts[:] = turn.goes_on
         if report is not None:
             report[0] = writer.rows
 
 
 def begin_again(
-    writer: VectorWriter,
+    writer: AnyWriter,
     plot: Plot,
     starts: list[int | None],
     times: int,
     *,
     stacked: bool = False,
 ) -> None:
-    """The resets before the next tick, then so many more of all those environments but the first.
+    """The resets before the next row, then so many more of all those environments but the first.
 
     No step follows these, so they are in no row; arguments as of `append_rows`.
     """
-    tick = Tick.at(plot, writer.rows, starts)
-    _begin(writer, plot, tick, stacked=stacked)
-    starts[:] = tick.starts
-    others = dataclasses.replace(tick, begins=tick.begins[1:])
+    turn = Turn.at(plot, writer.rows, starts)
+    _begin(writer, plot, turn, stacked=stacked)
+    starts[:] = turn.starts
+    others = dataclasses.replace(turn, begins=turn.begins[1:])
     for _ in range(times):
         _begin(writer, plot, others, stacked=stacked)
 
 
-def _begin(writer: VectorWriter, plot: Plot, tick: Tick, *, stacked: bool) -> None:
-    if tick.begins:
-        mask = np.isin(np.arange(len(writer)), tick.begins)
-        first = _frames(plot, writer.rows, tick.starts, stacked=stacked)
-        writer.reset(first, None if mask.all() else mask)
+def _begin(writer: AnyWriter, plot: Plot, turn: Turn, *, stacked: bool) -> None:
+    if not turn.begins:
+        return
+    first = _frames(writer, plot, writer.rows, turn.starts, stacked=stacked)
+    if not isinstance(writer, VectorWriter):
+        writer.reset(first)
+        return
+    mask = np.isin(np.arange(len(writer)), turn.begins)
+    writer.reset(first, None if mask.all() else mask)
 
 
-def _frames(plot: Plot, number: int, starts: list[int | None], *, stacked: bool) -> Any:
+def _frames(
+    writer: AnyWriter, plot: Plot, number: int, starts: list[int | None], *, stacked: bool
+) -> Any:
     """The frame of that number of each environment, whose episode has begun with its `starts`."""
     firsts = [start or 0 for start in starts]
     each = [plot.frame(env, number, first) for env, first in enumerate(firsts)]
@@ -313,6 +264,8 @@ def _frames(plot: Plot, number: int, starts: list[int | None], *, stacked: bool)
             plot.frame(env, max(number - 1, first), first) for env, first in enumerate(firsts)
         ]
         each = [_stack(*pair) for pair in zip(before, each, strict=True)]
+    if not isinstance(writer, VectorWriter):
+        return each[0]
     together: Callable[[list[Any]], Any] = list if stacked else np.stack
     if len(plot.frames) > 1:
         return {name: together([one[name] for one in each]) for name in plot.frames}
@@ -332,36 +285,3 @@ def _stack(before: Any, frame: Any) -> Any:
     if isinstance(frame, dict):
         return {name: _stack(before[name], one) for name, one in frame.items()}
     return LazyFrames([before, frame])
-
-
-def _append_to_all(
-    writer: LaneWriters,
-    plot: Plot,
-    rows: list[int],
-    begins: list[bool],
-    frames: list[Any],
-    together: Callable[[list[Any]], Any],
-) -> None:
-    whole: Any = (
-        {name: together([one[name] for one in frames]) for name in plot.frames}
-        if len(plot.frames) > 1
-        else together(frames)
-    )
-    mask = np.array(begins)
-    if mask.all():
-        writer.reset(whole)
-        return
-    if mask.any():
-        writer.reset(whole, mask)
-    numbers = range(len(rows))
-    flags = np.array([plot.flags(n, rows[n]) for n in numbers])
-    writer.step(
-        np.array([plot.action(n, rows[n] - 1) for n in numbers]),
-        np.array([plot.reward(n, rows[n] - 1) for n in numbers]),
-        whole,
-        flags[:, 0],
-        flags[:, 1],
-        life_lost=flags[:, 2],
-        mask=~mask,
-        thought=np.array([plot.extra(n, rows[n] - 1) for n in numbers]),
-    )

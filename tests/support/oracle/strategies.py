@@ -69,8 +69,8 @@ def fields(draw: st.DrawFn, *, shard: int | None = None, codec: Any = None) -> F
 
 
 @st.composite
-def layouts(draw: st.DrawFn, *, one_lane: bool = False) -> Layout:
-    """Any store with chunks so short that every border is met; of one lane, as buffers have."""
+def layouts(draw: st.DrawFn, *, lanes: bool = True) -> Layout:
+    """Any store with chunks so short that every border is met; of several lanes only if wanted."""
     frame: Field | dict[str, Field] = draw(fields())
     if draw(st.integers(0, 3)) == 3:
         shard = draw(st.sampled_from([6, 4, 12]))
@@ -87,18 +87,17 @@ def layouts(draw: st.DrawFn, *, one_lane: bool = False) -> Layout:
     if draw(st.integers(0, 3)) == 3:
         dtype = draw(st.sampled_from(DTYPES))
         extras["hidden"] = Field((2, 2), dtype, chunk=draw(st.sampled_from([None, 1, 3])))
-    lanes = None if one_lane else draw(st.sampled_from([None, None, 1, 2, 3]))
+    environments = draw(st.sampled_from([None, None, 1, 2, 3, 5]))
     capacity = draw(st.sampled_from([None, 1, 2, 3, 5, 17, 40, 100]))
-    if capacity is not None:
-        capacity = max(capacity, lanes or 1)
     return Layout(
         frame,
         action,
         extras,
         draw(st.sampled_from(["float32", "float64"])),
-        capacity,
-        lanes,
+        capacity and max(capacity, environments or 1),
+        environments,
         draw(st.sampled_from(["reset", "zero"])),
+        draw(st.sampled_from([None, None, 1, 2])) if lanes else None,
     )
 
 

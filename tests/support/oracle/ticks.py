@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.support.oracle.vectors import VectorModel
 
 from mmreplay.episode_index import RowIndex
 from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT
-from tests.support.oracle.vectors import VectorModel
 
 __all__ = ["PartsColumn", "Rows", "TicksOnDisk"]
 

@@ -1,13 +1,13 @@
 """Sequences worked out naively from the model: which windows there are, and what each one shows.
 
 Invariant: nothing here is shared with the samplers or the gather; windows are found by trying every
-row, and each step of each window is what the model says of that transition.
+step, and each step of each window is what the model says of that transition.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,11 @@ import numpy.typing as npt
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.schema import FRAME
 from tests.support.oracle.checks import check_same
-from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model, usual_stack
+from tests.support.oracle.model import LANE_SHIFT, Model, Played, joined, usual_stack
 
 __all__ = ["Kept", "check_sequences", "kept_episodes", "window_starts"]
 
 Array = npt.NDArray[Any]
-ROW_MASK = (1 << LANE_SHIFT) - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,51 +28,61 @@ class Kept:
     """What can be sampled of one episode.
 
     Attributes:
-        lane: its number.
-        start: row of its reset.
-        rows: its transitions that can be sampled, ascending.
-        whole: whether these are all it has.
+        one: the episode.
+        oldest: place in it of the first step that can be sampled; those after it can be, too.
+        ids: of these, ascending.
+        env: its environment, of all lanes.
     """
 
-    lane: int
-    start: int
-    rows: list[int]
-    whole: bool
+    one: Played
+    oldest: int
+    ids: list[int]
+    env: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all it has."""
+        return not self.oldest
 
 
 def kept_episodes(model: Model) -> list[Kept]:
-    """All episodes of a step or more that can be sampled, in the order of lanes and rows."""
-    out = []
+    """All episodes of which a step can be sampled, in the order of lanes and first transitions."""
+    out, before = [], 0
     for number, lane in enumerate(model.lanes):
-        offered = lane.transitions()
-        for start, stop in lane.spans():
-            rows = [row for row in offered if start <= row < stop]
-            if rows:
-                out.append(Kept(number, start, rows, rows[0] == start))
+        for one, entries in lane.kept():
+            ids = [number << LANE_SHIFT | entry for entry in entries]
+            out.append(Kept(one, len(one.steps) - len(ids), ids, before + one.env))
+        before += lane.n
     return out
 
 
 def window_starts(
-    model: Model, length: int, burn_in: int = 0, boundary: str = "drop", stride: int = 1
+    model: Model,
+    length: int,
+    burn_in: int = 0,
+    boundary: str = "drop",
+    stride: int = 1,
+    selected: Collection[int] | None = None,
 ) -> list[int]:
-    """Ids of the first steps after the burn-in of every window, ascending."""
-    out = []
+    """Ids of the first steps after the burn-in of every window, ascending.
+
+    With `selected`, of those windows whose steps after the burn-in are all among these.
+    """
+    out = set()
     for kept in kept_episodes(model):
-        found = set()
-        offered = set(kept.rows)
-        for offset in range(0, len(kept.rows), stride):
-            begin = kept.rows[offset]
+        n, places = len(kept.ids), set()
+        for offset in range(0, n, stride):
             if boundary == "pad":
-                found.add(begin)
-                continue
-            rows = range(begin, begin + burn_in + length)
-            if all(row in offered for row in rows):
-                found.add(begin + burn_in)
+                places.add(offset)
+            elif offset + burn_in + length <= n:
+                places.add(offset + burn_in)
         if boundary == "shift":
             # The last `length` steps, and the burn-in that there is before them.
-            found.add(kept.rows[max(len(kept.rows) - length, 0)])
-        out += [kept.lane << LANE_SHIFT | row for row in sorted(found)]
-    return out
+            places.add(max(n - length, 0))
+        for at in places:
+            if selected is None or all(one in selected for one in kept.ids[at : at + length]):
+                out.add(kept.ids[at])
+    return sorted(out)
 
 
 def check_sequences(
@@ -82,8 +91,6 @@ def check_sequences(
     starts: Sequence[int],
     length: int,
     burn_in: int = 0,
-    *,
-    begins_are_known: bool = False,
     **settings: Any,
 ) -> None:
     """Every step of every window is what the model says.
@@ -94,7 +101,6 @@ def check_sequences(
         starts: ids of the first steps after the burn-in.
         length: steps after the burn-in.
         burn_in: steps before them.
-        begins_are_known: the store has seen every reset, so that it can number every step.
         settings: keywords of `Store.transitions`.
 
     Raises:
@@ -103,32 +109,25 @@ def check_sequences(
     shape = len(starts), burn_in + length
     if found.burn_in != burn_in or len(found) != len(starts):
         raise AssertionError(f"expected {len(starts)} windows, found {len(found)}")
-    episodes = {
-        kept.lane << LANE_SHIFT | row: kept for kept in kept_episodes(model) for row in kept.rows
-    }
+    places = {id_: (k, k.oldest + at) for k in kept_episodes(model) for at, id_ in enumerate(k.ids)}
     ids = np.full(shape, -1, np.int64)
     step, first = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     pads = []
     for number, start in enumerate(starts):
-        kept = episodes[start]
-        begin = (start & ROW_MASK) - burn_in
+        kept, after = places[start]
+        begin = after - burn_in
         for time in range(shape[1]):
-            row, place = begin + time, (number, time)
-            if not kept.rows[0] <= row <= kept.rows[-1]:
-                pads.append((place, kept, row, max(begin, kept.rows[0])))
+            at = begin + time
+            if not kept.oldest <= at < len(kept.one.steps):
+                pads.append(((number, time), kept, at, max(begin, kept.oldest)))
                 continue
-            ids[place] = kept.lane << LANE_SHIFT | row
-            first[place] = row == kept.start
-            if kept.whole or begins_are_known or found.step[place] != -1:
-                step[place] = row - kept.start
-            else:
-                step[place] = -1
+            ids[number, time] = kept.ids[at - kept.oldest]
+            first[number, time] = at == 0
+            step[number, time] = at
     mask = ids >= 0
     check_same(found.weight, np.ones(len(starts), np.float32), "weight")
-    check_same(found.id, ids, "id")
-    check_same(found.mask, mask, "mask")
-    check_same(found.first, first, "first")
-    check_same(found.step, step, "step")
+    for name, expected in (("id", ids), ("mask", mask), ("first", first), ("step", step)):
+        check_same(getattr(found, name), expected, name)
 
     # Each transition is asked of the model once, in however many windows it is.
     distinct, which = np.unique(ids[mask], return_inverse=True)
@@ -148,59 +147,36 @@ def check_sequences(
             key: spread(one)
             for key, one in (given if isinstance(given, dict) else {FRAME: given}).items()
         }
-        padding = _Padding(model, settings)
-        for place, kept, row, oldest in pads:
+        for place, kept, at, oldest in pads:
             for key, one in expected.items():
-                one[place] = padding.stack(kept, row + ahead, oldest, key)
+                one[place] = _padding(model, settings, kept.one, at + ahead, oldest, key)
         check_same(
             getattr(found, name), expected if isinstance(given, dict) else expected[FRAME], name
         )
 
 
-class _Padding:
-    """What stands where a window has no step: frames that a real step shows as well, and zeros."""
+def _padding(
+    model: Model, settings: dict[str, Any], one: Played, newest: int, oldest: int, key: str
+) -> Array:
+    """What stands where a window has no step: frames that a real step shows as well, and zeros.
 
-    def __init__(self, model: Model, settings: dict[str, Any]) -> None:
-        self._model = model
-        self._size = settings.get("stack", usual_stack(model.schema))
-        self._axis = settings.get("stack_axis", 0)
-        self._padding = settings.get("padding", "reset")
-        self._known: dict[tuple[int, int, int, str], Array] = {}
-
-    def stack(self, kept: Kept, newest: int, oldest: int, key: str) -> Array:
-        """Frames of the rows up to `newest`.
-
-        Args:
-            kept: the episode.
-            newest: row of the newest frame of the stack.
-            oldest: first step of the window that is one.
-            key: of the frames.
-        """
-        place = kept.lane << LANE_SHIFT | kept.start, newest, oldest, key
-        if place not in self._known:
-            size = self._size or 1
-            lane = self._model.lanes[kept.lane]
-            blank = np.zeros_like(lane.rows[0].frame[key])
-            frames = [
-                self._frame(lane, kept, row, key)
-                if oldest - size + 1 <= row <= kept.rows[-1] + 1
-                else blank
-                for row in range(newest - size + 1, newest + 1)
-            ]
-            self._known[place] = _joined(frames, self._size, self._axis)
-        return self._known[place]
-
-    def _frame(self, lane: LaneModel, kept: Kept, row: int, key: str) -> Array:
-        if row >= kept.start:
-            return lane.rows[row].frame[key]
-        first = lane.rows[kept.start].frame[key]
-        return first if self._padding == "reset" else np.zeros_like(first)
-
-
-def _joined(frames: list[Array], stack: int | None, axis: int) -> Array:
-    images = 3
-    if stack is None:
-        return frames[-1]
-    if axis == 0:
-        return np.stack(frames)
-    return np.concatenate(frames, -1) if frames[0].ndim == images else np.stack(frames, -1)
+    Args:
+        model: of the store.
+        settings: as of `check_sequences`.
+        one: the episode.
+        newest: place of the newest frame of the stack.
+        oldest: that of the first step of the window.
+        key: of the frames.
+    """
+    stack = settings.get("stack", usual_stack(model.schema))
+    size = stack or 1
+    blank = np.zeros_like(one.frames[0][key])
+    frames = []
+    for at in range(newest - size + 1, newest + 1):
+        if not oldest - size + 1 <= at <= len(one.steps):
+            frames.append(blank)
+        elif at >= 0 or settings.get("padding", "reset") == "reset":
+            frames.append(one.frames[max(at, 0)][key])
+        else:
+            frames.append(blank)
+    return joined(frames, stack, settings.get("stack_axis", 0))

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from mmreplay.system import memory_maps
 from tests.support.disks import faults, mounts
-from tests.support.oracle.script import Script, Tick
-from tests.support.oracle.vectors import FLAGS, VectorModel
+from tests.support.oracle.model import FLAGS
+from tests.support.oracle.script import Script, Turn
 from tests.support.power_cut import lines
 from tests.support.processes import users
 from tests.support.processes.forks import Forks, serve
@@ -34,21 +34,19 @@ class Chronicle:
 
     Attributes:
         model: the rows that the store must hold.
-        vectors: the ticks that it must hold, if its lane is of many environments.
     """
 
     def __init__(self, script: Script, *, new: bool = True) -> None:
         """Make the file of acknowledgements, or use the one that is there; see `follow`."""
         self.script = script
         self.model = script.model()
-        self.vectors = script.vector_model() if script.envs is not None else None
         if new:
             Path(script.report).write_bytes(bytes(8 * WORDS))
             Path(script.report + ".log").write_bytes(b"")
         self._report = memory_maps.map_file(Path(script.report), 8 * WORDS).view("<u8")
         self._begun: list[set[int]] = [set() for _ in self.model.lanes]
         self._read = 0
-        self._starts: list[int | None] = [None] * (script.envs or 0)
+        self._starts: list[int | None] = [None] * (script.envs or 1)
 
     @classmethod
     def follow(cls, script: Script) -> Self:
@@ -101,7 +99,7 @@ class Chronicle:
             time.sleep(0.0005)
 
     def begin(self, heads: Sequence[int]) -> None:
-        """A session began here, so each lane's next row is a reset."""
+        """A session began here, so all episodes begin with the next rows."""
         for rows, head in zip(self._begun, heads, strict=True):
             rows.add(head)
 
@@ -118,69 +116,32 @@ class Chronicle:
         for line in Path(self.script.report + ".log").read_text(encoding="ascii").splitlines():
             self.begin(json.loads(line))
         Path(self.script.report + ".log").write_bytes(b"")
-        if self.vectors is not None:
-            self._catch_up_with_ticks(self.vectors, *heads, power_cut=power_cut)
-            return
-        plot = self.script.plot
-        least = self.flushed if power_cut or self.script.syncs_fail else self.committed
-        for number, (lane, head, promised, known) in enumerate(
-            zip(self.model.lanes, heads, least, self.committed, strict=True)
-        ):
-            if not promised <= head <= known + 1:
-                raise AssertionError(
-                    f"lane {number}: {promised} rows of {known} were promised, {head} are there"
-                )
-            # A session that began past the head is lost with its first row.
-            self._begun[number] = {row for row in self._begun[number] if row < head}
-            starts = [n for n, row in enumerate(lane.rows) if row.is_reset]
-            start = starts[-1] if starts else 0
-            for row in range(len(lane.rows), head):
-                if row in self._begun[number] or plot.begins(number, row):
-                    start = row
-                    lane.reset(plot.frame(number, row, start))
-                    continue
-                lane.running = True
-                lane.step(
-                    plot.action(number, row - 1),
-                    plot.reward(number, row - 1),
-                    plot.frame(number, row, start),
-                    *plot.flags(number, row),
-                    thought=plot.extra(number, row - 1),
-                )
-            lane.end_session()
-
-    def _catch_up_with_ticks(self, model: VectorModel, head: int, *, power_cut: bool) -> None:
-        plot = self.script.plot
-        promised = (self.flushed if power_cut or self.script.syncs_fail else self.committed)[0]
-        if not promised <= head <= self.committed[0] + 1:
-            raise AssertionError(
-                f"{promised} ticks of {self.committed[0]} were promised, {head} are there"
-            )
-        # A session that began past the head is lost with its first tick.
-        begun = self._begun[0] = {t for t in self._begun[0] if t < head}
-        starts: list[int | None] = self._starts
-        for t in range(len(model.ticks), head):
-            if t in begun:
-                model.end_session()
-                starts = [None] * model.width
-            tick = Tick.at(plot, t, starts)
-            model.reset({env: plot.frame(env, t, t) for env in tick.begins})
-            model.step(
+        plot, (lane,), (head,), (known,) = self.script.plot, self.model.lanes, heads, self.committed
+        promised = self.flushed[0] if power_cut or self.script.syncs_fail else known
+        if not promised <= head <= known + 1:
+            raise AssertionError(f"{promised} rows of {known} were promised, {head} are there")
+        # A session that began past the head is lost with its first row.
+        begun = self._begun[0] = {row for row in self._begun[0] if row < head}
+        for row in range(len(lane.rows), head):
+            if row in begun:
+                lane.end_session()
+                self._starts = [None] * lane.n
+            turn = Turn.at(plot, row, self._starts)
+            lane.reset({env: plot.frame(env, row, row) for env in turn.begins})
+            lane.step(
                 {
                     env: (
-                        plot.action(env, t),
-                        plot.reward(env, t),
-                        plot.frame(env, t + 1, start),
-                        dict(zip(FLAGS, plot.flags(env, t), strict=True)),
-                        {"thought": plot.extra(env, t)},
+                        plot.action(env, row),
+                        plot.reward(env, row),
+                        plot.frame(env, row + 1, start),
+                        dict(zip(FLAGS, plot.flags(env, row), strict=True)),
+                        {"thought": plot.extra(env, row)},
                     )
-                    for env, start in enumerate(tick.starts)
+                    for env, start in enumerate(turn.starts)
                     if start is not None
                 }
             )
-            starts = tick.goes_on
-        self._starts = starts
-        model.end_session()
+            self._starts = turn.goes_on
 
 
 class Actors(Forks):

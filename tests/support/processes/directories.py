@@ -14,8 +14,9 @@ from mmreplay.batches.batch import Batch
 from mmreplay.datasets.load import load
 from mmreplay.errors import EmptyBufferError, MmreplayError
 from mmreplay.ids import Ids
-from tests.support.oracle import checks, stores
+from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
+from tests.support.oracle.model import Model
 from tests.support.processes.parties import Party
 
 __all__ = ["Directory", "Reader"]
@@ -42,7 +43,7 @@ class Directory:
 
     layout: Layout
     prioritized: bool
-    model: stores.AnyModel
+    model: Model
     durable: list[int]
     state: str
     origin: object
@@ -57,7 +58,7 @@ class Directory:
         """What a copy of it is, made file by file."""
         state = "closed" if self.state == "closed" else "copied"
         model = self.model.copy()
-        stores.end_session(model)
+        model.end_session()
         return dataclasses.replace(
             self,
             model=model,
@@ -75,19 +76,19 @@ class Directory:
         Raises:
             AssertionError: too few, or too many.
         """
-        most = stores.heads(self.model)
+        most = self.model.heads()
         least = self.durable if self.state == "copied" else most
         for low, found, high in zip(least, rows, most, strict=True):
             if not low <= found <= high:
                 raise AssertionError(f"{found} rows; expected {low}, that are durable, to {high}")
         if self.state == "copied":
-            stores.cut(self.model, rows)
+            self.model.cut(rows)
 
     def finish(self) -> None:
         """It was closed."""
         self.state, self.party, self.is_plain = "closed", None, True
         self.loose, self.loose_with = frozenset(), None
-        self.durable = stores.heads(self.model)
+        self.durable = self.model.heads()
 
 
 class Reader:
@@ -138,12 +139,12 @@ class Reader:
 
 
 def _check(batch: Batch, store: Directory) -> None:
-    checks.check_batch(batch, stores.batch(store.model, batch.id, stack=2), "sample")
+    checks.check_batch(batch, store.model.batch(batch.id, stack=2), "sample")
 
 
 def _is_of(batch: Batch, store: Directory) -> bool:
     try:
         _check(batch, store)
-    except (AssertionError, IndexError):
+    except (AssertionError, LookupError):
         return False
     return True

@@ -31,7 +31,7 @@ from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError
 from tests.support.oracle.model import LANE_SHIFT
-from tests.support.oracle.script import Tick
+from tests.support.oracle.script import Turn
 from tests.support.processes.actor import Chronicle, Script
 
 __all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
@@ -45,49 +45,26 @@ _LOOKS = 4  # a process that was not given the processor is not late
 
 
 class _Lane:
-    """What a lane must offer at a given head."""
+    """What the lane must offer at a given head."""
 
-    def __init__(self, script: Script, number: int, capacity: int | None) -> None:
-        self._plot, self._number, self._capacity = script.plot, number, capacity
-        self._rows = 0
-        self._transitions: list[int] = []
-
-    def offered(self, head: int, begun: set[int]) -> list[int]:
-        """The transitions with `head` rows, `begun` being the rows where sessions began."""
-        for row in range(self._rows, head):
-            if row and row not in begun and not self._plot.begins(self._number, row):
-                self._transitions.append(row - 1)
-        self._rows = max(head, self._rows)
-        if self._capacity is not None:
-            del self._transitions[: -self._capacity - 20_000]
-        stop = len(self._transitions)
-        while stop and self._transitions[stop - 1] + 1 >= head:
-            stop -= 1
-        start = 0 if self._capacity is None else max(stop - self._capacity, 0)
-        return self._transitions[start:stop]
-
-
-class _Ticks:
-    """What a lane of environments that step together must offer at a given head."""
-
-    def __init__(self, script: Script, capacity: int | None) -> None:
-        self._plot, self._width, self._capacity = script.plot, script.envs or 0, capacity
-        self._starts: list[int | None] = [None] * self._width
-        self._ticks: list[list[int]] = []  # the cells that are transitions
+    def __init__(self, script: Script) -> None:
+        self._plot, self._capacity, self._n = script.plot, script.capacity, script.envs or 1
+        self._starts: list[int | None] = [None] * self._n
+        self._rows: list[list[int]] = []  # the entries that are transitions
 
     def offered(self, head: int, begun: set[int]) -> list[int]:
-        """The transitions of `head` ticks, `begun` being the ticks where sessions began."""
-        for t in range(len(self._ticks), head):
-            starts = [None] * self._width if t in begun else self._starts
-            tick = Tick.at(self._plot, t, starts)
-            here = [env for env, start in enumerate(tick.starts) if start is not None]
-            self._ticks.append([t * self._width + env for env in here])
-            self._starts = tick.goes_on
+        """The transitions of `head` rows, `begun` being the rows where sessions began."""
+        for row in range(len(self._rows), head):
+            starts = [None] * self._n if row in begun else self._starts
+            turn = Turn.at(self._plot, row, starts)
+            here = [env for env, start in enumerate(turn.starts) if start is not None]
+            self._rows.append([row * self._n + env for env in here])
+            self._starts = turn.goes_on
         first, left = head, self._capacity
-        while first and (left is None or left >= len(self._ticks[first - 1])):
+        while first and (left is None or left >= len(self._rows[first - 1])):
             first -= 1
-            left = None if left is None else left - len(self._ticks[first])
-        return [cell for cells in self._ticks[first:head] for cell in cells]
+            left = None if left is None else left - len(self._rows[first])
+        return [entry for entries in self._rows[first:head] for entry in entries]
 
 
 class Onlooker:
@@ -108,13 +85,7 @@ class Onlooker:
         self._script, self._plot, self._data = script, script.plot, data
         self._luck = random.Random(seed)
         self._chronicle = Chronicle.follow(script)
-        shares = [lane.capacity for lane in self._chronicle.model.lanes]
-        self._width = script.envs or 1
-        self._lanes: list[_Lane] | list[_Ticks]
-        if script.envs is None:
-            self._lanes = [_Lane(script, n, capacity) for n, capacity in enumerate(shares)]
-        else:
-            self._lanes = [_Ticks(script, script.capacity)]
+        self._width, self._lanes = script.envs or 1, [_Lane(script)]
         self._late_since: float | None = None
         self._late_looks = 0
         self._seen: tuple[Any, ...] = ()
@@ -243,17 +214,15 @@ class Onlooker:
         heads = [self._data.store.live.rows(number) for number in range(len(self._lanes))]
         batch = self._data.transitions(ids, n_step=n_step, gamma=gamma)
         steps = self._plot.check_batch(batch, STACK, n_step=n_step, gamma=gamma)
-        begun, plot = self._chronicle.begun(), self._plot.lanes
-        if self._script.envs is not None:  # as lanes: the step of tick t makes row t + 1
-            heads = [heads[0] + 1] * self._width
-            begun = [{t + 1 for t in begun[0]}] * self._width
-        for id_, m in zip(self._plot.lane_ids(ids).tolist(), steps.tolist(), strict=True):
-            lane, row = id_ >> LANE_SHIFT, id_ & ((1 << LANE_SHIFT) - 1)
-            after = row + m + 1
-            ended, _, lost = plot.flags(lane, row + m)
-            over = ended or lost or after >= heads[lane]
-            if m < n_step and not (over or after in begun[lane] or plot.begins(lane, after)):
-                raise AssertionError(f"the return of {id_} is cut off after {m} steps")
+        (begun,), plot = self._chronicle.begun(), self._plot
+        for player, row, m in zip(
+            *(one.tolist() for one in (*plot.places(ids), steps)), strict=True
+        ):
+            after = row + m
+            ended, _, lost = plot.flags(player, after - 1)
+            over = ended or lost or after >= heads[0]
+            if m < n_step and not (over or after in begun or plot.begins(player, after)):
+                raise AssertionError(f"the return of row {row} of {player} ends after {m} steps")
         return len(batch)
 
     def _sequences(self) -> int:
@@ -305,25 +274,23 @@ class Onlooker:
             # A closed lane that is opened again is noticed within a second. Until then these may
             # have been evicted, and what is below base reads as zeros.
             kept = rows >= store.index.window(number)[0] // self._width
-            if self._script.envs is not None:
-                self._check_ticks(name, rows[kept], found[kept])
-                continue
-            rows, found = rows[kept], found[kept]
-            places = self._plot.frames[name].read(found)
-            if not np.array_equal(places[:, 1], rows) or not (places[:, 0] == number).all():
-                raise AssertionError(f"rows {rows.tolist()} show {places.tolist()}")
+            self._check_frames(name, rows[kept], found[kept])
         return len(rows)
 
-    def _check_ticks(self, name: str, ticks: npt.NDArray[np.int64], frames: Any) -> None:
-        """The frames of some ticks are those after them; zeros where an environment was left out."""
-        here = frames.reshape(*frames.shape[:2], -1).any(2)
+    def _check_frames(self, name: str, rows: npt.NDArray[np.int64], frames: Any) -> None:
+        """The frames of some rows are those before them; zeros where an environment was left out."""
+        apart = frames.reshape(len(rows), self._width, *self._script.fields[name].shape)
+        here = apart.reshape(*apart.shape[:2], -1).any(2)
         envs = np.nonzero(here)[1]
-        places = self._plot.frames[name].read(frames[here])
-        wanted = np.broadcast_to(ticks[:, None] + 1, here.shape)[here]
+        places = self._plot.frames[name].read(apart[here])
+        wanted = np.broadcast_to(rows[:, None], here.shape)[here]
+        # Environment 0 is in each row; its very first frame may be all zeros.
         if not (
-            here[:, 0].all() and (places[:, 0] == envs).all() and (places[:, 1] == wanted).all()
+            (here[:, 0] | (rows == 0)).all()
+            and (places[:, 0] == envs).all()
+            and (places[:, 1] == wanted).all()
         ):
-            raise AssertionError(f"ticks {ticks.tolist()} show {places.tolist()}")
+            raise AssertionError(f"rows {rows.tolist()} show {places.tolist()}")
 
     def _priorities(self) -> int:
         data = self._data

@@ -16,14 +16,13 @@ import numpy.typing as npt
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.reading.store import Store
-from mmreplay.schema import Field, Schema
+from mmreplay.schema import Field
 from mmreplay.writing.create import create
 from tests.support.disks import faults
-from tests.support.oracle import checks, stores
+from tests.support.oracle import checks, disk
 from tests.support.oracle.layout import Layout
+from tests.support.oracle.model import Model
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.vector_pair import VectorPair
-from tests.support.oracle.vectors import VectorModel
 
 __all__ = ["CODECS", "Party", "frame_of"]
 
@@ -32,31 +31,21 @@ _EPSILON = 1e-6
 CODECS = ("lz4", "raw")
 
 
-def frame_of(codec: str, width: int | None) -> Field:
-    """A field of frames; raw ones of `width` environments lie environment by environment."""
+def frame_of(codec: str, environments: int | None) -> Field:
+    """A field of frames; raw ones of many environments lie environment by environment."""
     if codec == "raw":
-        return Field((3, 4) if width is None else (64, 64), "uint8", "raw", 8)
+        return Field((3, 4) if environments is None else (64, 64), "uint8", "raw", 8)
     return Field((3, 4), "uint8", codec, 4, 8)
 
 
-class _Marked:
+class _Marked(Pair):
     """Frames of few values from `mark` on."""
 
-    schema: Schema
-    random: np.random.Generator
     mark = 0
 
-    def _frame(self) -> Any:
+    def frame(self) -> Any:
         one = self.schema.frames["frame"]
         return self.random.integers(self.mark, self.mark + _VALUES, one.shape).astype(one.dtype)
-
-
-class _LanesPair(_Marked, Pair):
-    """A writer of lanes of one environment each."""
-
-
-class _VectorPair(_Marked, VectorPair):
-    """A writer of a lane of many environments."""
 
 
 class Party:
@@ -79,12 +68,12 @@ class Party:
         self, layout: Layout, mark: int, luck: random.Random, *, prioritized: bool = False
     ) -> None:
         self.layout, self.luck, self.mark = layout, luck, mark
-        self.model: stores.AnyModel = stores.model_of(layout)
+        self.model: Model = layout.model()
         self.writer: Any = None
         self.killed = False
         self.given: dict[int, float] = {}
         self._prioritized = prioritized
-        self._pair: _LanesPair | _VectorPair | None = None
+        self._pair: _Marked | None = None
         self._saved: npt.NDArray[np.float64] | None = None
 
     @property
@@ -111,11 +100,9 @@ class Party:
 
     def _take(self, writer: Any) -> None:
         self.writer = writer
+        self.model.end_session()
         random = np.random.default_rng(self.luck.randrange(1 << 32))
-        if isinstance(self.model, VectorModel):
-            self._pair = _VectorPair(faults.writers_of(writer), self.model, random)
-        else:
-            self._pair = _LanesPair(writer, self.model, random)
+        self._pair = _Marked(writer, self.model, random)
         self._pair.mark = self.mark
 
     def close(self) -> None:
@@ -128,8 +115,8 @@ class Party:
         """Die."""
         self._save()
         faults.kill(self.writer)
-        self._end()
-        self.killed = True
+        self.writer = self._pair = None
+        self.killed = True  # whoever opens the store next ends the episodes that ran
 
     def end(self, path: Callable[[], Path]) -> None:
         """Close, or die and be recovered and closed where the store is then."""
@@ -144,24 +131,21 @@ class Party:
     def _end(self) -> None:
         self.writer = self._pair = None
         self.killed = False
-        stores.end_session(self.model)
+        self.model.end_session()
 
     # ------------------------------------------------------------ what it does
 
     def step(self, n_steps: int) -> None:
         """Steps of all environments, some of which may wait before their next episode begins."""
-        if isinstance(self._pair, _VectorPair):
-            self._pair.play(n_steps, end=0.08)
-        elif self._pair is not None:
-            self._pair.together(n_steps, end=0.08)
-        else:
+        if self._pair is None:
             raise ValueError("no writer is open")
+        self._pair.play(n_steps, 0.08, "any")
 
     def reset(self) -> None:
         """Begin episodes in all environments."""
         if self._pair is None:
             raise ValueError("no writer is open")
-        self._pair.reset(range(self.layout.width or self.layout.lanes or 1))
+        self._pair.reset()
 
     def act(self) -> None:
         """Something: some steps, or a flush, or new priorities."""
@@ -195,9 +179,9 @@ class Party:
             AssertionError: it is not, or has not.
         """
         checks.check_verified(path)
-        checks.check_plain_zarr(path)
+        disk.check_closed(path, self.model)
         with Store([path]) as store:
-            stores.check(store, self.model, live=False)
+            checks.check_store(store, self.model, most=12)
         if self._prioritized:
             self._check_priorities(path)
 

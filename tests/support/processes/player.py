@@ -27,7 +27,6 @@ from mmreplay.errors import (
     SchemaError,
     StoreNotFoundError,
 )
-from mmreplay.format import plan
 from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps, platform
@@ -123,15 +122,15 @@ class Player:
     def restarts(self, count: str) -> None:
         """So many episodes that no step follows, in every environment but the first."""
         writer, script = self._writer, self._script
-        if isinstance(writer, VectorWriter):
+        if isinstance(writer, (Writer, VectorWriter)):
             begin_again(writer, script.plot, self._starts, int(count), stacked=script.stacked)
 
     def end(self) -> None:
         """End all episodes with the newest step."""
         writer = self._writer
         if isinstance(writer, VectorWriter):
-            _log(self._script, [writer.rows])  # as of a session: the next tick begins others
-            writer._end_episodes(np.ones(len(writer), bool))
+            _log(self._script, [writer.rows])  # as of a session: the next row begins others
+            writer.end_episodes(np.ones(len(writer), bool))
             self._starts = [None] * len(writer)
 
     def batch(self) -> None:
@@ -183,7 +182,7 @@ class Player:
         """Leave the store as a death would."""
         self._report[PHASE] = CLOSING
         if self._writer is not None:
-            faults.forget_tasks(self._lanes[0]._background)
+            faults.forget_tasks(self._lanes[0]._session._background)
             self._go_on.set()
             faults.kill(self._writer)
 
@@ -208,7 +207,7 @@ class Player:
     def hold(self, seconds: str) -> None:
         """Keep the sealing thread busy, so that the writer has to help; at most so long."""
         self._go_on.clear()
-        self._lanes[0]._background.submit(_wait(self._go_on, float(seconds)))
+        self._lanes[0]._session._background.submit(_wait(self._go_on, float(seconds)))
 
     def release(self) -> None:
         """Let the sealing thread go on."""
@@ -216,7 +215,7 @@ class Player:
 
     def settle(self) -> None:
         """Let the sealing thread come to the end of what it has to do."""
-        self._lanes[0]._background.finish_tasks()
+        self._lanes[0]._session._background.finish_tasks()
 
     def no_holes(self) -> None:
         """Write to a file system that can give no blocks back."""
@@ -230,15 +229,14 @@ class Player:
     def litter(self) -> None:
         """Leave what a writer may leave that died while it made something."""
         path = Path(self._script.path)
-        rows = path if self._script.envs is None else path / "ticks"
-        staged = path / ".lane-00000.tmp" if self._script.lane else rows / "priorities.tmp"
+        staged = path / ".lane-00000.tmp" if self._script.lane else path / "priorities.tmp"
         (staged / "inner").mkdir(parents=True)
         (staged / "inner" / "file").write_bytes(b"")
         (staged / "link").symlink_to(path, target_is_directory=True)
         if self._script.lane is None:
-            for folder in (path, rows / "actions"):
+            for folder in (path, path / "finals", path / "actions"):
                 (folder / "zarr.json.0123abcd.tmp").write_bytes(b"")
-        sums = rows / "checksums" / "priorities"
+        sums = path / "checksums" / "priorities"
         if sums.exists():  # or what a copy of more rows leaves that is restored over it
             (sums / "c.1").write_bytes(bytes(4096))
 
@@ -252,8 +250,6 @@ class Player:
     def interrupt(self) -> None:
         """What Ctrl-C in the middle of a reset leaves."""
         for lane in self._lanes:
-            if isinstance(lane, Writer):
-                lane.files.starts.append(lane.rows)
             lane._border = 0
 
     def forget(self) -> None:
@@ -261,8 +257,8 @@ class Player:
         self._writer = None
 
     def short(self) -> None:
-        """Let new columns of priorities have chunk files of a page, and few starts fill a shard."""
-        priority_column._CHUNK_ROWS, plan._START_ROWS = 512, 6
+        """Let new columns of priorities have chunk files of a page."""
+        priority_column._CHUNK_ROWS = 512
 
     def reboot(self) -> None:
         """Die as with the whole machine, which takes what was not flushed."""
@@ -353,7 +349,7 @@ class Player:
         _log(self._script, heads)
         self._report[: len(heads)] = heads
         self._report[PHASE] = WRITING
-        self._starts = [None] * (self._script.envs or len(heads))
+        self._starts = [None] * (self._script.envs or 1)
 
     def _row(self) -> None:
         writer = self._writer

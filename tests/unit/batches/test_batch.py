@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mmreplay.batches.batch import Batch
-from tests.support.oracle.handmade_rows import IDS, SCALARS, Column, Rows, gathered
+from tests.support.oracle.handmade_rows import IDS, SCALARS, Column, Frames, Rows, gathered
 
 
 def test_a_batch_has_the_fields_of_the_interface():
@@ -34,7 +34,7 @@ def test_a_batch_has_the_fields_of_the_interface():
 
 
 def test_a_batch_holds_copies():
-    rows = Rows(Column(np.arange(12), "int64"))
+    rows = Rows(Frames(np.arange(12), "int64"))
     batch = gathered(IDS, rows=rows, stack=2, n_step=2)
     before = pickle.dumps(batch)
     for column in rows.columns.values():
@@ -62,7 +62,7 @@ def test_a_batch_is_shown_by_the_shapes_of_its_arrays():
 
 def test_a_notebook_shows_the_newest_frames_of_a_batch():
     screens = np.arange(12 * 81, dtype=np.uint16).reshape(12, 9, 9).astype(np.uint8)
-    batch = gathered(IDS, rows=Rows(Column(screens, "uint8")), stack=4)
+    batch = gathered(IDS, rows=Rows(Frames(screens, "uint8")), stack=4)
     with Image.open(io.BytesIO(batch._repr_png_())) as found:
         assert np.array_equal(np.asarray(found)[:90:10, :90:10], batch.observation[0, -1])
 

@@ -10,7 +10,15 @@ import pytest
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.errors import SchemaError
-from tests.support.oracle.handmade_rows import FRAMES, SCALARS, Column, Rows, fetched, gathered
+from tests.support.oracle.handmade_rows import (
+    OBSERVATIONS,
+    SCALARS,
+    Column,
+    Frames,
+    Rows,
+    fetched,
+    gathered,
+)
 
 KINDS = {
     "stacked": {"stack": 3},
@@ -36,13 +44,13 @@ def arrays(batch):
 @pytest.mark.parametrize("is_dict", [False, True])
 def test_out_is_overwritten_whole_and_returned(settings, is_dict):
     frames = (
-        {"a": SCALARS, "b": Column(np.arange(36).reshape(12, 3), "int16")} if is_dict else SCALARS
+        {"a": SCALARS, "b": Frames(np.arange(36).reshape(12, 3), "int16")} if is_dict else SCALARS
     )
     rows = Rows(frames, extras={"x": Column(np.arange(12), "float32")})
     gatherer = TransitionGatherer(rows, Settings(**settings))
     first = fetched(rows, gatherer, [0, 1, 2])
     known = arrays(first)
-    for ids in ([10, 9, 4], [5, 5, 5], [7, 6, 0]):
+    for ids in ([8, 7, 3], [4, 4, 4], [6, 5, 0]):
         for one in known:
             one[...] = 77
         again = fetched(rows, gatherer, ids, first)
@@ -75,8 +83,8 @@ UNFIT = {
     "no stack": lambda: three(stack=None),
     "another axis": lambda: three(stack_axis=-1),
     "another n-step": lambda: three(n_step=3),
-    "another dtype": lambda: three(Column(FRAMES, "int16")),
-    "another shape": lambda: three(Column(np.zeros((12, 2)), "uint8")),
+    "another dtype": lambda: three(Frames(OBSERVATIONS, "int16")),
+    "another shape": lambda: three(Frames(np.zeros((12, 2)), "uint8")),
     "other rewards": lambda: three(rows=Rows(SCALARS, "float64")),
     "a dict": lambda: three(rows=Rows({"frame": SCALARS})),
     "an extra": lambda: three(rows=Rows(SCALARS, extras={"x": SCALARS})),
@@ -137,7 +145,7 @@ def test_a_dict_out_with_other_keys_is_refused():
 def test_a_batch_is_copied_into_another_whole(settings):
     rows = Rows(SCALARS, extras={"x": Column(np.arange(12), "float32")})
     gatherer = TransitionGatherer(rows, Settings(**settings))
-    out, batch = fetched(rows, gatherer, [0, 1, 2]), fetched(rows, gatherer, [10, 9, 4])
+    out, batch = fetched(rows, gatherer, [0, 1, 2]), fetched(rows, gatherer, [8, 7, 3])
     known = arrays(out)
     for one in known:
         one[...] = 77
@@ -146,7 +154,7 @@ def test_a_batch_is_copied_into_another_whole(settings):
         assert one is before
         assert one.tobytes() == other.tobytes()
     batch.id[:] = 5
-    assert out.id.tolist() == [10, 9, 4]
+    assert out.id.tolist() == [8, 7, 3]
 
 
 def test_a_batch_is_not_copied_into_one_that_does_not_fit():

@@ -5,8 +5,9 @@ import pytest
 
 from tests.support.oracle.handmade_rows import (
     ACTIONS,
-    FRAMES,
+    BEFORE,
     IDS,
+    OBSERVATIONS,
     REWARDS,
     SCALARS,
     Column,
@@ -14,16 +15,16 @@ from tests.support.oracle.handmade_rows import (
     gathered,
 )
 
-RETURNS = {  # gamma = 0.5, n_step = 3: return, discount, row of the next observation
+RETURNS = {  # gamma = 0.5, n_step = 3: return, discount, number of the next observation
     0: (1 + 1 + 0.75, 0.0, 3),  # terminated with the third step
     1: (2 + 1.5, 0.0, 3),
     2: (3, 0.0, 3),
-    4: (4 + 2.5, 0.0, 6),  # a life is lost with the second step
-    5: (5, 0.0, 6),
-    6: (6 + 3.5, 0.25, 8),  # truncated: bootstraps from the final observation
-    7: (7, 0.5, 8),
-    9: (8 + 4.5, 0.25, 11),  # the head of a running episode
-    10: (9, 0.5, 11),
+    3: (4 + 2.5, 0.0, 6),  # a life is lost with the second step
+    4: (5, 0.0, 6),
+    5: (6 + 3.5, 0.25, 8),  # truncated: bootstraps from the final observation
+    6: (7, 0.5, 8),
+    7: (8 + 4.5, 0.25, 11),  # the head of a running episode
+    8: (9, 0.5, 11),
 }
 
 
@@ -33,9 +34,9 @@ def test_an_n_step_return_ends_where_its_episode_does_and_says_how_to_bootstrap(
     assert batch.reward.dtype == batch.discount.dtype == np.dtype(rewards)
     assert batch.reward.tolist() == [RETURNS[row][0] for row in IDS]
     assert batch.discount.tolist() == [RETURNS[row][1] for row in IDS]
-    assert batch.next_observation.tolist() == [FRAMES[RETURNS[row][2]] for row in IDS]
+    assert batch.next_observation.tolist() == [OBSERVATIONS[RETURNS[row][2]] for row in IDS]
     assert batch.non_terminal.tolist() == [RETURNS[row][1] > 0 for row in IDS]
-    assert batch.observation.tolist() == [FRAMES[row] for row in IDS]
+    assert batch.observation.tolist() == [OBSERVATIONS[BEFORE[row]] for row in IDS]
     assert batch.action.tolist() == [ACTIONS[row] for row in IDS]
 
 
@@ -55,7 +56,7 @@ def test_each_reward_is_clipped_before_it_goes_into_a_return(rewards):
 
 def test_a_return_of_one_step_is_the_reward():
     for n_step in (1, 2):
-        batch = gathered([2, 5, 7, 10], stack=None, n_step=n_step, gamma=0.5)
+        batch = gathered([2, 4, 6, 8], stack=None, n_step=n_step, gamma=0.5)
         assert batch.reward.tolist() == [3, 5, 7, 9]
         assert batch.discount.tolist() == [0, 0, 0.5, 0.5]
         assert batch.non_terminal.tolist() == [False, False, True, True]
@@ -63,7 +64,7 @@ def test_a_return_of_one_step_is_the_reward():
 
 
 def test_a_window_longer_than_the_episode_is_as_long_as_the_episode():
-    batch = gathered([6, 9], stack=2, n_step=1000, gamma=0.5)
+    batch = gathered([5, 7], stack=2, n_step=1000, gamma=0.5)
     assert batch.reward.tolist() == [9.5, 12.5]
     assert batch.discount.tolist() == [0.25, 0.25]
     assert batch.observation.tolist() == [[21, 22], [30, 30]]
@@ -71,7 +72,7 @@ def test_a_window_longer_than_the_episode_is_as_long_as_the_episode():
 
 
 def test_the_window_is_full_where_nothing_ends():
-    batch = gathered([6, 0], stack=None, n_step=2, gamma=0.9)
+    batch = gathered([5, 0], stack=None, n_step=2, gamma=0.9)
     assert batch.reward.tolist() == np.float32([6 + 0.9 * 7, 1 + 0.9 * 2]).tolist()
     assert batch.discount.tolist() == np.float32([0.81, 0.81]).tolist()
     assert batch.next_observation.tolist() == [24, 12]
@@ -79,22 +80,25 @@ def test_the_window_is_full_where_nothing_ends():
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0])
 def test_the_borders_of_gamma_mean_no_future_and_all_of_it(gamma):
-    batch = gathered([0, 6], stack=None, n_step=3, gamma=gamma)
+    batch = gathered([0, 5], stack=None, n_step=3, gamma=gamma)
     assert batch.reward.tolist() == ([1, 6] if not gamma else [6, 13])
     assert batch.discount.tolist() == [0, gamma]
 
 
 def test_returns_are_summed_in_float64_and_rounded_once():
     rows = Rows(SCALARS)
-    rows.columns["rewards"] = Column([1e8, 1, -1e8, *[0] * 9], "float32")
+    rows.columns["rewards"] = Column([1e8, 1, -1e8, *[0] * 6], "float32")
     batch = gathered([0], rows=rows, stack=None, n_step=3, gamma=1.0)
     assert batch.reward.tolist() == [1.0]
 
 
-def test_what_lies_past_the_end_of_a_return_is_not_in_it_whatever_it_is():
+@pytest.mark.parametrize(
+    ("past", "id_", "expected"), [(3, 0, 2.75), (5, 3, 6.5), (7, 6, 7)]
+)  # behind a terminal step, a lost life and a truncation
+def test_what_lies_past_the_end_of_a_return_is_not_in_it_whatever_it_is(past, id_, expected):
     rows = Rows(SCALARS)
     rewards = np.array(REWARDS, np.float32)
-    rewards[[3, 6, 8]] = np.nan  # behind a terminal step, a lost life and a truncation
+    rewards[past] = np.nan
     rows.columns["rewards"] = Column(rewards, "float32")
-    batch = gathered([0, 4, 7], rows=rows, stack=None, n_step=3, gamma=0.5)
-    assert batch.reward.tolist() == [2.75, 6.5, 7]
+    batch = gathered([id_], rows=rows, stack=None, n_step=3, gamma=0.5)
+    assert batch.reward.tolist() == [expected]

@@ -3,10 +3,19 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.format.layout import MAX_STACK
 from mmreplay.ids import LANE_SHIFT
-from tests.support.oracle.handmade_rows import IDS, SCALARS, Column, Rows, gathered, index_of
+from tests.support.oracle.handmade_rows import (
+    BEFORE,
+    IDS,
+    OBSERVATIONS,
+    SCALARS,
+    Column,
+    Frames,
+    Rows,
+    gathered,
+    index_of,
+)
 
 # ---------------------------------------------------------------- stacks
 
@@ -15,23 +24,23 @@ PADDED = {
         0: ([10, 10, 10], [10, 10, 11]),
         1: ([10, 10, 11], [10, 11, 12]),
         2: ([10, 11, 12], [11, 12, 13]),
-        4: ([20, 20, 20], [20, 20, 21]),
-        5: ([20, 20, 21], [20, 21, 22]),
-        6: ([20, 21, 22], [21, 22, 23]),
-        7: ([21, 22, 23], [22, 23, 24]),
-        9: ([30, 30, 30], [30, 30, 31]),
-        10: ([30, 30, 31], [30, 31, 32]),
+        3: ([20, 20, 20], [20, 20, 21]),
+        4: ([20, 20, 21], [20, 21, 22]),
+        5: ([20, 21, 22], [21, 22, 23]),
+        6: ([21, 22, 23], [22, 23, 24]),
+        7: ([30, 30, 30], [30, 30, 31]),
+        8: ([30, 30, 31], [30, 31, 32]),
     },
     "zero": {
         0: ([0, 0, 10], [0, 10, 11]),
         1: ([0, 10, 11], [10, 11, 12]),
         2: ([10, 11, 12], [11, 12, 13]),
-        4: ([0, 0, 20], [0, 20, 21]),
-        5: ([0, 20, 21], [20, 21, 22]),
-        6: ([20, 21, 22], [21, 22, 23]),
-        7: ([21, 22, 23], [22, 23, 24]),
-        9: ([0, 0, 30], [0, 30, 31]),
-        10: ([0, 30, 31], [30, 31, 32]),
+        3: ([0, 0, 20], [0, 20, 21]),
+        4: ([0, 20, 21], [20, 21, 22]),
+        5: ([20, 21, 22], [21, 22, 23]),
+        6: ([21, 22, 23], [22, 23, 24]),
+        7: ([0, 0, 30], [0, 30, 31]),
+        8: ([0, 30, 31], [30, 31, 32]),
     },
 }
 
@@ -57,44 +66,45 @@ def test_one_transition_alone_is_the_same_as_among_others(padding):
 
 
 def test_the_new_axis_stands_in_front_or_last():
-    planes = Column(np.arange(12 * 6).reshape(12, 2, 3), "int16")
-    front = gathered([6], planes, stack=2)
-    last = gathered([6], planes, stack=2, stack_axis=-1)
+    planes = Frames(np.arange(12 * 6).reshape(12, 2, 3), "int16")
+    front = gathered([5], planes, stack=2)
+    last = gathered([5], planes, stack=2, stack_axis=-1)
     assert front.observation.shape == (1, 2, 2, 3)
     assert last.observation.shape == last.next_observation.shape == (1, 2, 3, 2)
-    expected = np.stack([planes.rows[5], planes.rows[6]])
+    expected = np.stack([planes.observations[5], planes.observations[6]])
     assert np.array_equal(front.observation[0], expected)
     assert np.array_equal(last.observation[0], np.moveaxis(expected, 0, -1))
-    assert np.array_equal(last.next_observation[0, ..., 1], planes.rows[7])
+    assert np.array_equal(last.next_observation[0, ..., 1], planes.observations[7])
 
 
 def test_channels_of_images_are_joined_oldest_frame_first():
-    images = Column(np.arange(12 * 2 * 2 * 3).reshape(12, 2, 2, 3), "int16")
-    batch = gathered([6, 4], images, stack=2, stack_axis=-1)
+    images = Frames(np.arange(12 * 2 * 2 * 3).reshape(12, 2, 2, 3), "int16")
+    batch = gathered([5, 3], images, stack=2, stack_axis=-1)
     assert batch.observation.shape == (2, 2, 2, 6)
     assert np.array_equal(
-        batch.observation[0], np.concatenate([images.rows[5], images.rows[6]], -1)
+        batch.observation[0], np.concatenate([images.observations[5], images.observations[6]], -1)
     )
     assert np.array_equal(
-        batch.next_observation[0], np.concatenate([images.rows[6], images.rows[7]], -1)
+        batch.next_observation[0],
+        np.concatenate([images.observations[6], images.observations[7]], -1),
     )
     assert np.array_equal(
-        batch.observation[1], np.concatenate([images.rows[4], images.rows[4]], -1)
+        batch.observation[1], np.concatenate([images.observations[4], images.observations[4]], -1)
     )
-    front = gathered([6], images, stack=2)
+    front = gathered([5], images, stack=2)
     assert front.observation.shape == (1, 2, 2, 2, 3)
 
 
 @pytest.mark.parametrize("stack_axis", [0, -1])
 def test_a_stack_of_1_keeps_its_axis_and_none_drops_it(stack_axis):
-    planes = Column(np.arange(12 * 6).reshape(12, 2, 3), "int16")
+    planes = Frames(np.arange(12 * 6).reshape(12, 2, 3), "int16")
     one = gathered(IDS, planes, stack=1, stack_axis=stack_axis)
     none = gathered(IDS, planes, stack=None, stack_axis=stack_axis)
     shape = (9, 1, 2, 3) if stack_axis == 0 else (9, 2, 3, 1)
     assert one.observation.shape == one.next_observation.shape == shape
     assert none.observation.shape == none.next_observation.shape == (9, 2, 3)
-    assert np.array_equal(none.observation, planes.rows[IDS])
-    assert np.array_equal(none.next_observation, planes.rows[np.array(IDS) + 1])
+    assert np.array_equal(none.observation, planes.observations[BEFORE])
+    assert np.array_equal(none.next_observation, planes.observations[BEFORE + 1])
     assert np.array_equal(one.observation.reshape(9, 2, 3), none.observation)
     assert np.array_equal(one.next_observation.reshape(9, 2, 3), none.next_observation)
 
@@ -115,8 +125,8 @@ def test_a_long_stack_is_mostly_padding():
 
 
 def test_a_dict_of_frames_is_a_dict_of_stacks():
-    rows = Rows({"a": SCALARS, "b": Column(np.arange(24).reshape(12, 2), "float32")})
-    batch = gathered([1, 9], rows=rows, stack=2)
+    rows = Rows({"a": SCALARS, "b": Frames(np.arange(24).reshape(12, 2), "float32")})
+    batch = gathered([1, 7], rows=rows, stack=2)
     assert isinstance(batch.observation, dict)
     assert isinstance(batch.next_observation, dict)
     assert batch.observation["a"].tolist() == [[10, 11], [30, 30]]
@@ -125,19 +135,16 @@ def test_a_dict_of_frames_is_a_dict_of_stacks():
     assert batch.observation["b"].dtype == np.float32
 
 
-def test_an_episode_whose_start_is_gone_is_never_taken_for_one():
-    index = RowIndex(2)
-    index.load(0, 0, 5, np.array([0]), None)
-    index.load(1, 100, 400, np.array([300]), None)
-    long = Column(np.arange(500), "int64")
-    rows = Rows(long)
+def test_a_stack_of_an_evicted_beginning_shows_the_frames_that_are_kept():
+    steps = np.arange(1, 401)
+    index = index_of(steps=steps, ends=0 * steps, finals=(), bases=100)
+    rows = Rows(Column(np.arange(500), "int64"))
     for name in ("rewards", "non_terminals", "actions"):
         rows.columns[name] = Column(np.ones(500), rows.columns[name].dtype)
-    first = (1 << LANE_SHIFT) + 164
     for padding in ("reset", "zero"):
-        batch = gathered([first], rows=rows, index=index, stack=65, padding=padding, n_step=2)
-        assert batch.observation[0].tolist() == [100 + row for row in range(100, 165)]
-        assert batch.next_observation[0].tolist() == [100 + row for row in range(102, 167)]
+        batch = gathered([164], rows=rows, index=index, stack=65, padding=padding, n_step=2)
+        assert batch.observation[0].tolist() == list(range(100, 165))
+        assert batch.next_observation[0].tolist() == list(range(102, 167))
 
 
 # ---------------------------------------------------------------- n-step returns
@@ -145,12 +152,14 @@ def test_an_episode_whose_start_is_gone_is_never_taken_for_one():
 
 def test_lanes_do_not_run_into_each_other():
     ids = [(lane << LANE_SHIFT) + row for lane in (2, 0, 1) for row in IDS]
-    batch = gathered(ids, index=index_of(3), stack=3, n_step=3, gamma=0.5)
+    frames = Frames(OBSERVATIONS, "uint8", 3)
+    batch = gathered(ids, frames, index=index_of(3), stack=3, n_step=3, gamma=0.5)
     # The fakes of lane n add 100 n to everything, flags included: compare with each lane alone.
     for number, lane in enumerate((2, 0, 1)):
         part = slice(9 * number, 9 * number + 9)
         alone = gathered(
             [(lane << LANE_SHIFT) + row for row in IDS],
+            frames,
             index=index_of(3),
             stack=3,
             n_step=3,
@@ -167,6 +176,6 @@ def test_lanes_do_not_run_into_each_other():
 
 
 def test_the_same_transition_may_be_asked_for_twice():
-    batch = gathered([5, 5, 0, 5], stack=2, n_step=2)
-    assert batch.id.tolist() == [5, 5, 0, 5]
+    batch = gathered([4, 4, 0, 4], stack=2, n_step=2)
+    assert batch.id.tolist() == [4, 4, 0, 4]
     assert batch.observation[0].tolist() == batch.observation[3].tolist() == [20, 21]

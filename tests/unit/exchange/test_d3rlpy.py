@@ -1,70 +1,54 @@
-"""d3rlpy's layout both ways; what d3rlpy itself writes and reads is in tests/exchange."""
+"""d3rlpy's layout; files that d3rlpy itself dumped are in tests/exchange."""
 
 import h5py
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
-from tests.support.played_episodes import (
-    ARGUMENTS,
-    DICT,
-    assert_same,
-    play,
-    read_back,
-    write,
-    write_vector,
-)
+from mmreplay import FormatError, import_dataset
+
+LENGTHS, TERMINATED = (7, 1, 12, 5), (True, False, False, True)
 
 
-@pytest.mark.parametrize("action", [Field((2,), "float32"), Field((), "int64")])
-@pytest.mark.parametrize("make", [write, write_vector])
+def dump(path, dtype="f4", parts=0):
+    """A file of version 2.1; observations count the rows, and are tuples if there are `parts`."""
+    start = 0
+    with h5py.File(path, "w") as file:
+        file["num_episodes"] = len(LENGTHS)
+        for number, n in enumerate(LENGTHS):
+            rows = np.arange(start, start + n).repeat(3).reshape(n, 3).astype(dtype)
+            for part in range(parts):
+                file[f"observations_{number}_{part}"] = rows + part
+            if not parts:
+                file[f"observations_{number}"] = rows
+            file[f"actions_{number}"] = rows[:, :1].astype("i8")
+            file[f"rewards_{number}"] = rows[:, :1].astype("f4")
+            file[f"terminated_{number}"] = TERMINATED[number]
+            start += n
+
+
 @pytest.mark.parametrize("block", [3, 1000])
-def test_there_and_back_with_final_rows(tmp_path, quick_disk, monkeypatch, action, make, block):
-    for module in ("stored", "columns"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
-    episodes = play(action=action, extras={}, lives=False)
-    store = make(tmp_path / "a.zarr", episodes)
-    out = export_dataset(store, "d3rlpy", tmp_path / "a.h5", final_row=True)
-    assert {one.what[:5]: one.count for one in out.losses} == {"final": 2}
-    back = import_dataset(
-        "d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr", final_observation="drop"
-    )
-    assert (back.transitions, back.terminated, back.truncated) == (25, 2, 2)
-    for one in episodes:
-        if one.terminated:  # after which no observation counts, and none is kept
-            one.observation["frame"][-1] = one.observation["frame"][-2]
-    assert_same(read_back(tmp_path / "b.zarr"), episodes)
-
-
-def test_without_final_rows_every_step_is_there(tmp_path, quick_disk):
-    episodes = play()
-    out = export_dataset(write(tmp_path / "a.zarr", episodes), "d3rlpy", tmp_path / "a.h5")
-    lost = sum(int(one.lost[:-1].sum()) for one in episodes)
-    assert {one.what.split()[0]: one.count for one in out.losses} == {
-        "final": 4,
-        "last": 2,
-        "extra": 25,
-        "lost": lost,
-    }
-    back = import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")
-    assert back.transitions == 25
-    for one in episodes:
-        one.extras, one.lost = {}, np.zeros_like(one.lost)
-        one.observation["frame"][-1] = one.observation["frame"][-2]
-    assert_same(read_back(tmp_path / "b.zarr"), episodes)
-
-
-@pytest.mark.parametrize("frames", [DICT, ARGUMENTS], ids=["dict", "arguments"])
-def test_dict_observations_become_tuples(tmp_path, quick_disk, frames):
-    episodes = play(frames=frames)
-    export_dataset(write(tmp_path / "a.zarr", episodes), "d3rlpy", tmp_path / "a.h5")
-    import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")
-    with mmreplay.open(tmp_path / "b.zarr") as store:
-        found = store.trajectory(2).observation
-        for place, key in enumerate(frames):
-            assert np.array_equal(found[str(place)][:-1], episodes[2].observation[key][:-1])
-        assert np.array_equal(store.trajectory(2).action, episodes[2].action)
+@pytest.mark.parametrize("parts", [0, 2])
+@pytest.mark.parametrize(("final", "n"), [("repeat", 25), ("drop", 23)])
+def test_each_step_comes_once(tmp_path, quick_disk, monkeypatch, block, parts, final, n):
+    monkeypatch.setattr("mmreplay.exchange.columns.block_steps", lambda row_bytes: block)
+    dump(tmp_path / "a.h5", parts=parts)
+    made = import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "a.zarr", final_observation=final)
+    # Of an episode of one step nothing is left, if its last one is dropped.
+    episodes = 4 - (final == "drop")
+    assert (made.transitions, made.episodes, made.terminated) == (n, episodes, 2)
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        batch = store.transitions(store.ids, stack=None)
+        assert np.array_equal(batch.reward, batch.action)
+        kept = np.arange(25) if final == "repeat" else np.delete(np.arange(25), [7, 19])
+        assert batch.action.tolist() == kept.tolist()
+        for part in range(parts):
+            assert np.array_equal(batch.observation[str(part)][:, 0], batch.action + part)
+        if not parts:
+            assert np.array_equal(batch.observation[:, 2], batch.action)
+        if final == "repeat":
+            assert store.trajectory(0).terminated
+            assert store.trajectory(3).terminated
 
 
 def test_a_file_of_version_1(tmp_path, quick_disk):
@@ -82,10 +66,7 @@ def test_a_file_of_version_1(tmp_path, quick_disk):
         assert store.actions.shape == (9,)
 
 
-def test_what_it_cannot_hold_is_refused(tmp_path, quick_disk):
-    store = write(tmp_path / "a.zarr", play(action=Field((2, 2), "float32")))
-    with pytest.raises(SchemaError, match=r"actions of shape \(2, 2\)"):
-        export_dataset(store, "d3rlpy", tmp_path / "a.h5")
+def test_a_file_without_an_episode_is_refused(tmp_path, quick_disk):
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["num_episodes"] = 0
     with pytest.raises(FormatError, match="no episode"):
@@ -93,7 +74,7 @@ def test_what_it_cannot_hold_is_refused(tmp_path, quick_disk):
 
 
 def test_an_end_that_is_no_flag_is_refused(tmp_path, quick_disk):
-    export_dataset(write(tmp_path / "a.zarr", play()), "d3rlpy", tmp_path / "a.h5")
+    dump(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "a") as file:
         del file["terminated_2"]
         file["terminated_2"] = np.nan
@@ -104,7 +85,7 @@ def test_an_end_that_is_no_flag_is_refused(tmp_path, quick_disk):
 @pytest.mark.parametrize("name", ["observations", "actions"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, more):
-    export_dataset(write(tmp_path / "a.zarr", play()), "d3rlpy", tmp_path / "a.h5")
+    dump(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "a") as file:
         rows = file[f"{name}_1"][:]
         del file[f"{name}_1"]
@@ -114,8 +95,7 @@ def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, mo
 
 
 def test_an_episode_of_other_numbers_than_the_first_is_refused(tmp_path, quick_disk):
-    frames = {"frame": Field((3,), "uint8")}
-    export_dataset(write(tmp_path / "a.zarr", play(frames=frames)), "d3rlpy", tmp_path / "a.h5")
+    dump(tmp_path / "a.h5", "u1")
     with h5py.File(tmp_path / "a.h5", "a") as file:
         rows = file["observations_1"][:]
         del file["observations_1"]

@@ -36,7 +36,7 @@ def test_an_option_that_there_is_not(tmp_path):
 @pytest.mark.parametrize("value", ["no", "False", "maybe", 0, 1, None])
 @pytest.mark.parametrize(
     ("name", "option"),
-    [("arrays", "compressed"), ("d3rlpy", "final_row"), ("robomimic", "next_obs")],
+    [("arrays", "compressed"), ("robomimic", "next_obs")],
 )
 def test_a_switch_is_true_or_false(tmp_path, name, option, value):
     with pytest.raises(SchemaError, match=f"{name}: {option}: expected true or false, found"):

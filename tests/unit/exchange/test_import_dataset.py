@@ -135,7 +135,7 @@ def test_a_file_where_a_directory_is_expected_and_the_other_way_round(tmp_path):
         import_dataset("d4rl", tmp_path / "b.hdf5", tmp_path / "a.zarr")
 
 
-@pytest.mark.parametrize("format", ["arrays", "dqn_replay", "d4rl"])
+@pytest.mark.parametrize("format", ["arrays", "diffusion_policy", "d4rl"])
 def test_a_limit_of_open_files_is_named(tmp_path, quick_disk, format):
     episodes = play(frames={"frame": Field((4, 5), "uint8")}, action=Field((), "int32"))
     source = write(tmp_path / "a.zarr", episodes)

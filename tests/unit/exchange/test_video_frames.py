@@ -86,3 +86,28 @@ def test_a_video_that_is_none_or_is_missing_is_refused(films, tmp_path):
             with pytest.raises(FormatError, match=f"{path.name}: cannot be decoded"):
                 frames.at(path, 0.0)
         assert level(frames.at(films[0], 0.0)) >= 16
+
+
+def test_other_containers_codecs_and_sizes_are_refused_before_anything_is_decoded(films, tmp_path):
+    playlist = tmp_path / "list.mp4"
+    playlist.write_text(f"ffconcat version 1.0\nfile {films[0].name}\n")
+    matroska, motion_jpeg = tmp_path / "x.mkv", tmp_path / "x.mp4"
+    for path, codec in ((matroska, "mpeg4"), (motion_jpeg, "mjpeg")):
+        with av.open(str(path), "w") as file:
+            stream = file.add_stream(codec, rate=FPS)
+            stream.width, stream.height, stream.pix_fmt = (
+                64,
+                48,
+                "yuvj420p" if codec == "mjpeg" else "yuv420p",
+            )
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8))))
+            file.mux(stream.encode())
+    with ExitStack() as stack:
+        frames = VideoFrames((48, 64, 3), FPS, stack)
+        for path, message in (
+            (playlist, "cannot be decoded"),
+            (matroska, "cannot be decoded"),
+            (motion_jpeg, "expected a video in one of h264, .*, found mjpeg"),
+        ):
+            with pytest.raises(FormatError, match=message):
+                frames.at(path, 0.0)

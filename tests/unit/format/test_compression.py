@@ -55,7 +55,7 @@ GIVEN = {
 def documented(given, dtype="uint8"):
     """A codec as it stands in zarr.json."""
     schema = Schema.make(Field((2048,), dtype, given), Field())
-    document = plan.plan_arrays(schema, None)["frames"].codec
+    document = plan.plan_lane(schema, None, None).rows["frames"].codec
     assert document is not None
     return document
 

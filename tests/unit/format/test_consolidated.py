@@ -14,11 +14,11 @@ ARRAYS = [
     (ArraySpec("extras/x", (2,), np.dtype("int8"), 8), 5),
     (layout.checksum_spec("extras/x"), 1),
 ]
-OWN = {"format": 1, "kind": "log", "uuid": "0" * 32, "rows": 5, "first": 0, "closed": True}
+BY_PATH = {spec.path: (spec, rows) for spec, rows in ARRAYS}
 
 
 def document(**changes):
-    data = consolidated.root_json({"kind": "lane"}, consolidated.documents_of(ARRAYS))
+    data = consolidated.root_json({"kind": "lane"}, consolidated.documents_of(BY_PATH))
     out = json.loads(data)
     out[layout.COPY].update(changes)
     return out
@@ -41,8 +41,8 @@ def test_every_array_and_group_is_in_it_as_in_its_own_file():
 
 def test_an_array_is_read_as_from_its_own_file():
     copy = consolidated.find_copy(document(), "s/zarr.json")
-    assert [copy.array(spec.path) for spec, _ in ARRAYS] == ARRAYS
-    assert copy.array("actions") is None
+    assert [copy.array(spec.path, spec.path) for spec, _ in ARRAYS] == ARRAYS
+    assert copy.array("actions", "actions") is None
     assert consolidated.find_copy({layout.COPY: None}, "") is None
 
 
@@ -60,18 +60,8 @@ def test_an_array_is_read_as_from_its_own_file():
 def test_what_is_no_copy_of_ours_is_refused(changes, text):
     copy = consolidated.find_copy(document(**changes), "s/zarr.json")
     with pytest.raises(FormatError) as caught:
-        copy.array("rewards")
+        copy.array("rewards", "rewards")
     assert str(caught.value).startswith(f"s/zarr.json: consolidated_metadata: {text}")
-
-
-def test_a_copy_of_a_log_counts_only_with_the_attributes_that_the_log_has():
-    below = consolidated.documents_of(ARRAYS)
-    documents = consolidated.documents_of_log("ticks", OWN, below)
-    root = json.loads(consolidated.root_json({"kind": "vector"}, documents))
-    copy = consolidated.find_copy(root, "v/zarr.json")
-    assert copy.of_log("ticks", OWN).array("rewards") == ARRAYS[0]
-    assert copy.of_log("ticks", OWN | {"rows": 6}) is None  # closed again since
-    assert copy.of_log("starts", OWN) is None
 
 
 @pytest.mark.parametrize(
@@ -79,5 +69,6 @@ def test_a_copy_of_a_log_counts_only_with_the_attributes_that_the_log_has():
     [{"note": "x" * (layout.MAX_METADATA_BYTES - 500)}, json.loads('{"a":' * 97 + "1" + "}" * 97)],
 )
 def test_there_is_none_where_it_would_make_the_document_too_long_or_too_deep(env):
-    documents = consolidated.documents_of_log("ticks", OWN | {"env": env}, {})
-    assert consolidated.root_json({"kind": "vector"}, documents) is None
+    documents = consolidated.documents_of(BY_PATH)
+    assert consolidated.root_json({"kind": "lane", "env": {}}, documents) is not None
+    assert consolidated.root_json({"kind": "lane", "env": env}, documents) is None

@@ -283,7 +283,6 @@ def test_sharding_that_the_format_does_not_have_is_refused(path, value, match):
 def test_what_changes_no_meaning_is_accepted():
     spec = ArraySpec("frames", (84, 84), UINT8, 8, 4, LZ4)
     document = json.loads(layout.array_json(spec, 5))
-    document["dimension_names"] = ["row", "y", "x"]
     document["attributes"] = {"note": [1, {"a": None}]}
     document["storage_transformers"] = []
     document["fill_value"] = 0.0
@@ -355,14 +354,23 @@ WRONG_ROOT = [
     ("padding", None, "padding"),
     ("padding", [], "padding"),
     ("padding", DELETE, "padding"),
-    ("rows", -1, "rows: expected a row"),
-    ("rows", 1 << 40, "rows: expected a row"),
-    ("rows", 1.0, "rows: expected a row"),
-    ("rows", None, "rows: expected a row"),
-    ("rows", DELETE, "rows: expected a row"),
-    ("first", -1, "first: expected a row"),
+    ("rows", -1, "rows: expected a number"),
+    ("rows", 1 << 40, "rows: expected a number"),
+    ("rows", 1.0, "rows: expected a number"),
+    ("rows", None, "rows: expected a number"),
+    ("rows", DELETE, "rows: expected a number"),
+    ("first", -1, "first: expected a number"),
     ("first", 11, "first: expected at most rows = 10, found 11"),
-    ("first", DELETE, "first: expected a row"),
+    ("first", DELETE, "first: expected a number"),
+    ("finals", 0, "first_final: expected at most finals = 0, found 1"),
+    ("first_final", DELETE, "first_final: expected a number"),
+    ("episodes_before", -1, "episodes_before: expected a number"),
+    ("environments", DELETE, "a development version of mmreplay, in a layout that is not read"),
+    ("environments", 0, "environments: expected null, or 1 to 65,536, found 0"),
+    ("environments", 65_537, "environments: expected null"),
+    ("environments", True, "environments: expected null"),
+    ("kind", "vector", "a development version of mmreplay"),
+    ("kind", "log", "a development version of mmreplay"),
     ("closed", 1, "closed: expected a bool, found 1"),
     ("closed", "true", "closed"),
     ("closed", DELETE, "closed: expected a bool, found None"),
@@ -400,3 +408,12 @@ def test_the_borders_of_a_root_are_accepted():
     assert parse.parse_root(layout.group_json(own), "here") == own
     own = root() | {"rows": 0, "first": 0, "capacity": 1, "closed": False, "padding": "zero"}
     assert parse.parse_root(layout.group_json(own), "here") == own
+    own = root() | {"environments": 65_536, "rows": (1 << 24) - 1}
+    assert parse.parse_root(layout.group_json(own), "here") == own
+    with pytest.raises(FormatError, match=r"fewer than 2\*\*40 transitions of 65,536"):
+        parse.parse_root(layout.group_json(own | {"rows": 1 << 24}), "here")
+
+
+@pytest.mark.parametrize("names", ["abc", ["step"], ["step", "y", 1], ["step", "y", "x" * 256], {}])
+def test_names_of_axes_that_are_none_are_refused(names):
+    refused(ArraySpec("frames", (84, 84), UINT8, 8), ("dimension_names",), names, "dimension_names")

@@ -32,7 +32,7 @@ UINT8 = np.dtype("uint8")
 
 
 def planned(frame, lanes=None, action=ACTION, extras=None, codec=None):
-    return plan.plan_arrays(Schema.make(frame, action, extras, codec=codec), lanes)
+    return plan.plan_lane(Schema.make(frame, action, extras, codec=codec), None, None, lanes).rows
 
 
 def test_atari_frames_get_the_lengths_that_the_format_names():
@@ -41,7 +41,7 @@ def test_atari_frames_get_the_lengths_that_the_format_names():
     assert (frames.chunk_rows, frames.inner_rows, frames.codec) == (4096, 16, LZ4)
     assert frames.codec_name == "lz4"
     assert {
-        specs[name].chunk_rows for name in ("actions", "rewards", "non_terminals", "resets")
+        specs[name].chunk_rows for name in layout.SCALARS
     } == {65_536}
     assert all(spec.is_raw for name, spec in specs.items() if name != "frames")
     raw = planned(Field((84, 84), codec="raw"))["frames"]
@@ -62,7 +62,7 @@ def test_many_lanes_have_shorter_shards_and_scalars(lanes, shard):
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
 def test_chunk_files_of_many_lanes_follow_the_capacity(codec, capacity, rows):
     schema = Schema.make(Field((60,), "float32", codec), Field((8,), "float32"))
-    specs = plan.plan_arrays(schema, 0, capacity)
+    specs = plan.plan_lane(schema, None, capacity, 0).rows
     assert specs["actions"].chunk_rows == specs["rewards"].chunk_rows
     assert 0.8 * rows < specs["actions"].chunk_rows <= rows
     assert specs["frames"].chunk_rows <= rows
@@ -144,6 +144,8 @@ def test_explicit_lengths_hold():
         "rewards": 5,
         "non_terminals": 5,
         "resets": 5,
+        "ends": 5,
+        "step": 5,
         "extras/x": 3,
         "extras/y": 5,
     }
@@ -192,10 +194,12 @@ def test_keys_whose_chunks_have_no_common_multiple_still_share_a_shard(lanes):
             "e": 5_000_000,
         }.items()
     }
-    specs = [s for s in planned(frame, lanes).values() if not s.is_raw]
-    assert len({s.chunk_rows for s in specs}) == 1
-    assert all(s.chunk_rows % s.inner_rows == 0 for s in specs)
-    assert max(s.chunk_bytes for s in specs) <= 64 * MIB
+    found = plan.plan_lane(Schema.make(frame, ACTION), None, None, lanes)
+    for specs, most in ((found.rows, 64 * MIB), (found.finals, 16 * 5_000_000)):
+        shards = [s for s in specs.values() if not s.is_raw]
+        assert len({s.chunk_rows for s in shards}) == 1
+        assert all(s.chunk_rows % s.inner_rows == 0 for s in shards)
+        assert max(s.chunk_bytes for s in shards) <= most
 
 
 def test_a_chunk_of_gigabytes_is_refused():
@@ -208,7 +212,7 @@ def test_a_chunk_of_gigabytes_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("width", "capacity", "ticks"),
+    ("n", "capacity", "steps"),
     [
         (1, None, 65_536),
         (16, None, 4_096),
@@ -219,13 +223,11 @@ def test_a_chunk_of_gigabytes_is_refused():
         (4_096, 10_000, 16),
     ],
 )
-def test_chunk_files_of_ticks_are_short_and_of_no_fewer_cells_than_a_lane_has_rows(
-    width, capacity, ticks
-):
+def test_chunk_files_of_many_environments_hold_as_many_entries_as_those_of_one(n, capacity, steps):
     schema = Schema.make(Field((2,), "float32"), ACTION, None)
-    specs = plan.plan_ticks(schema, width, capacity)
-    assert specs["rewards"].chunk_rows == specs["actions"].chunk_rows == ticks
-    assert specs["frames"].chunk_rows == ticks
+    specs = plan.plan_lane(schema, n, capacity).rows
+    assert specs["rewards"].chunk_rows == specs["actions"].chunk_rows == steps
+    assert specs["frames"].chunk_rows == steps
     assert all(spec.chunk_bytes % 4096 == 0 for spec in specs.values())
 
 
@@ -307,12 +309,8 @@ def test_every_array_that_can_be_planned_can_be_parsed():
 
 def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
     schema = Schema.make(Field((64, 64), "uint16", BITS, 3, 12), ACTION, {"x": Field()})
-    specs = plan.plan_arrays(schema, 4)
-    layout = {
-        n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
-        for n, s in specs.items()
-    }
-    again = json.loads(json.dumps(layout))
+    specs = plan.plan_lane(schema, None, None, 4).rows
+    again = json.loads(json.dumps(layout.layout_json(specs)))
     assert plan.plan_from_layout(schema, again, "here") == specs
 
 
@@ -334,13 +332,10 @@ def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
 )
 def test_an_invalid_layout_is_refused(change):
     schema = Schema.make(Field((64, 64), codec="lz4", chunk=4, shard=8), ACTION)
-    layout = {
-        n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
-        for n, s in plan.plan_arrays(schema, 4).items()
-    }
-    change(layout)
+    given = layout.layout_json(plan.plan_lane(schema, None, None, 4).rows)
+    change(given)
     with pytest.raises(FormatError, match="here"):
-        plan.plan_from_layout(schema, layout, "here")
+        plan.plan_from_layout(schema, given, "here")
 
 
 def test_a_store_without_a_layout_is_refused():
@@ -348,3 +343,30 @@ def test_a_store_without_a_layout_is_refused():
     for kept in (None, [], "x", 3, {}):
         with pytest.raises(FormatError, match="here: layout"):
             plan.plan_from_layout(schema, kept, "here")
+
+
+@pytest.mark.parametrize("n", [None, 1, 3, 5_000, 65_536])
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+@pytest.mark.parametrize("shape", [(), (3,), (84, 84), (2048, 1024)])
+def test_a_chunk_of_final_observations_is_short_and_has_room_for_one_of_each_environment(
+    n, codec, shape
+):
+    if n and n * int(np.prod(shape)) * 2 > 4 << 30:  # a step of such frames does not fit either
+        return
+    finals = plan.plan_lane(Schema.make(Field(shape, codec=codec), ACTION), n, None).finals
+    assert sorted(finals) == ["first", "frames", "id"]
+    assert finals["id"].chunk_rows == finals["first"].chunk_rows == max(n or 1, 16_384)
+    frames = finals["frames"]
+    assert frames.is_raw is (codec == "raw")
+    assert frames.width == 1
+    assert frames.chunk_rows >= max(n or 1, 16)
+    least = max((n or 1) * frames.row_bytes, 16 * frames.row_bytes, MIB)
+    assert frames.chunk_bytes <= 2 * least
+    assert frames.dims == ("episode", *(f"frames.{axis + 1}" for axis in range(len(shape))))
+
+
+def test_raw_frames_of_many_environments_lie_environment_by_environment_if_they_are_large():
+    for size, n, width in ((4096, 3, 3), (4095, 3, 1), (4096, None, 1)):
+        spec = plan.plan_lane(Schema.make(Field((size,), codec="raw"), ACTION), n, None).rows
+        assert spec["frames"].width == width
+        assert spec["rewards"].width == 1

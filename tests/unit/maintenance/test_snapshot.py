@@ -19,6 +19,7 @@ from mmreplay.system import platform
 from tests.support.disks.trees import names
 from tests.support.oracle.vectors import assert_closed_lane_matches
 from tests.support.tampering.damage import lane_directories
+from tests.support.writers import go_on
 
 ACTION = Field((), "int64", chunk=8)
 EXTRAS = {"log_prob": Field((), "float32", chunk=8)}
@@ -101,7 +102,7 @@ def test_a_snapshot_can_be_written_and_the_store_stays(writer, story, tmp_path):
     target = tmp_path / "copy.zarr"
     remember(story, writer.path, target)
     snapshot(writer.path, target)
-    with mmreplay.create(target, append=True, flush_s=0) as again:
+    with go_on(target) as again:
         story.play(again, 12, "terminated")
     with mmreplay.open(writer.path) as store:
         story.check(store)
@@ -122,7 +123,7 @@ def test_a_power_cut_after_a_snapshot_does_not_change_it(
     snapshot(writer.path, target)
     kill(writer)
     monkeypatch.setattr(platform, "boot_id", lambda: b"another boot id.")
-    with mmreplay.create(writer.path, append=True, flush_s=0) as again:
+    with go_on(writer.path) as again:
         for one in getattr(again, "writers", (again,)):
             assert one.rows == lanes[one.path]  # the cut has taken effect
             del story.lanes[one.path][one.rows :]

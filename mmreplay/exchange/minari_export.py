@@ -1,0 +1,234 @@
+"""A store as a dataset of Minari, written by Minari itself: whoever exports to it has it installed.
+
+An export of a store that was imported from Minari is the same dataset again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from mmreplay.errors import SchemaError
+from mmreplay.exchange.fields import need
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.minari import ALSO_TRUNCATED, NO_SEED, OURS
+from mmreplay.exchange.spaces import (
+    expanded,
+    leaf_name,
+    leaves,
+    space_of_actions,
+    spaces_of,
+)
+from mmreplay.exchange.steps import Steps
+from mmreplay.exchange.stored import Stored
+from mmreplay.ids import Array
+from mmreplay.schema import FRAME, Field
+
+__all__ = ["write"]
+
+_EXTRA = "minari"
+_ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
+"""As Minari itself reads it, with the version that it needs."""
+
+_NOT_OF_NAMES = re.compile(r"[^-_\w]")
+
+
+def write(
+    stored: Stored,
+    target: Path,
+    losses: Losses,
+    *,
+    data_format: Literal["hdf5", "arrow", "parquet"] = "hdf5",
+    dataset_id: str | None = None,
+) -> None:
+    """A folder with ``data``; `dataset_id` is ``mmreplay/NAME-v0`` if nothing else is known.
+
+    Images are kept as they are, not as JPEG. Extra columns that are not Minari's own become infos,
+    zero at the reset.
+
+    Raises:
+        SchemaError: an id that Minari does not read, or another `data_format`.
+        MissingExtraError: Minari is not installed.
+    """
+    if data_format not in ("hdf5", "arrow", "parquet"):
+        raise SchemaError(
+            f"data_format: expected hdf5, arrow or parquet, found {data_format!r:.80}"
+        )
+    minari = need("minari", _EXTRA)
+    need("h5py" if data_format == "hdf5" else "pyarrow", _EXTRA)
+    out = _Out(stored, losses, is_hdf5=data_format == "hdf5")
+    out.metadata["dataset_id"] = _checked_id(out.metadata, target, dataset_id)
+    out.metadata.setdefault("minari_version", minari.__version__)
+    folder = target / "data"
+    folder.mkdir(parents=True)
+    space_from = need("minari.serialization", _EXTRA).deserialize_space
+    storage = need("minari.dataset.minari_storage", _EXTRA).MinariStorage.new(
+        folder,
+        *(space_from(json.dumps(space)) for space in (out.observation_space, out.action_space)),
+        data_format=data_format,
+        jpeg_encoding=False,
+    )
+    storage.update_episodes(out.buffers())
+    if out.others:
+        storage.update_episode_metadata(out.others, range(len(out.others)))
+    about = folder / "metadata.json"
+    about.write_text(json.dumps(out.metadata | json.loads(about.read_bytes())))
+    storage.update_metadata({"dataset_size": storage.get_size()})
+
+
+def _checked_id(known: Mapping[str, Any], target: Path, given: object) -> str:
+    if given is None:
+        name = _NOT_OF_NAMES.sub("-", target.name.removesuffix(".zarr")).strip("-") or "dataset"
+        given = known.get("dataset_id") or f"mmreplay/{name}-v0"
+    if not isinstance(given, str) or not _ID.fullmatch(given):
+        raise SchemaError(
+            f"minari: dataset_id: expected [NAMESPACE/]NAME-vNUMBER of letters, digits, '_' and "
+            f"'-', with 2 or more in a namespace, as in dataset_id='cartpole/random-v0', found "
+            f"{given!r:.80}"
+        )
+    return given
+
+
+class _Out:
+    """What an export consists of.
+
+    Attributes:
+        metadata: of the dataset, but what Minari counts itself.
+        observation_space, action_space: as JSON.
+        others: of each episode what is neither seed nor options; empty if there is none.
+    """
+
+    def __init__(self, stored: Stored, losses: Losses, *, is_hdf5: bool) -> None:
+        self._stored, self._is_hdf5 = stored, is_hdf5
+        extras = stored.schema.extras
+        found = stored.metadata.get("minari")
+        known: dict[str, Any] = found if isinstance(found, dict) else {}
+        self.metadata: dict[str, Any] = dict(known.get("metadata", {}))
+        spaces = [self.metadata.pop(f"{name}_space", None) for name in ("observation", "action")]
+        if "env_spec" not in self.metadata:
+            losses.add("the specification of the environment: this store has none of Minari's")
+        self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
+        action = {FRAME: stored.schema.action}
+        self.action_space = self._space("action", spaces[1], action, losses)
+        if not is_hdf5 and self._has_small_numbers():
+            losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
+        about: dict[str, str] = known.get("episodes", {})
+        self._attributes = {k: path for k, path in about.items() if k in extras}
+        self.others: list[dict[str, Any]] = []
+        kept = {k: given for k, given in known.get("infos", {}).items() if k in extras}
+        self._infos: dict[str, str] = {k: path for k, (path, _) in kept.items()}
+        self._resets = {k: f"reset_{k}" for k, (_, has_reset) in kept.items() if has_reset}
+        minaris = {*self._infos, *self._attributes, *self._resets.values(), ALSO_TRUNCATED}
+        ours = sorted(extras.keys() - minaris)
+        self._infos |= {name: name for name in ours}
+        for name in (*ours, *(kept.keys() - self._resets.keys())):
+            losses.add(
+                f"extra column {name}: an info has a value of the reset, too, which is 0 here",
+                stored.n_episodes,
+            )
+        if ours:
+            self.metadata[OURS] = {"extras": ours}
+
+    def _space(
+        self, name: str, given: Any, fields: Mapping[str, Field], losses: Losses
+    ) -> dict[str, Any]:
+        """The space that came with the store if it is still its own, or one of what is there."""
+        space: dict[str, Any] | None = expanded(given) if isinstance(given, dict) else None
+        if space is not None and _fits(space, fields):
+            return space
+        action = self._stored.schema.action
+        if name == "action" and not action.shape and action.dtype.kind in "iu":
+            bounds = [(int(r.action.min()), int(r.action.max())) for r in self._stored.runs()]
+            low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
+            return space_of_actions(low, high, action.dtype, self._stored.metadata, losses)
+        losses.add(
+            f"the bounds of {name}s: this store has none; those of the space are all that the "
+            f"dtype holds"
+        )
+        return spaces_of(fields)
+
+    def _has_small_numbers(self) -> bool:
+        fields = {**self._stored.frames}
+        found = [(one, fields[one.name].dtype) for one in leaves(self.observation_space)]
+        found.append((leaves(self.action_space)[0], self._stored.schema.action.dtype))
+        return any(one.kind == "Discrete" and dtype != np.int64 for one, dtype in found)
+
+    def buffers(self) -> Iterator[Any]:
+        """The episodes, one after the other."""
+        buffer = need("minari.data_collector", _EXTRA).EpisodeBuffer
+        for number, runs in enumerate(self._stored.episodes()):
+            seed, options = self._about(runs[0])
+            frames = {
+                key: np.concatenate([*(r.observation[key][:-1] for r in runs), rows[-1:]])
+                for key, rows in runs[-1].observation.items()
+            }
+            terminal = np.concatenate([r.terminal for r in runs])
+            truncated = np.zeros(len(terminal), np.bool_)
+            also = runs[-1].extras.get(ALSO_TRUNCATED)
+            truncated[-1] = not terminal[-1] or (also is not None and bool(also[-1]))
+            yield buffer(
+                id=number,
+                seed=seed,
+                options=options,
+                observations=_nested(self.observation_space, frames),
+                actions=np.concatenate([r.action for r in runs]),
+                rewards=np.concatenate([r.reward for r in runs]),
+                terminations=terminal,
+                truncations=truncated,
+                infos=self._infos_of(runs),
+            )
+
+    def _about(self, first: Steps) -> tuple[int | None, dict[str, Any] | None]:
+        """Seed and options of an episode; all else goes to `others`."""
+        seed: int | None = None
+        about: dict[str, Any] = {}
+        for name, path in self._attributes.items():
+            value = first.extras[name][0]
+            if path == "seed" and not value.ndim:
+                seed = None if value == NO_SEED.astype(value.dtype) else int(value)
+                continue
+            # Of Python's whole numbers, h5py writes only those from 2**63 on as uint64.
+            keeps = self._is_hdf5 and (value.ndim > 0 or value.dtype != np.uint64)
+            _put(about, path, value if keeps else value.tolist())
+        options = about.pop("options", None)
+        if about:
+            self.others.append(about)
+        return seed, options
+
+    def _infos_of(self, runs: list[Steps]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for name, path in self._infos.items():
+            rows = np.concatenate([r.extras[name] for r in runs])
+            first = runs[0].extras.get(self._resets.get(name, ""))
+            start: Array = np.zeros_like(rows[:1]) if first is None else first[:1]
+            rows = np.concatenate((start, rows))
+            # Of Arrow files Minari cannot read again what it writes of an array of numbers.
+            _put(out, path, rows if self._is_hdf5 or rows.ndim > 1 else list(rows))
+        return out
+
+
+def _put(tree: dict[str, Any], path: str, value: Any) -> None:
+    *above, key = path.split("/")
+    for part in above:
+        tree = tree.setdefault(part, {})
+    tree[key] = value
+
+
+def _nested(space: Mapping[str, Any], rows: Mapping[str, Array], *path: str | int) -> Any:
+    """The arrays of a space as Minari takes them: by key, in tuples, or one alone."""
+    if space["type"] == "Dict":
+        return {key: _nested(one, rows, *path, key) for key, one in space["subspaces"].items()}
+    if space["type"] == "Tuple":
+        return tuple(_nested(one, rows, *path, n) for n, one in enumerate(space["subspaces"]))
+    return rows[leaf_name(path)]
+
+
+def _fits(space: Mapping[str, Any], fields: Mapping[str, Field]) -> bool:
+    """Whether values of a space are those of some fields."""
+    found = {leaf.name: leaf.shape for leaf in leaves(space)}
+    return found == {key: one.shape for key, one in fields.items()}

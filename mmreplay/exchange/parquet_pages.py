@@ -1,0 +1,111 @@
+"""Parquet files of an import, opened once their pages were looked at.
+
+Invariant: no page decodes to more than `AT_ONCE_BYTES`, and all of them to no more than the size of
+the file can be; pyarrow takes the memory that a page's header asks for, whatever the footer says.
+
+Source: apache/parquet-format, src/main/thrift/parquet.thrift; Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import FormatError
+from mmreplay.exchange.fields import need
+from mmreplay.exchange.source_files import check_at_once, check_claim, open_file
+
+__all__ = ["open_parquet", "small_table"]
+
+_HEADER_BYTES = 64 << 10
+_UNCOMPRESSED, _COMPRESSED, _KINDS_OF_PAGES, _N_VALUES = 2, 3, (5, 7, 8), 1
+_VALUE_BYTES = 8
+_MOST_DEPTH = 4
+_ROW_BYTES = 64
+"""About what a row of a small table takes as Python's objects."""
+
+
+def open_parquet(path: Path) -> Any:
+    """A ``pyarrow.parquet.ParquetFile``, a context manager; raises FormatError for odd pages."""
+    pq = need("pyarrow.parquet")
+    # Without a buffer, pages are read as they are needed and not a group of rows at once.
+    file = pq.ParquetFile(path, pre_buffer=False)
+    try:
+        _check_pages(path, file.metadata)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def small_table(path: Path, columns: list[str] | None = None) -> Any:
+    """A table that is in memory as a whole; raises FormatError for one that is large."""
+    with open_parquet(path) as file:
+        check_at_once(file.metadata.num_rows * _ROW_BYTES, f"{path}: its rows")
+        return file.read(columns)
+
+
+def _check_pages(path: Path, about: Any) -> None:
+    n_bytes = 0
+    with open_file(path) as file:
+        size = path.stat().st_size
+        for group in range(about.num_row_groups):
+            for number in range(about.num_columns):
+                one = about.row_group(group).column(number)
+                at, before = one.data_page_offset, one.dictionary_page_offset
+                if before is not None and 0 < before < at:  # as pyarrow decides
+                    at = before
+                stop = at + one.total_compressed_size if one.num_values else at
+                while at < stop:
+                    file.seek(at)
+                    page, length = _struct(file.read(_HEADER_BYTES), 0)
+                    if page[_COMPRESSED] < 0:
+                        raise FormatError(f"{path}: a page at byte {at:,} of a negative size")
+                    check_at_once(page[_UNCOMPRESSED], f"{path}: the page at byte {at:,}")
+                    n_values = max(page.get(kind, {}).get(_N_VALUES, 0) for kind in _KINDS_OF_PAGES)
+                    n_bytes += max(page[_UNCOMPRESSED], n_values * _VALUE_BYTES)
+                    check_claim(n_bytes, size, path)
+                    at += length + page[_COMPRESSED]
+
+
+def _struct(data: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """The numbers and structs in a struct by their field's id, and where it ends."""
+    out: dict[int, Any] = {}
+    field = 0
+    while head := data[at]:
+        at += 1
+        if head >> 4:
+            field += head >> 4
+        else:
+            field, at = _number(data, at)
+        match head & 15:
+            case 1 | 2:  # true and false
+                pass
+            case 3:
+                at += 1
+            case 4 | 5 | 6:
+                out[field], at = _number(data, at)
+            case 7:
+                at += 8
+            case 8:
+                raw, at = _varint(data, at)
+                at += raw
+            case 12 if depth < _MOST_DEPTH:
+                out[field], at = _struct(data, at, depth + 1)
+            case kind:
+                raise FormatError(f"a page's header has a field of type {kind}")
+    return out, at + 1
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A signed number, and where it ends."""
+    raw, at = _varint(data, at)
+    return raw >> 1 ^ -(raw & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    out = shift = 0
+    while (byte := data[at]) & 0x80:
+        out |= (byte & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return out | byte << shift, at + 1

@@ -1,0 +1,125 @@
+"""Files of an import: they come from anybody, so they are looked at before a library opens them.
+
+Invariant: what is read is the file that was named, or a regular file below the folder that was
+named, and no link leads to it; what it claims is held against its size before memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.system.checked_reads import open_regular
+
+__all__ = [
+    "AT_ONCE_BYTES",
+    "ROW_BYTES",
+    "check_at_once",
+    "check_claim",
+    "check_member",
+    "check_row",
+    "check_source",
+    "open_file",
+    "read_json",
+]
+
+AT_ONCE_BYTES = 256 << 20
+"""Most that is decoded as one piece: a chunk, a page, an array that is needed whole."""
+
+ROW_BYTES = 64 << 20
+"""Most that a row may have, of one column and of all of them: some are in memory at a time."""
+
+_ZIPPED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_JSON_BYTES = 64 << 20
+_FREE_BYTES, _MOST_RATIO = 64 << 20, 1100
+"""Rows may have so many bytes more, and so many times those of the source; deflate has 1,032."""
+
+
+def check_source(source: Path) -> int:
+    """The bytes of a file, or of all files below a folder.
+
+    Raises FormatError if anything there is neither: a link may lead to any file, and who reads a
+    pipe waits for it.
+    """
+    about = source.stat()
+    if stat.S_ISREG(about.st_mode):
+        return about.st_size
+    if not stat.S_ISDIR(about.st_mode):
+        raise FormatError(f"{source}: expected a file or a directory, found a pipe or a device")
+    n_bytes, todo = 0, [os.fspath(source)]
+    while todo:
+        with os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    n_bytes += entry.stat(follow_symlinks=False).st_size
+                else:
+                    kind = "a link" if entry.is_symlink() else "a pipe, a socket or a device"
+                    raise FormatError(
+                        f"{entry.path}: expected files and directories only, found {kind}; an "
+                        f"import follows no links: if you trust them, copy the folder with `cp -rL`"
+                    )
+    return n_bytes
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """A regular file, to be read; no link is followed, no pipe waited for."""
+    try:
+        return open(path, "rb", opener=lambda name, flags: open_regular(Path(name), flags))
+    except CorruptStoreError as error:
+        raise FormatError(
+            f"{path}: expected a regular file that may be read, found another kind, or no right"
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """A document; raises FormatError if it is larger than any that describes a dataset."""
+    with open_file(path) as file:
+        data = file.read(_JSON_BYTES + 1)
+    if len(data) > _JSON_BYTES:
+        raise FormatError(f"{path}: expected at most {_JSON_BYTES:,} bytes of JSON, found more")
+    return json.loads(data)
+
+
+def check_member(about: zipfile.ZipInfo, source: Path) -> None:
+    """Raise FormatError for a member of a zip whose compression takes memory without a bound."""
+    if about.compress_type not in _ZIPPED:
+        raise FormatError(
+            f"{source}: {about.filename!r:.200}: expected a member that is stored or deflated, "
+            f"found compression {about.compress_type}; zip it as numpy does"
+        )
+
+
+def check_row(n_bytes: int, what: object) -> None:
+    """Raise FormatError for rows of more than `ROW_BYTES`."""
+    if n_bytes > ROW_BYTES:
+        raise FormatError(
+            f"{what}: expected rows of at most {ROW_BYTES:,} bytes, found {n_bytes:,}; an import "
+            f"takes none that are larger: write such a store with mmreplay.create"
+        )
+
+
+def check_at_once(n_bytes: int, what: str) -> None:
+    """Raise FormatError for what would have to be in memory as one piece of `AT_ONCE_BYTES`."""
+    if n_bytes > AT_ONCE_BYTES:
+        raise FormatError(
+            f"{what}: expected at most {AT_ONCE_BYTES:,} bytes in one piece, found {n_bytes:,}; "
+            f"write it in smaller chunks"
+        )
+
+
+def check_claim(n_bytes: int, source_bytes: float, what: object) -> None:
+    """Raise FormatError for rows of so many bytes that no compression makes the source of them."""
+    most = _FREE_BYTES + _MOST_RATIO * source_bytes
+    if n_bytes > most:
+        raise FormatError(
+            f"{what}: expected rows of at most {most:,} bytes in {source_bytes:,} of files, found "
+            f"{n_bytes:,}; its numbers of rows are wrong, or nearly all of them are filled in: "
+            f"read it with its own library, and import the arrays"
+        )
