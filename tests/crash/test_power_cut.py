@@ -13,6 +13,8 @@ import uuid
 
 import numpy as np
 import pytest
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import CONTEXT_TICKS, VectorModel
 
 import mmreplay
 from mmreplay.format import plan
@@ -25,11 +27,9 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks, stores
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.vector_pair import VectorPair
-from tests.support.oracle.vectors import CONTEXT_TICKS, VectorModel
-from tests.support.quiet import settle
 from tests.support.power_cut.layouts import SHORT_CHUNKS
 from tests.support.power_cut.power import power_disk
+from tests.support.quiet import settle
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
