@@ -5,6 +5,7 @@ import threading
 import pytest
 
 import mmreplay
+from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import checked_reads, memory_maps
 
 
@@ -28,7 +29,9 @@ def between_reads(monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(checked_reads, "read_bytes", watch(checked_reads.read_bytes))
+            patch.setattr(checked_reads, "read_ranges", watch(checked_reads.read_ranges))
             patch.setattr(memory_maps, "map_file", watch(memory_maps.map_file))
+            patch.setattr(SideBySide, "put", watch(SideBySide.put))
             store = mmreplay.open(path)
         assert count[0] >= at
         return store
