@@ -44,7 +44,7 @@ def course(frame, before, acts, **more):
 
 COURSES = {
     "create": course(LZ4, "", "open; rows 1"),
-    "create lanes": course(DICT, "", "open; rows 1", lanes=2),
+    "create many": course(DICT, "", "open; rows 1", envs=2),
     "make a lane": course(RAW, "", "open; rows 1; close; open; rows 1", lane="actor-3"),
     "append": course(RAW, "open; rows 4", "rows 14"),
     "append and seal": course(LZ4, "open; rows 4", "rows 15"),
@@ -55,9 +55,9 @@ COURSES = {
     "evict": course(RAW, "open; rows 95", "flush; rows 9; flush", capacity=20),
     "evict shards": course(LZ4, "open; rows 95", "flush; rows 9; flush", capacity=20),
     "close": course(LZ4, "open; rows 15", "close"),
-    "close lanes": course(DICT, "open; rows 12", "close", lanes=2),
+    "close many": course(DICT, "open; rows 12", "close", envs=2),
     "reopen": course(LZ4, "open; rows 15; close", "open; rows 2; close"),
-    "reopen lanes": course(DICT, "open; rows 12; close", "open; rows 2", lanes=2),
+    "reopen many": course(DICT, "open; rows 12; close", "open; rows 2", envs=2),
     "recover": course(LZ4, "open; rows 15; drop; litter", "open again; rows 2"),
     "recover after a reboot": course(
         LZ4, "elsewhere; open; rows 4; flush; rows 15; reboot", "open; rows 2"
@@ -141,8 +141,8 @@ def test_opening_that_fails_in_one_lane_keeps_nobody_out_of_the_others(actors, t
 
 
 def write(path, *, close):
-    """Forty rows in each of two lanes, flushed in the middle."""
-    script = actor.Script(str(path), "", 5, DICT, action_chunk=7, lanes=2)
+    """Thirty rows of two environments, flushed in the middle."""
+    script = actor.Script(str(path), "", 5, DICT, action_chunk=7, envs=2)
     writer = script.open()
     starts = [None, None]
     for number in range(30):
