@@ -79,10 +79,12 @@ class Relabelling:
             first = (span.back > span.oldest) - span.oldest
         frames = self._frames = first + (draws * (last + 1 - first)).astype(np.int64)
         self._span = span
-        self._oldest = span.steps.at(np.where(self._some, np.minimum(frames, 0), 0)[:, None])[:, 0]
-        before = span.steps.at(frames[:, None] - 1)[:, 0]  # the steps after which they were seen
-        marks = np.where(frames <= -span.back, FIRST_OBSERVATION, before)
-        self._marks = np.where(self._some, marks, -1)
+        # A goal is of the step after which it was seen, that of a first observation of the first.
+        is_first = frames <= -span.back
+        places = span.steps.at(np.where(is_first, frames, frames - 1)[:, None])[:, 0]
+        self._oldest = np.where(self._some, np.minimum(places, ids), ids)
+        self._marks = np.where(is_first, FIRST_OBSERVATION, places)
+        self._marks[~self._some] = -1
         return self._with_pending(self._gatherer.locate(index, ids), span)
 
     def renewed(self, index: Index, steps: Steps) -> Steps:
