@@ -132,11 +132,6 @@ def test_close_that_could_not_remove_what_is_private_comes_to_its_end(actors, tm
     perform(actors, tmp_path, "close", fails=("rmdir", error, 1, True))
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_opening_that_fails_in_one_lane_keeps_nobody_out_of_the_others(actors, tmp_path, error):
-    perform(actors, tmp_path, "reopen lanes", fails=("rmdir", error, 2, True))
-
-
 # ---------------------------------------------------------------- snapshots and repairs
 
 
@@ -199,7 +194,7 @@ def test_failing_call_of_a_snapshot_changes_nothing_and_the_next_one_works(
             mmreplay.snapshot(source, target)
             shutil.rmtree(target)
         assert [one.name for one in tmp_path.iterdir()] == ["s.zarr"], (call, at, error, forever)
-    result = measured(f"failing_calls-snapshot_{'closed' if close else 'crashed'}", lanes=2)
+    result = measured(f"failing_calls-snapshot_{'closed' if close else 'crashed'}", environments=2)
     result.add("calls that failed", len(trials), "", at_least=400)
 
 
@@ -218,7 +213,7 @@ def test_failing_call_of_a_repair_costs_nothing_and_the_next_one_works(tmp_path,
     sound, path = tmp_path / "sound.zarr", tmp_path / "s.zarr"
     damaged = tmp_path / "s.zarr.damaged"
     write(sound, close=True)
-    (sound / "lane-00001" / "actions" / "c.2").unlink()
+    (sound / "actions" / "c.2.0").unlink()
     before = contents(sound)
     shutil.copytree(sound, path)
     every = count_calls(lambda: mmreplay.repair(path))
@@ -239,5 +234,5 @@ def test_failing_call_of_a_repair_costs_nothing_and_the_next_one_works(tmp_path,
         checks.check_verified(path)
         names = sorted(one.name for one in tmp_path.iterdir())
         assert names == ["s.zarr", "s.zarr.damaged", "sound.zarr"], (call, at, error, forever)
-    result = measured("failing_calls-repair", lanes=2)
+    result = measured("failing_calls-repair", environments=2)
     result.add("calls that failed", len(trials), "", at_least=400)

@@ -199,7 +199,6 @@ LAYOUTS = {
 QUICK = {"ext4": ["lz4"], "tmpfs": ["as-is"], "btrfs": [], "xfs": []}
 N_ROWS = by_effort((16, 8, 4), (24, 12, 6), (40, 25, 12))
 FILL_BYTES = {"tmpfs": 8 << 20, "ext4": 32 << 20}
-PLAIN = {"terminated": False, "truncated": False, "life_lost": False}
 
 
 class Squeezed:
