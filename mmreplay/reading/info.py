@@ -109,7 +109,7 @@ def environment(lanes: LiveLanes) -> Any:
     return shared_metadata(lanes.readers)
 
 
-def shared_metadata(readers: Iterable[AnyReader]) -> Any:
+def shared_metadata(readers: Iterable[LaneReader]) -> Any:
     """As `environment`, of lanes that may be of several stores."""
     found = [reader.metadata.get("env") for reader in readers]
     first = found[0]

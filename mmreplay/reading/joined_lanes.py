@@ -85,6 +85,8 @@ class JoinedLanes:
         )
         self.frame_chunks = FrameChunks(readers, frames)
         self._known = [reader.extent for reader in readers]
+        # Closed ones stay as they are.
+        self.followed = [reader for reader in readers if not reader.is_closed]
         self._refresh_columns()
         self.index = self._load_index()
         # Of closed lanes, once asked for.
@@ -134,13 +136,14 @@ class JoinedLanes:
         if self._is_growing:  # something was raised in the middle of it
             return False
         moved = []
-        for number, reader in enumerate(self.readers):
+        for reader in self.followed:
             if not reader.poll():
                 return False
             # A base moves without the head where a flush evicts: the columns may forget those rows
             # when another lane grows, so that the index must not have them, either.
-            if reader.extent != self._known[number]:
-                moved.append((number, reader.extent))
+            extent = reader.extent
+            if extent != self._known[reader.number]:
+                moved.append((reader.number, extent))
         if moved:
             self._grow(moved)
         return True
@@ -165,7 +168,7 @@ class JoinedLanes:
 
     def same_session(self) -> bool:
         """Whether every lane is still in the session that was opened; takes no newer rows."""
-        for reader in self.readers:  # noqa: SIM110 (all() takes longer, and it is asked each time)
+        for reader in self.followed:  # noqa: SIM110 (all() takes longer, and it is asked each time)
             if not reader.in_session():
                 return False
         return True

@@ -162,7 +162,7 @@ class LaneReader:
 
     def in_session(self) -> bool:
         """Whether the sessions that were loaded go on."""
-        return self.rows.in_session() and self.finals.in_session()
+        return self.is_closed or (self.rows.in_session() and self.finals.in_session())
 
     def leave_session(self) -> None:
         """Let `poll` say of a lane that is not closed that it must be loaded again."""

@@ -36,8 +36,8 @@ class Writer:
         files: the lane's files, for the rest of the package.
     """
 
-    # `_is_settled` is False while an interrupt would leave the end of an episode half done: then the
-    # next call finds out from the files what was committed.
+    # `_is_settled` is False while an interrupt would leave the end of an episode half done: the next
+    # call finds out from the files then what was committed.
     __getstate__ = refuse_copy
 
     def __init__(self, files: LockedLane, background: Background) -> None:
@@ -88,12 +88,12 @@ class Writer:
     @property
     def rows(self) -> int:
         """Steps committed, by this writer and those before it."""
-        return self._head
+        return self._words[COMMITTED]
 
     @property
     def n_steps(self) -> int:
         """Transitions committed by this writer since it was opened."""
-        return self._head - self._opened_at
+        return self.rows - self._opened_at
 
     @property
     def base(self) -> int:
@@ -103,7 +103,10 @@ class Writer:
     @property
     def running(self) -> bool:
         """Whether an episode is running, so that the next call may be `step`."""
-        return self._running and not self._session.closed
+        if self._session.is_over:
+            return self._running and not self._session.closed
+        self._settle()
+        return self._running
 
     def reset(self, frame: object) -> None:
         """Begin an episode; one that is running ends here as truncated.
@@ -226,7 +229,7 @@ class Writer:
         self.files.held = None
         self._running, self._is_settled = False, True
 
-    def extend(self, steps: Steps) -> None:
+    def _extend(self, steps: Steps) -> None:
         """Append many steps of an episode, as `reset` and `step` would.
 
         Args:

@@ -1,7 +1,5 @@
 """The windows of an index by trying every step of every episode."""
 
-import numpy as np
-
 from mmreplay.sampling.windows import Windows
 
 
