@@ -94,7 +94,7 @@ def perform(actors, folder, name, **changes):
     except BaseException as error:
         error.add_note(f"failed in the course {name!r}: {changes}")
         raise
-    calls = json.loads(Path(f"{report}.counts").read_text())["calls"] if script.count else {}
+    calls = json.loads(Path(f"{report}.counts").read_text()) if script.count else {}
     shutil.rmtree(path)
     for one in folder.glob("report*"):
         one.unlink()

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
+from mmreplay.batches.runs import Steps
 from mmreplay.schema import FRAME
 from mmreplay.storage import chunk_files
 from mmreplay.storage.priority_column import PriorityColumn
@@ -97,6 +98,10 @@ class Contents:
                 writer.reset(given, mask)  # type: ignore[call-arg]
             self.exact = True
             return
+        if single and not calm and luck.random() < 0.05:
+            self._extend(writer, luck, values)
+            self.exact = True
+            return
         running = sorted(self.lane.running)
         action = self.layout.action
         actions = np.stack([np.full(action.shape, v, action.dtype) for v in values])
@@ -124,6 +129,27 @@ class Contents:
             mask = None if len(running) == n and luck.random() < 0.7 else np.isin(range(n), running)
             writer.step(actions, rewards, given, **flags, **extras, mask=mask)
         self.exact = True
+
+    def _extend(self, writer: Any, luck: random.Random, values: npt.NDArray[Any]) -> None:
+        """Some steps of the running episode in one call, which commits them in pieces."""
+        schema, k, ends = self.layout.schema, luck.randrange(1, 8), luck.random() < 0.3
+        numbers = values[0] + np.arange(k + 1)
+        frames = {
+            key: np.stack([np.full(one.shape, v % 250 + 1, one.dtype) for v in numbers])
+            for key, one in schema.frames.items()
+        }
+        for key, one in self.lane.running[0].frames[-1].items():
+            frames[key][0] = one
+        action, rewards = self.layout.action, numbers[1:].astype(self.layout.reward_dtype)
+        actions = np.stack([np.full(action.shape, v, action.dtype) for v in numbers[1:]])
+        extras = {name: numbers[1:].astype(one.dtype) for name, one in self.layout.extras.items()}
+        terminal = np.array([luck.random() < 0.1 for _ in range(k)])
+        for n in range(k):
+            flags = {"life_lost": bool(terminal[n]), "truncated": ends and n == k - 1}
+            more = {name: one[n] for name, one in extras.items()}
+            self.lane.step({0: (actions[n], rewards[n], self._of(frames, n + 1), flags, more)})
+        steps = Steps(frames, actions, rewards, terminal, extras, begins=False, ends=ends)
+        writer.extend(steps)
 
     def _of(self, frames: Frames, env: int) -> Any:
         if self.layout.schema.is_dict:
@@ -159,7 +185,7 @@ class Contents:
         """
         head, lane = writer.files.rows.head, self.lane
         if not self._reset:
-            if head == len(self) - 1:
+            while head < len(self):
                 self._undo_step()
         else:
             over = writer._session.ends.ended(head - 1) if head else np.zeros(self.n, np.bool_)

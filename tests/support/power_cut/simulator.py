@@ -178,7 +178,7 @@ class _History:
     def _new_tasks(self) -> Tasks:
         return Tasks(self.busy, functools.partial(setattr, self, "writer"))
 
-    def background(self, _: float) -> Tasks:
+    def background(self, *_: Any, **__: Any) -> Tasks:
         """In the place of the threads of this life."""
         return self._tasks
 
@@ -381,7 +381,7 @@ class _History:
             raise RuntimeError("nobody writes")
         if self._priorities is not None and self._luck.random() < 0.2:
             self._priorities.give(self.writer, self._luck)
-        store, calm = self._store, self.writer.files.flush_lock.locked() or "seal" in self._at
+        store, calm = self._store, bool(self._at)
         step = store.contents.step
         self._call(lambda: step(self.writer, self._luck, store.number, calm=calm))
 
