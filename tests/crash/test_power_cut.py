@@ -13,8 +13,6 @@ import uuid
 
 import numpy as np
 import pytest
-from tests.support.oracle.vector_pair import VectorPair
-from tests.support.oracle.vectors import CONTEXT_TICKS, VectorModel
 
 import mmreplay
 from mmreplay.format import plan
