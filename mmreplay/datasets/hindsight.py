@@ -50,9 +50,9 @@ class Hindsight(Around, EpochSource):
             the discount of relabelled samples. None keeps the stored ones.
         achieved_goal: key of the achieved goal in the observation.
         desired_goal: key of the desired one.
-        mark: name of the extra of each batch that tells where goals come from: (B,) int64, the id of
-            the step after which the goal was achieved, -2 for the episode's first observation, -1
-            where the goal is the recorded one.
+        mark: name of the extra of each batch that says where goals come from: (B,) int64, the id
+            of the step after which the goal was achieved, -2 for the episode's first observation,
+            -1 where the goal is the recorded one.
 
     Raises:
         SchemaError: observations without such goals, data of a class with a `sample` of its own, or
