@@ -22,14 +22,13 @@ from mmreplay.storage.checksums import Checksums, stored_checksum
 from mmreplay.system import durable_writes
 from tests.support.disks import faults, mounts
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle import checks, stores
+from tests.support.oracle import checks
+from tests.support.oracle.disk import check_closed, check_plain_zarr
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.vector_pair import VectorPair
-from tests.support.oracle.vectors import CONTEXT_TICKS, VectorModel
-from tests.support.quiet import settle
 from tests.support.power_cut.layouts import SHORT_CHUNKS
 from tests.support.power_cut.power import power_disk
+from tests.support.quiet import settle
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
@@ -54,17 +53,20 @@ LAYOUTS = {
         {"thought": Field((), "float64", chunk=5)},
         capacity=15,
     ),
-    "vector, lz4": Layout(
-        Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64", chunk=13), {}, capacity=20, width=3
+    "many, lz4": Layout(
+        Field((3, 4), "uint8", "lz4", 2, 4),
+        Field((), "int64", chunk=13),
+        capacity=20,
+        environments=3,
     ),
-    "vector, large": Layout(  # frames that lie environment by environment
-        Field((4096,), "uint8", "raw", 8), Field((), "int64", chunk=11), {}, width=2
+    "many, large": Layout(  # frames that lie environment by environment
+        Field((4096,), "uint8", "raw", 8), Field((), "int64", chunk=11), environments=2
     ),
 }
 
 NAMES = [
     name
-    if name in {"raw, evicting", "lz4", "dict", "vector, large"}
+    if name in {"raw, evicting", "lz4", "dict", "many, large"}
     else pytest.param(name, marks=pytest.mark.deep(only=True))
     for name in sorted(LAYOUTS)
 ]
@@ -72,7 +74,7 @@ NAMES = [
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
-    """Those of a vector lane whose lengths no field gives; an image has a copy of each."""
+    """Those whose lengths no field gives; an image has a copy of each."""
     for name, rows in SHORT_CHUNKS.items():
         monkeypatch.setattr(plan, name, rows)
 
@@ -109,38 +111,31 @@ def write(path, layout, model, cuts):
     random = np.random.default_rng(1)
     for ending in ("close", "die", "close"):
         writer = layout.create(path, append=True)
-        go_on = play(writer, model, random)
+        pair = Pair(writer, model, random)
         for _ in range(3):
-            go_on(13, 0.15)
-            rows = stores.heads(model)
+            pair.play(13, 0.15, "any")
+            rows = model.heads()
             writer.flush()
             cuts.promised = rows
-        go_on(9, 0.1)
+        pair.play(9, 0.1)
         if ending == "die":
             faults.kill(writer)
         else:
             writer.close()
-            cuts.promised = stores.heads(model)
-        stores.end_session(model)
-
-
-def play(writer, model, random):
-    """What takes a number of steps, and how likely an episode ends with one."""
-    if is_vector(model):
-        return VectorPair([writer], model, random).play
-    return Pair(writer, model, random).together
+            cuts.promised = model.heads()
+        model.end_session()
 
 
 def check_image(path, model, promised, luck):
     """Read-only, then as the next writer finds it; returns the model of what is there."""
     if promised is None:
-        promised = [0] * len(stores.heads(model))
+        promised = [0] * len(model.heads())
         if not path.exists():
             return
     found = model.copy()
     with mmreplay.open(path) as store:
         cut(store, found, promised)
-        stores.check(store, found, live=is_vector(found))
+        checks.check_store(store, found, most=12)
     checks.check_verified(path)
     again = path.with_name("again.zarr")
     if luck.random() < 0.3:
@@ -149,38 +144,20 @@ def check_image(path, model, promised, luck):
     with mmreplay.create(again, append=True, flush_s=0) as writer:
         with mmreplay.open(again) as store:
             assert store.ids.tolist() == found.ids().tolist()
-        play(writer, found, np.random.default_rng(2))(5, 0.1)
-    stores.end_session(found)
+        Pair(writer, found, np.random.default_rng(2)).play(5, 0.1)
+    found.end_session()
     with mmreplay.open(again) as store:
-        for view, lane in zip(store.lanes, lanes_of(found), strict=True):
-            lane.forget(view.base)
-        stores.check(store, found, live=False)
-    checks.check_plain_zarr(again)
+        checks.check_store(store, found, most=12)
+    check_closed(again, found)
     checks.check_verified(again)
 
 
-def is_vector(model):
-    return isinstance(model, VectorModel)
-
-
-def lanes_of(model):
-    return [model] if is_vector(model) else model.lanes
-
-
-def greatest_base(lane):
-    if is_vector(lane):
-        return max(lane.first - CONTEXT_TICKS, lane.base)
-    return lane.base_bounds()[1]
-
-
 def cut(store, model, promised):
-    heads = stores.heads(model)
-    for view, lane, head, least in zip(store.lanes, lanes_of(model), heads, promised, strict=True):
-        assert least <= view.rows <= head, f"{least} rows were flushed: {view.rows}"
+    for view, lane, least in zip(store.lanes, model.lanes, promised, strict=True):
+        assert least <= view.rows <= len(lane.rows), f"{least} rows were flushed: {view.rows}"
         lane.base = 0
         lane.cut(view.rows)
-        assert view.base <= greatest_base(lane)
-        lane.forget(view.base)
+    checks.forget(store, model)
 
 
 def cut_while_recovering(path, model, luck):
@@ -190,7 +167,7 @@ def cut_while_recovering(path, model, luck):
     shutil.copytree(root, copy)
     images = root.with_name(root.name + "-3")
     images.mkdir()
-    rows = stores.heads(model)
+    rows = model.heads()
     wanted = {luck.randrange(1, 60) for _ in range(3)}
     with Cuts(images, copy, luck, wanted) as cuts:
         cuts.promised = rows
@@ -199,7 +176,7 @@ def cut_while_recovering(path, model, luck):
         with mmreplay.open(image / path.name) as store:
             found = model.copy()
             cut(store, found, promised)
-            stores.check(store, found, live=is_vector(found))
+            checks.check_store(store, found, most=12)
     for one in (copy, images):
         shutil.rmtree(one)
 
@@ -224,7 +201,7 @@ def test_a_store_whose_maker_died_before_its_name_was_durable_stays(tmp_path):
             layout.create(root / "s.zarr", append=True)
         is_alive = False
         with layout.create(root / "s.zarr", append=True) as writer:
-            Pair(writer, layout.model(), np.random.default_rng(1)).together(12)
+            Pair(writer, layout.model(), np.random.default_rng(1)).play(12)
             writer.flush()
             disk.image(tmp_path / "image")
     with mmreplay.open(tmp_path / "image" / "s.zarr") as store:
@@ -245,7 +222,7 @@ def test_a_close_that_was_not_durable_is_so_before_the_next_writer_removes_anyth
     arguments = {**LAYOUTS[name].create_arguments(), "flush_s": 0, "append": True}
     with power_disk(root, die) as disk:
         writer = mmreplay.create(path, **arguments)
-        Pair(writer, LAYOUTS[name].model(), np.random.default_rng(1)).together(12)
+        Pair(writer, LAYOUTS[name].model(), np.random.default_rng(1)).play(12)
         writer.flush()
         deadly.append(lambda: b'"closed": true' in (path / "zarr.json").read_bytes())
         with pytest.raises(Death):
@@ -271,7 +248,7 @@ def test_killed_in_an_eviction_and_in_the_recovery_no_row_is_missed(tmp_path):
     layout = dataclasses.replace(LAYOUTS["raw, evicting"], capacity=None)
     with power_disk(tmp_path, die, stores=True) as disk:
         with layout.create(path) as writer:
-            Pair(writer, layout.model(), np.random.default_rng(1)).together(120)
+            Pair(writer, layout.model(), np.random.default_rng(1)).play(120)
         arguments = {"capacity": 10, "append": True, "flush_s": 0}
         writer = mmreplay.create(path, **arguments)
         deadly[:] = "fdatasync", "store"  # the checkpoint is written, and base not stored
@@ -296,14 +273,14 @@ def test_rows_lost_in_a_power_cut_leave_no_checksum_file(tmp_path):
     layout = LAYOUTS["lz4"]
     with power_disk(root, lambda _: None) as disk:
         writer = layout.create(root / "s.zarr")
-        Pair(writer, layout.model(), np.random.default_rng(1)).together(12)
+        Pair(writer, layout.model(), np.random.default_rng(1)).play(12)
         writer.close()  # every name is durable, and no row is in what comes
         disk.image(image)
     for shard in (image / "s.zarr/checksums/frames").glob("c.*"):
         shutil.copy(shard, tmp_path / "sum")
     with layout.create(image / "t.zarr") as writer:
         shutil.copy(tmp_path / "sum", image / "t.zarr/checksums/frames/c.0")
-    checks.check_plain_zarr(image / "t.zarr")
+    check_plain_zarr(image / "t.zarr")
     checks.check_verified(image / "t.zarr")
 
 
@@ -317,7 +294,7 @@ def test_power_cut_at_any_call_loses_nothing_that_was_flushed(tmp_path, name):
         root, images = tmp_path / f"root-{number}", tmp_path / f"images-{number}"
         root.mkdir()
         images.mkdir()
-        model = stores.model_of(layout)
+        model = layout.model()
         with Cuts(images, root, luck, wanted) as cuts:
             write(root / "s.zarr", layout, model, cuts)
         return model, cuts
@@ -405,7 +382,7 @@ def test_a_checkpoint_that_is_only_in_the_page_cache_is_durable_before_the_next_
 
     disk = None
     with power_disk(root, look) as watched:
-        first = CheckpointFile.create(path, store, head=0, tail_start=0, base=0)
+        first = CheckpointFile.create(path, store, head=0, tail_start=0, base=0, before=0)
         durable_writes.sync_directory(root)
         first.write(head=10)
         watched.syncs_until_failure = 1
@@ -449,9 +426,9 @@ class Failing:
     """A store whose writers meet a disk that fails, and open it again."""
 
     def __init__(self, path, layout):
-        self.path, self.layout, self.model = path, layout, stores.model_of(layout)
+        self.path, self.layout, self.model = path, layout, layout.model()
         self.random = np.random.default_rng(3)
-        self.promised = [0] * len(stores.heads(self.model))
+        self.promised = [0] * len(self.model.heads())
         self.n_failed = 0
 
     def live(self, ending):
@@ -460,11 +437,11 @@ class Failing:
         try:
             writer = self.layout.create(self.path, append=True)
             self.begin(writer)
-            go_on = play(writer, self.model, self.random)
+            pair = Pair(writer, self.model, self.random)
             for _ in range(2):
-                go_on(13, 0.15)
+                pair.play(13, 0.15, "any")
                 self.call(writer.flush)
-            go_on(9, 0.1)
+            pair.play(9, 0.1)
             if ending == "die":
                 faults.kill(writer)
             else:
@@ -473,20 +450,17 @@ class Failing:
             self.n_failed += 1
         if writer is not None and ending != "die":
             writer.close()
-        stores.end_session(self.model)
+        self.model.end_session()
 
     def begin(self, writer):
         """Take for written what the next writer has found."""
-        lanes, heads = lanes_of(self.model), stores.heads(self.model)
-        for lane, one, head, least in zip(
-            lanes, faults.writers_of(writer), heads, self.promised, strict=True
-        ):
-            assert least <= one.rows <= head
-            if one.rows < head:
-                lane.base = 0
-                lane.cut(one.rows)
+        (lane,), (least,) = self.model.lanes, self.promised
+        assert least <= writer.rows <= len(lane.rows)
+        if writer.rows < len(lane.rows):
+            lane.base = 0
+            lane.cut(writer.rows)
 
     def call(self, call):
-        rows = stores.heads(self.model)
+        rows = self.model.heads()
         call()
         self.promised = rows
