@@ -11,12 +11,12 @@ import sys
 
 import numpy as np
 import pytest
+from tests.support.oracle.handmade_vectors import HandmadeVector
 
 import mmreplay
 from mmreplay import Field
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
-from tests.support.oracle.handmade_vectors import HandmadeVector
 
 VERSIONS = f"mmreplay {mmreplay.__version__}, numpy {np.__version__} (format 1)"
 
