@@ -74,7 +74,7 @@ def write_runs(
     writer = Writer(LockedLane(lane, {}), Background(0, n_threads, patient=True))
     try:
         for run in _ahead(runs):
-            writer.extend(run)
+            writer._extend(run)  # noqa: SLF001 (of the package, for its loop)
             wrote(len(run))
         writer.close()
     except BaseException:

@@ -110,6 +110,11 @@ class LogReader:
         check_rows(live, self.base, self.head, capacity)
         return self.in_session() and state.is_in_place()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is of a closed lane."""
+        return self._state is None
+
     def _reach(self, head: int) -> None:
         """Take a new head: what is read from here on is read after it."""
         self.head = head

@@ -62,7 +62,7 @@ def test_a_lost_document_may_have_to_come_back_from_a_copy(command, vector_store
     (folder / vector_store / "zarr.json").unlink()
     result = command("verify", vector_store)
     assert result.err == f"Error: store.zarr: 1 finding: not sound; {ADVICE}{LACKS}"
-    assert command("repair", vector_store).status == 0  # not this one
+    assert "from a backup" in command("repair", vector_store).err
 
 
 def test_findings_in_json(command, store, folder):
@@ -230,5 +230,3 @@ def test_stray_files_are_named_and_what_to_do_with_them(command, vector_store, f
     assert "all rows are sound" not in result.err
     assert "damaged" in result.out
     assert "stray" in result.out
-    command("repair", vector_store)
-    assert mmreplay.verify(vector_store).sound

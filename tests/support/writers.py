@@ -13,7 +13,6 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
-from mmreplay.writing import background, writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,6 @@ __all__ = [
     "drain",
     "go_on",
     "make_lanes",
-    "open_lane",
     "rows_of",
 ]
 
@@ -43,11 +41,6 @@ def attributes(path: Path) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, unchecked."""
     own: dict[str, Any] = json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
     return own
-
-
-def open_lane(path: Path) -> Writer:
-    """A writer of the lane that is there, whose capacity becomes 1000; no clock flushes it."""
-    return writer.Writer(path, background=background.Background(0), changes={"capacity": 1000})
 
 
 def check(story: Any, writer: Any) -> None:
@@ -72,7 +65,7 @@ def checkpoint(writer: Writer) -> Checkpoint:
 
 def chunks(writer: Writer, path: str = "rewards") -> list[int]:
     """The chunk files of a column that are there."""
-    return chunk_files.chunk_files(writer.path, writer.specs[path])
+    return chunk_files.chunk_files(writer.path, writer.files.rows.specs[path])
 
 
 class LaneWriters:
@@ -170,7 +163,7 @@ def go_on(path: Path) -> Writer | VectorWriter | LaneWriters:
 
 
 def rows_of(store: Store, env: int) -> SimpleNamespace:
-    """The columns of one environment, from its episodes, as a lane of its own has them."""
+    """The columns of one environment, its episodes one after the other, T + 1 rows each."""
     width = store.lanes[0].environments
     numbers = np.flatnonzero(store.episodes["id"] % width == env).tolist()
     episodes = [store.trajectory(number) for number in numbers]
@@ -191,4 +184,4 @@ def rows_of(store: Store, env: int) -> SimpleNamespace:
 
 def drain(writer: Writer) -> None:
     """Wait for what the sealing thread has to do."""
-    writer._background.finish_tasks()
+    writer._session._background.finish_tasks()

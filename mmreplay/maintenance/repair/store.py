@@ -230,6 +230,7 @@ def _stamps(lanes: Sequence[AnyPath]) -> list[Any]:
         checked_reads.identity(lane / log / "zarr.json")
         for lane in lanes
         for log in ("", *layout.LOGS)
+        if not log or not (lane / log).is_symlink()
     ]
 
 

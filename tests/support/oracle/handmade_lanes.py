@@ -29,11 +29,11 @@ LZ4, ZSTD = CODECS["lz4"], CODECS["zstd"]
 
 
 def compressed_spec(shard=12, inner=4, shape=(3,), dtype="uint8", codec=LZ4, width=1):
-    """Of rows, or of the cells of ticks of more than one environment."""
+    """Of rows, or of the entries of steps of more than one environment."""
     if width == 1:
         return ArraySpec("frames", shape, np.dtype(dtype), shard, inner, codec)
     row = (width, *shape)
-    return ArraySpec("frames", row, np.dtype(dtype), shard, inner, codec, width).cells(width)
+    return ArraySpec("frames", row, np.dtype(dtype), shard, inner, codec, width).entries(width)
 
 
 def inner_chunk(data, codec):

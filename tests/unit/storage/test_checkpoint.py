@@ -32,32 +32,41 @@ def boot(monkeypatch):
 
 @pytest.fixture
 def path(tmp_path, boot):
-    CheckpointFile.create(tmp_path / "checkpoint", STORE, head=110, tail_start=8, base=2)
+    CheckpointFile.create(tmp_path / "checkpoint", STORE, head=110, tail_start=8, base=2, before=1)
     return tmp_path / "checkpoint"
 
 
 def record(
-    generation, *, store=STORE, head=110, tail_start=8, base=2, boot=HERE, magic=b"MMRCKPT1"
+    generation,
+    *,
+    store=STORE,
+    head=110,
+    tail_start=8,
+    base=2,
+    before=1,
+    boot=HERE,
+    magic=b"MMRCKPT1",
 ):
     """A slot, packed by hand from docs/format.md."""
     data = magic + uuid.UUID(store).bytes + boot
-    data += struct.pack("<QQQQ", generation, head, tail_start, base)
+    data += struct.pack("<QQQQQ", generation, head, tail_start, base, before)
     return (data + struct.pack("<I", crc32c(data))).ljust(4096, b"\0")
 
 
 def test_a_checkpoint_is_created_whole_with_one_slot(path):
     assert path.read_bytes() == record(1) + bytes(4096)
-    assert CheckpointFile(path, STORE).best == Checkpoint(110, 8, 2, 1, HERE)
+    assert CheckpointFile(path, STORE).best == Checkpoint(110, 8, 2, 1, 1, HERE)
 
 
 def test_a_write_changes_what_it_names_and_copies_the_rest(path):
     one = CheckpointFile(path, STORE)
     for number, (changes, expected) in enumerate(
         [
-            ({"head": 120}, (120, 8, 2)),
-            ({"tail_start": 16}, (120, 16, 2)),
-            ({"base": 5, "head": 130}, (130, 16, 5)),
-            ({}, (130, 16, 5)),
+            ({"head": 120}, (120, 8, 2, 1)),
+            ({"tail_start": 16}, (120, 16, 2, 1)),
+            ({"base": 5, "head": 130}, (130, 16, 5, 1)),
+            ({"before": 4}, (130, 16, 5, 4)),
+            ({}, (130, 16, 5, 4)),
         ],
         start=2,
     ):
@@ -106,7 +115,7 @@ def test_the_slot_with_the_later_generation_is_the_best_in_either_place(tmp_path
         assert CheckpointFile(tmp_path / "c", STORE).best.generation == max(first, second)
 
 
-@pytest.mark.parametrize("cut", range(0, 80, 5))
+@pytest.mark.parametrize("cut", range(0, 88, 5))
 def test_a_torn_slot_leaves_the_other_one_standing(path, cut):
     CheckpointFile(path, STORE).write(head=111)
     data = path.read_bytes()
@@ -114,7 +123,7 @@ def test_a_torn_slot_leaves_the_other_one_standing(path, cut):
     path.write_bytes(torn)
     found = CheckpointFile(path, STORE).best
     # Only a slot that is whole, the old one or the new one, is ever believed.
-    assert found == Checkpoint(111, 8, 2, 2, HERE)
+    assert found == Checkpoint(111, 8, 2, 1, 2, HERE)
     if cut == 0:
         assert torn == data
 
@@ -122,7 +131,7 @@ def test_a_torn_slot_leaves_the_other_one_standing(path, cut):
 def test_every_flipped_bit_of_a_slot_is_noticed(path):
     CheckpointFile(path, STORE).write(head=111)
     data = path.read_bytes()
-    for place in range(76):
+    for place in range(84):
         wrong = bytearray(data)
         wrong[4096 + place] ^= 1 << place % 8
         path.write_bytes(wrong)
@@ -136,7 +145,7 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         record(9, store="f" * 32),
         record(9, magic=b"MMRCKPT2"),
         record(2**63),  # it would have no next one, one day
-        record(9, base=47),
+        record(9, base=111),
         record(9)[:70],
         b"",
     ],
@@ -145,7 +154,7 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         "of another store",
         "another magic",
         "no next one",
-        "base within the context of the head",
+        "base past the head",
         "cut",
         "nothing",
     ],
@@ -156,7 +165,7 @@ def test_an_invalid_slot_is_ignored(path, slot):
     path.write_bytes(slot + record(1) if len(slot) == 4096 else slot)
     if len(slot) == 4096:
         assert CheckpointFile(path, STORE).best.generation == 1
-    elif len(slot) < 76:
+    elif len(slot) < 84:
         with pytest.raises(
             CorruptStoreError, match="expected a valid checkpoint in one of two slots"
         ):
@@ -191,7 +200,7 @@ def test_a_write_that_failed_leaves_the_best_slot_the_best(path, monkeypatch, ca
         patch.setattr(os, call, fail)
         with pytest.raises(error):
             one.write(head=77)
-    assert one.best == Checkpoint(110, 8, 2, 1, HERE)
+    assert one.best == Checkpoint(110, 8, 2, 1, 1, HERE)
     one.write(head=112)
     assert path.read_bytes() == record(1) + record(2, head=112)
 

@@ -210,7 +210,7 @@ def test_small_rows_in_any_order_are_gathered_and_large_ones_copied_one_by_one(
 
 @pytest.mark.parametrize("tail", [None, 36])
 @pytest.mark.parametrize(("width", "inner"), [(2, 4), (3, 1), (5, 6)])
-def test_cells_come_from_the_chunks_of_their_environments(tmp_path, width, inner, tail):
+def test_entries_come_from_the_chunks_of_their_environments(tmp_path, width, inner, tail):
     """Beside the lane of one environment, and one whose ticks are of other lengths."""
     tail = tail if tail is None else tail * width
     lanes = [
@@ -230,7 +230,7 @@ def test_cells_come_from_the_chunks_of_their_environments(tmp_path, width, inner
 
 @pytest.mark.parametrize("tail", [None, 36])
 @pytest.mark.parametrize("inner", [4, 6])
-def test_long_windows_of_one_environment_are_its_cells(tmp_path, tail, inner, monkeypatch):
+def test_long_windows_of_one_environment_are_its_entries(tmp_path, tail, inner, monkeypatch):
     width = 3
     spec = compressed_spec(12, inner, dtype="int16", width=width)
     lane = CompressedLane(tmp_path / "0", spec, 50 * width, tail and tail * width)

@@ -47,11 +47,11 @@ def test_a_lane_has_room_for_the_chunks_that_it_was_given(files):
     assert [files.has_room(1, stop) for stop in (5, 7, 8)] == [True, True, False]
 
 
-def test_cells_have_their_index_where_each_environment_has_its_part_of_a_file():
+def test_entries_have_their_index_where_each_environment_has_its_part_of_a_file():
     rows = memory_maps.GRANULARITY // 8
     # Of 3 and 2 environments, their chunk files of so many ticks each; and a lane of rows.
     specs = [
-        ArraySpec("x", (), np.dtype("int64"), width * n, width=width, of_cells=True)
+        ArraySpec("x", (), np.dtype("int64"), width * n, width=width, of_entries=True)
         for width, n in ((3, rows), (2, 3 * rows))
     ]
     specs.insert(1, SHORT)

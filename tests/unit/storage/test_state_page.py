@@ -9,7 +9,14 @@ import pytest
 from mmreplay.errors import CorruptStoreError
 from mmreplay.storage import state_page
 from mmreplay.storage.checkpoint import Checkpoint
-from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
+from mmreplay.storage.state_page import (
+    BASE,
+    COMMITTED,
+    EPISODES_BEFORE,
+    SESSION,
+    TAIL_START,
+    State,
+)
 from mmreplay.system import durable_writes, platform
 
 HERE, ELSEWHERE = b"this boot of it!", b"another boot ..."
@@ -29,13 +36,13 @@ def boot(monkeypatch):
 
 
 def best(head=0, boot=HERE):
-    return Checkpoint(head=head, tail_start=0, base=0, generation=1, boot=boot)
+    return Checkpoint(head=head, tail_start=0, base=0, before=0, generation=1, boot=boot)
 
 
 @pytest.fixture
 def page(tmp_path, boot):
     one = State.create(tmp_path / "state")
-    one.start(base=3, tail_start=8, committed=11)
+    one.start(base=3, tail_start=8, committed=11, before=2)
     return one
 
 
@@ -61,7 +68,7 @@ def test_a_page_is_as_it_was_made_until_its_first_session_and_no_copy_of_it_is(t
     (tmp_path / "lane").rename(tmp_path / "moved")
     moved = State(tmp_path / "moved" / ".live" / "state", writable=True)
     assert moved.is_as_made()
-    moved.start(base=0, tail_start=0, committed=0)
+    moved.start(base=0, tail_start=0, committed=0, before=0)
     assert not moved.is_as_made()
     moved.distrust()
     assert not moved.is_as_made()
@@ -69,7 +76,12 @@ def test_a_page_is_as_it_was_made_until_its_first_session_and_no_copy_of_it_is(t
 
 def test_what_the_writer_stores_every_reader_sees_and_none_can_change(page, tmp_path):
     reader = State(tmp_path / "state", writable=False)
-    assert [reader.words[n] for n in (BASE, TAIL_START, COMMITTED)] == [3, 8, 11]
+    assert [reader.words[n] for n in (BASE, TAIL_START, COMMITTED, EPISODES_BEFORE)] == [
+        3,
+        8,
+        11,
+        2,
+    ]
     page.words[COMMITTED] = 12
     assert reader.words[COMMITTED] == 12
     with pytest.raises(TypeError):
@@ -124,32 +136,32 @@ def test_a_state_page_is_no_session_before_it_is_whole(page):
 
     words = page.words
     page.words = Words(words)  # type: ignore[assignment]
-    page.start(base=10, tail_start=16, committed=20)
+    page.start(base=10, tail_start=16, committed=20, before=0)
     page.words = words
     assert [usable for usable, _ in seen] == [False] * (len(seen) - 1) + [True]
     assert seen[-1][1] == [10, 16, 20]
 
 
 def test_a_session_number_is_stored_after_the_rest_of_the_page_and_a_barrier(page, monkeypatch):
-    page.start(base=0, tail_start=0, committed=9)
+    page.start(base=0, tail_start=0, committed=9, before=0)
     seen = []
     words = (SESSION, BASE, TAIL_START, COMMITTED)
     monkeypatch.setattr(platform, "barrier", lambda: seen.append([page.words[at] for at in words]))
-    page.start(base=10, tail_start=16, committed=20)
+    page.start(base=10, tail_start=16, committed=20, before=0)
     assert seen == [[0, 0, 0, 9], [0, 10, 16, 20]]
 
 
 def test_every_session_has_another_number_and_none_is_0(page):
     seen = {page.words[SESSION]}
     for _ in range(5):
-        page.resume(base=4, tail_start=9)
+        page.resume(base=4, tail_start=9, before=0)
         assert page.trusted(best(11))
         seen.add(page.words[SESSION])
-    page.start(base=0, tail_start=0, committed=0)
+    page.start(base=0, tail_start=0, committed=0, before=0)
     seen.add(page.words[SESSION])
     assert len(seen) == 7
     assert 0 not in seen
-    page.resume(base=4, tail_start=9)
+    page.resume(base=4, tail_start=9, before=0)
     assert [page.words[n] for n in (BASE, TAIL_START, COMMITTED)] == [4, 9, 0]
     page.end()
     assert page.words[SESSION] == 0
@@ -185,7 +197,9 @@ def test_the_names_of_the_words_are_those_of_the_format():
 def live(tmp_path, boot):
     """A page where a lane has it, with its session begun."""
     (tmp_path / "lane" / ".live").mkdir(parents=True)
-    State.create(tmp_path / "lane" / ".live" / "state").start(base=0, tail_start=0, committed=11)
+    State.create(tmp_path / "lane" / ".live" / "state").start(
+        base=0, tail_start=0, committed=11, before=0
+    )
     return tmp_path / "lane" / ".live" / "state"
 
 
@@ -244,7 +258,7 @@ def test_a_page_that_a_copy_was_restored_over_is_not_trusted(live, tmp_path, res
 def test_a_second_copy_that_is_restored_over_a_page_is_noticed_as_the_first_was(live, tmp_path):
     shutil.copyfile(live, tmp_path / "copy")
     shutil.copyfile(tmp_path / "copy", live)
-    State(live, writable=True).start(base=0, tail_start=0, committed=11)
+    State(live, writable=True).start(base=0, tail_start=0, committed=11, before=0)
     assert is_trusted(live)
     shutil.copyfile(live, tmp_path / "copy")
     shutil.copyfile(tmp_path / "copy", live)
@@ -256,7 +270,7 @@ def test_a_page_on_a_file_system_without_blocks_beyond_the_end_is_trusted(
 ):
     monkeypatch.setattr(durable_writes, "_call_fallocate", lambda *_: False)
     one = State.create(tmp_path / "state")
-    one.start(base=0, tail_start=0, committed=11)
+    one.start(base=0, tail_start=0, committed=11, before=0)
     assert is_trusted(tmp_path / "state")
 
 
@@ -279,7 +293,7 @@ def test_a_restored_page_is_noticed_where_files_grow_by_large_pieces(
     monkeypatch.setattr(durable_writes, "allocate_beyond", allocate)
     path = tmp_path / "state"
     one = State.create(path)
-    one.start(base=0, tail_start=0, committed=11)
+    one.start(base=0, tail_start=0, committed=11, before=0)
     assert is_trusted(path)
     shutil.copyfile(path, tmp_path / "copy")
     shutil.copyfile(tmp_path / "copy", path)

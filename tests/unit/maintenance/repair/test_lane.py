@@ -147,7 +147,7 @@ def test_what_a_full_disk_interrupts_leaves_the_store_as_it_was(closed_store, mo
     def fail(*_):
         raise mmreplay.DiskFullError("no room")
 
-    monkeypatch.setattr(episodes.Writer, "extend", fail)
+    monkeypatch.setattr(episodes.Writer, "_extend", fail)
     with pytest.raises(mmreplay.DiskFullError):
         repair(path, skip_damaged=True)
     assert contents(path) == before
