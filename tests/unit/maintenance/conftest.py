@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from tests.support.oracle.vector_pair import FIELDS, of_writer
+from tests.support.oracle.pair import FIELDS, of_writer
 
 
 @pytest.fixture
