@@ -102,13 +102,13 @@ class Damage:
         self.evicted: set[tuple[str, int]] = set()
         self.index: list[tuple[str, Span]] = []
         self._lost_finals: list[Span] = []
-        self._spans: list[tuple[int, int, int, bool]] = []
+        self._spans: list[tuple[int, int, int, str]] = []
         for finding in findings:
             self.add(finding)
         self._unknown = [*lost]
         if lost and not reader.is_closed and reader.head:
             # Of the newest row, only these tell what its pending observations are of.
-            self._spans.append((reader.head - 1, reader.head, _ALL, False))
+            self._spans.append((reader.head - 1, reader.head, _ALL, "ends"))
 
     def add(self, finding: Finding, below: Span | None = None) -> bool:
         """Take what a finding says; False if that was known, or is no damage to rows.
@@ -137,7 +137,7 @@ class Damage:
             return False  # the steps are sound; or the rows, and not what lies past them
         if not is_final:
             environment = _ALL if finding.environment is None else finding.environment
-            span = (start, stop, environment, path.startswith("frames"))
+            span = (start, stop, environment, path)
             is_new = span not in self._spans
             self._spans += [span] * is_new
             vars(self).pop("_limits", None)
@@ -167,19 +167,25 @@ class Damage:
         """The damaged rows, also those in which one environment is."""
         return merged((start, stop) for start, stop, *_ in self._spans)
 
-    def stretches(self, start: int, stop: int) -> Iterator[Span]:
-        """Rows of [start, stop) in which everything but frames of some environments is sound."""
-        return gaps(((a, b) for a, b, env, _ in self._spans if env == _ALL), start, stop)
+    def stretches(self, start: int, stop: int, path: str = "") -> Iterator[Span]:
+        """Rows of [start, stop) in which everything but frames of some environments is sound.
 
-    def blocks(self, start: int, stop: int, entries: int = _BLOCK_ENTRIES) -> Iterator[Span]:
+        With a `path`, those in which this array is.
+        """
+        whole = ((a, b) for a, b, env, of in self._spans if env == _ALL and path in ("", of))
+        return gaps(whole, start, stop)
+
+    def blocks(
+        self, start: int, stop: int, path: str = "", entries: int = _BLOCK_ENTRIES
+    ) -> Iterator[Span]:
         """The same in pieces of about so many entries."""
         size = max(entries // self.reader.n, 1)
-        for low, high in self.stretches(start, stop):
+        for low, high in self.stretches(start, stop, path):
             yield from ((row, min(row + size, high)) for row in range(low, high, size))
 
     @functools.cached_property
     def _limits(self) -> tuple[Ids, Ids]:
-        starts, stops = np.array(self._spans, np.int64).reshape(-1, 4).T[:2]
+        starts, stops = np.array([span[:2] for span in self._spans], np.int64).reshape(-1, 2).T
         return starts, stops
 
     def _hits(self, start: int, stop: int, *, frames: bool) -> Mask:
@@ -187,8 +193,8 @@ class Damage:
         starts, stops = self._limits
         out = np.zeros((stop - start, self.reader.n), np.bool_)
         for place in np.flatnonzero((starts < stop) & (stops > start)).tolist():
-            first, last, environment, of_frames = self._spans[place]
-            if of_frames or not frames:
+            first, last, environment, path = self._spans[place]
+            if path.startswith("frames") or not frames:
                 where = slice(None) if environment == _ALL else environment
                 out[max(first - start, 0) : last - start, where] = True
         return out
@@ -256,13 +262,13 @@ class Damage:
             stop -= bool((newest.sound & ~newest.ends).any())
         return stop
 
-    def count(self, start: int) -> tuple[int, int]:
-        """(transitions from a row on, sound ones); where `step` is lost, every entry counts."""
-        reader, n_sound, n_there = self.reader, 0, 0
-        n_entries = (reader.head - start) * reader.n
-        for first, last in self.blocks(start, reader.head):
-            found = self.look(first, last)
-            n_there += int(np.count_nonzero(found.step > 0))
-            n_sound += int(np.count_nonzero(found.sound))
-            n_entries -= found.step.size
-        return n_there + n_entries, n_sound
+    def n_sound(self, start: int) -> int:
+        """Sound transitions from a row on."""
+        blocks = self.blocks(start, self.reader.head)
+        return sum(int(np.count_nonzero(self.look(*rows).sound)) for rows in blocks)
+
+    def n_there(self, start: int) -> int:
+        """Transitions from a row on; where `step` is lost, every entry counts."""
+        n_entries = max(self.reader.head - start, 0) * self.reader.n
+        blocks = self.blocks(start, self.reader.head, "step")
+        return n_entries - sum(int((self.read("step", *rows) <= 0).sum()) for rows in blocks)

@@ -111,14 +111,15 @@ class DamagedLane:
         else:
             empty_lane(target, reader, close=close)
         self._n_same = stop, reader.finals.head
-        n_before, _ = damage.count(max(reader.metadata["first"], floor_row(reader.base)))
-        _, beyond = damage.count(max(stop, reader.base))
+        first = max(reader.metadata["first"], floor_row(reader.base))
         kept = n_transitions([target])
+        lost = max(damage.n_there(first) - kept, 0)
+        beyond = 0 if skip_damaged else min(damage.n_sound(max(stop, first)), lost)
         return LaneRepair(
             self.name,
             kept,
-            max(n_before - kept, 0),
-            0 if skip_damaged else min(beyond, max(n_before - kept, 0)),
+            lost,
+            beyond,
             damage.rows,
             later.renumbered,
             untrusted=reader.untrusted,

@@ -94,7 +94,7 @@ class LaterRows:
         start = max(self._start, self._reader.base)
         most = max(BLOCK_BYTES // row_bytes(self._reader.schema), 1)
         n_rows = self._start
-        for first, last in damage.blocks(start, head, most):
+        for first, last in damage.blocks(start, head, entries=most):
             # The first row after it says whether an episode goes on.
             more = next(damage.stretches(first, min(last + 1, head)))[1]
             found = damage.look(first, more)

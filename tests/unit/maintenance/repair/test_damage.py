@@ -132,8 +132,8 @@ def past_the_end(lane):
 
 
 def sums(lane):
-    for array in ("frames/image", "step", "finals/frames/speed"):
-        flip(lane.path / "checksums" / array / "c.0", 1)
+    for array in ("checksums/frames/image", "checksums/step", "finals/checksums/frames/speed"):
+        flip(lane.path / array / "c.0", 1)
     (lane.path / "checksums" / "rewards" / "c.0").unlink()
     return Lost()
 
@@ -145,15 +145,13 @@ def documents(lane):
     return Lost()
 
 
-def document_of(number):
+def document(lane):
     """One says something else."""
-
-    def harm(lane):
-        file = lane.path / "frames" / "image" / "zarr.json"
-        file.write_text(file.read_text().replace(f"[{SHARD}", f"[{number}"))
-        return Lost()
-
-    return harm
+    file = lane.path / "frames" / "speed" / "zarr.json"
+    said = json.loads(file.read_text())
+    said["chunk_grid"]["configuration"]["chunk_shape"][0] *= 2
+    file.write_text(json.dumps(said))
+    return Lost()
 
 
 def both(*harms):
@@ -186,7 +184,7 @@ DAMAGES = {
     "past the last row": past_the_end,
     "checksums": sums,
     "documents": documents,
-    "a document": document_of(9),
+    "a document": document,
 }
 
 
