@@ -243,11 +243,11 @@ class Examination:
         final_base, base = max(bases[0], finals.base), max(bases[1], rows.base)
         for log, oldest in ((rows, base), (finals, final_base)):
             arrays = {log.prefix + path for path in log.specs}
-            self._drop(
-                lambda one, arrays=arrays, oldest=oldest: (
-                    one.array in arrays and one.rows is not None and one.rows[0] < oldest
-                )
-            )
+
+            def is_evicted(one: Finding, arrays: set[str] = arrays, oldest: int = oldest) -> bool:
+                return one.array in arrays and one.rows is not None and one.rows[0] < oldest
+
+            self._drop(is_evicted)
         return base, final_base
 
     def _drop(self, is_gone: Callable[[Finding], bool]) -> None:

@@ -105,14 +105,16 @@ class Rules:
         for piece in self._reader.pieces(log, path, by_entry=by_entry):
             values = piece.values.reshape(len(piece.values), -1)
             if is_bool or path in _FLAGS:
-                self._break_entries(log, path, FLAG, piece, (values.view(np.uint8) > 1).any(1))
+                wrong: Mask = np.asarray((values.view(np.uint8) > 1).any(1))
+                self._break_entries(log, path, FLAG, piece, wrong)
             elif path == PRIORITIES:
-                wrong = ~((values >= 0) & (values < np.inf)).all(1)
+                wrong = np.asarray(~((values >= 0) & (values < np.inf)).all(1))
                 self._break_entries(log, path, PRIORITY, piece, wrong)
             elif is_float:
-                self._count_odd(log.prefix + path, piece, ~np.isfinite(values).all(1))
+                odd = np.asarray(~np.isfinite(values).all(1))
+                self._count_odd(log.prefix + path, piece, odd)
             if has_gaps and (absent := self._absent(piece)) is not None:
-                others = absent & values.view(np.uint8).any(1)
+                others = np.asarray(absent & values.view(np.uint8).any(1))
                 self._break_entries(log, path, LEFT_OUT, piece, others, "step")
 
     def _break_entries(
@@ -135,11 +137,11 @@ class Rules:
             steps = chunk_files.read_rows(log, log.specs["step"], rows.start, rows.stop)
         except (KeyError, MmreplayError, OSError):
             return None  # a finding of its own, or evicted
-        absent = steps.reshape(len(rows), -1) == 0
+        absent: Mask = np.asarray(steps.reshape(len(rows), -1) == 0)
         if piece.environment is not None:
-            return absent[:, piece.environment]
+            return np.asarray(absent[:, piece.environment])
         start = piece.first - rows.start * piece.n
-        return absent.reshape(-1)[start : start + len(piece.values)]
+        return np.asarray(absent.reshape(-1)[start : start + len(piece.values)])
 
     # ------------------------------------------------------------ steps and episodes
 
@@ -324,10 +326,11 @@ class _Finals:
         self._row = min(start + _BLOCK_ENTRIES, self._log.head)
         if self._ids.filled >= self._row:
             self._row = min(self._ids.filled, self._log.head)
-            self._block = (start, *np.zeros((2, min(self._row - start, 2)), np.int64))
+            zeros = np.zeros(min(self._row - start, 2), np.int64)
+            self._block = (start, zeros, zeros)
             return True
-        taken = (one.take(start, self._row).reshape(-1) for one in (self._ids, self._firsts))
-        self._block = (start, *taken)
+        ids, firsts = (one.take(start, self._row).reshape(-1) for one in (self._ids, self._firsts))
+        self._block = (start, ids, firsts)
         return True
 
     def rest(self) -> Iterator[Ids]:
