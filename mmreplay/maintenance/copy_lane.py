@@ -11,7 +11,8 @@ import bisect
 import contextlib
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,9 @@ def copy_lane(
         DiskFullError, FailedStoreError: the copy could not be written.
     """
     try:
-        _build(target, reader.schema, reader)
+        own = {name: reader.metadata[name] for name in _KEPT if name in reader.metadata}
+        plan = LanePlan(reader.rows.specs, reader.finals.specs)
+        build_lane.build_lane(target, reader.schema, plan, reader.environments, own)
         _Copy(reader, target, wrong_sums, moved, strict=strict and reader.is_closed).run(stop)
         _copy_side_data(reader, target, side_data)
         if reader.replaced():
@@ -89,20 +92,21 @@ def copy_lane(
         raise
 
 
-def empty_lane(target: AnyPath, reader: LaneReader) -> None:
-    """Make a closed lane of no row, with the arrays and attributes of another."""
+def empty_lane(
+    target: AnyPath,
+    schema: Schema,
+    plan: LanePlan,
+    environments: int | None,
+    metadata: Mapping[str, Any],
+) -> None:
+    """Make a closed lane of no row; `metadata` may have attributes for it."""
+    own = {name: metadata[name] for name in _KEPT if name in metadata}
     try:
-        _build(target, reader.schema, reader)
+        build_lane.build_lane(target, schema, plan, environments, own)
         open_writer(target, {}, 0).close()
     except BaseException:
         durable_writes.remove_tree(target)
         raise
-
-
-def _build(target: AnyPath, schema: Schema, reader: LaneReader) -> None:
-    own = {name: reader.metadata[name] for name in _KEPT if name in reader.metadata}
-    plan = LanePlan(reader.rows.specs, reader.finals.specs)
-    build_lane.build_lane(target, schema, plan, reader.environments, own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

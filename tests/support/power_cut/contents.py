@@ -71,11 +71,13 @@ class Contents:
 
     # ------------------------------------------------------------ what a writer does
 
-    def step(self, writer: AnyWriter, luck: random.Random, number: int, *, calm: bool) -> None:
+    def step(
+        self, writer: AnyWriter, luck: random.Random, number: int, *, calm: bool, again: bool
+    ) -> None:
         """A step or a reset; what is written to stores of other numbers differs.
 
         No two calls give the same, so that what a lost one has left shows in the next one's place.
-        `calm`: end no episode by a reset, as that may have to wait.
+        `calm`: end no episode by a reset, as that may have to wait. `again`: reset some that runs.
         """
         self._n_calls += 1
         schema, n = self.layout.schema, self.n
@@ -84,7 +86,10 @@ class Contents:
             key: np.stack([np.full(one.shape, v % 250 + 1, one.dtype) for v in values])
             for key, one in schema.frames.items()
         }
-        self._before, self._reset = dict(self.lane.running), self._to_reset(luck, calm=calm)
+        self._before, self._reset = (
+            dict(self.lane.running),
+            self._to_reset(luck, calm=calm, again=again),
+        )
         self.exact = False
         single = self.layout.environments is None
         given = frames if schema.is_dict else frames[FRAME]
@@ -156,12 +161,12 @@ class Contents:
             return {key: one[env] for key, one in frames.items()}
         return frames[FRAME][env]
 
-    def _to_reset(self, luck: random.Random, *, calm: bool) -> list[int]:
+    def _to_reset(self, luck: random.Random, *, calm: bool, again: bool) -> list[int]:
         """The environments that the next call resets; a step of the others comes if none."""
         running = self.lane.running
         idle = [e for e in range(self.n) if e not in running]
         pick = luck.random()
-        if pick < 0.06 or not running:  # in mid-episode, too, or once more before any step
+        if pick < 0.06 or again or not running:  # in mid-episode, too, or once more before any step
             may = idle if calm and running else range(self.n)
             return luck.sample(may, luck.randrange(1, len(may) + 1)) if may else []
         if idle and pick < 0.6:

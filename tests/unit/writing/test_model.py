@@ -185,7 +185,9 @@ def reward_of(t, env):
 def frames_of(frame, numbers):
     """Each column of frames, of observations with these numbers; 0 is none, and zeros."""
     numbers, out = np.asarray(numbers, np.int64), {}
-    for salt, (key, field) in enumerate((frame if isinstance(frame, dict) else {"": frame}).items()):
+    for salt, (key, field) in enumerate(
+        (frame if isinstance(frame, dict) else {"": frame}).items()
+    ):
         whole = numbers.reshape(*numbers.shape, *(1 for _ in field.shape)) * (salt + 1)
         spread = np.arange(int(np.prod(field.shape))).reshape(field.shape)
         out[f"frames/{key}" if key else "frames"] = np.where(whole, whole + spread, 0)
@@ -308,7 +310,9 @@ def test_what_zarr_reads_is_what_was_written(tmp_path, power_cut, kind, lanes):
 
 @pytest.mark.parametrize("lanes", [None, 1, 3])
 @pytest.mark.parametrize("kind", FRAMES)
-def test_a_capacity_leaves_the_newest_transitions_whatever_happens(tmp_path, power_cut, kind, lanes):
+def test_a_capacity_leaves_the_newest_transitions_whatever_happens(
+    tmp_path, power_cut, kind, lanes
+):
     luck = random.Random(f"{kind} {lanes}")
     one = Play(tmp_path / "s.zarr", kind, lanes, capacity=31)
     for how in ("close", "kill", "power", "kill", "close"):
