@@ -94,7 +94,6 @@ def test_a_buffer_rebuilds_the_stacks_that_were_given(name, padding, stack_axis,
             if terminated or truncated:
                 observation, _ = env.reset()
                 buffer.reset(observation)
-                row += 1
         assert buffer.ids.tolist() == sorted(seen)
         batches = [buffer.sample(64) for _ in range(5)]
         batches.append(buffer.transitions(buffer.ids, stack=k, stack_axis=stack_axis))
