@@ -249,6 +249,9 @@ def everything(root: Path) -> dict[str, Any]:
         batch = store.transitions(store.ids, stack=3, n_step=3)
         for name in ("reward", "discount", "non_terminal"):
             out[name] = getattr(batch, name).tobytes()
+        after = batch.next_observation  # from the final ones, where episodes end
+        for key, one in (after.items() if isinstance(after, dict) else [("frame", after)]):
+            out[f"next {key}"] = one.tobytes()
     for file in root.rglob("priorities/c.*"):
         if file.parts[-3] != "checksums":
             out[str(file.relative_to(root))] = file.read_bytes()
