@@ -64,6 +64,11 @@ class Log:
     in_shards: int = 0
     closed: bool = True
 
+    def take(self, base: int, head: int, in_shards: int | None = None) -> None:
+        """Examine these rows."""
+        self.base, self.head = base, head
+        self.in_shards = head if in_shards is None else min(in_shards, head)
+
     def array_paths(self) -> list[str]:
         """Every array that it must have, below the lane."""
         paths = [*self.columns, *(layout.checksum_spec(path).path for path in self.columns)]

@@ -218,7 +218,9 @@ def assert_matches(path, model):
 @pytest.mark.parametrize("state", ["closed", "live", "crashed"])
 @pytest.mark.parametrize("frame", [LZ4, Field((3,), "float32", "raw", chunk=8)], ids=["lz4", "raw"])
 @pytest.mark.parametrize(("n", "capacity"), [(None, None), (5, None), (5, 300)])
-def test_lanes_are_copied_as_of_one_moment(vector, ended, kill, tmp_path, state, frame, n, capacity):
+def test_lanes_are_copied_as_of_one_moment(
+    vector, ended, kill, tmp_path, state, frame, n, capacity
+):
     pair = vector(n=n, frame=frame, capacity=capacity)
     for _ in range(3):
         pair.play(60, mode="any")
