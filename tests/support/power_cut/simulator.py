@@ -361,6 +361,11 @@ class _History:
                 self._call(self.writer.flush)
             elif pick < flushes:
                 self._flush_by_clock()
+                if self._luck.random() < 0.4:
+                    # A reset after a flush: what it ends has to be as durable as its last step.
+                    self._step(again=True)
+                    if self._luck.random() < 0.3:
+                        raise _Crash
             elif pick > 0.94 and self._tasks:
                 self._tasks.run_one()
             elif pick > 0.9:
@@ -548,7 +553,8 @@ def simulate(
         except Exception as error:  # whatever it is, the calls of a history do not raise it
             _raise_mistakes(error)
             raise ViolationError(
-                f"history {seed}, crash {history.counts.crashes + 1}: {error}"
+                f"history {seed}, crash {history.counts.crashes + 1}: "
+                f"{type(error).__name__}: {error}"
             ) from error
         return history.counts
 
