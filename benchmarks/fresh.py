@@ -6,7 +6,6 @@ returns as JSON. Nothing but the standard library is imported before the functio
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -217,7 +216,7 @@ def epoch(path: str, batch: int) -> dict[str, Any]:
 
 
 def pack(path: str, target: str, codec: str | None) -> dict[str, float]:
-    """Pack a store; resident memory before and at the peak, in MB, that of child processes too."""
+    """Pack a store; resident memory before and at the peak, in MB."""
     import mmreplay
     from mmreplay.maintenance import pack as _  # noqa: F401 (imported before it is looked at)
     from tests.support.processes.usage import resident
@@ -226,30 +225,18 @@ def pack(path: str, target: str, codec: str | None) -> dict[str, float]:
 
     def look(_done: int, _total: int) -> None:
         nonlocal peak
-        peak = max(peak, sum(resident().values()) + _of_children())
+        peak = max(peak, sum(resident().values()))
 
     made = mmreplay.pack(path, target, codec, progress=look)
     assert not made.left_out
     return {"before": before / 1e6, "peak": peak / 1e6}
 
 
-def compress_again(
-    path: str, target: str, codec: str, runs: int, *, beside: bool
-) -> dict[str, Any]:
-    """Seconds of packs, and of the codec alone, where nobody has started a thread."""
+def compress_again(path: str, target: str, codec: str, runs: int) -> dict[str, Any]:
+    """Seconds of packs, and of the codec alone."""
     from benchmarks import pack
 
-    return pack.compress_again(Path(path), Path(target), codec, runs, beside=beside)
-
-
-def _of_children() -> int:
-    """Resident bytes of child processes; what they share with this one is counted again."""
-    out = 0
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # threads and processes end meanwhile
-            for pid in (task / "children").read_text(encoding="ascii").split():
-                out += int(Path("/proc", pid, "statm").read_text(encoding="ascii").split()[1])
-    return out * os.sysconf("SC_PAGE_SIZE")
+    return pack.compress_again(Path(path), Path(target), codec, runs)
 
 
 def exchange_out(source: str, target: str, format: str) -> dict[str, float]:

@@ -1,9 +1,7 @@
-"""Packing: a store copied beside ``cp``, and compressed again beside the codec alone.
+"""Packing: a store compressed again beside the codec alone, in turns.
 
-In turns. ``cp -r`` is followed by the syncs that a pack makes, too. The codec alone decodes the
-inner chunks of the same store and encodes them again, all of them in memory, in as many processes
-as the machine has cores. The pack beside it runs in a process of one thread, as ``mmreplay pack``
-does, and then in one that has another thread and must not fork. Memory is that of a fresh process.
+The codec alone decodes the inner chunks of the same store and encodes them again, all of them in
+memory, in as many processes as the machine has cores. Memory is that of a fresh process.
 """
 
 from __future__ import annotations
@@ -11,8 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -26,18 +22,16 @@ from benchmarks import fresh
 from benchmarks.experience import read_tape, recorded, repeated
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
-from benchmarks.timing import Clock, spread
+from benchmarks.timing import spread
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.shard_file import Bytes, Shard
-from mmreplay.system import durable_writes
 
 __all__ = ["compress_again", "run"]
 
-_COPIED = 0.7
-_COMPRESSED = 0.8
+_COMPRESSED = 0.5
 _MEMORY_MB = 300.0
 
 
@@ -49,40 +43,15 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         large = repeated(data, game, "lz4", tape, scale.open_rows, 1)
         small = repeated(data, game, "lz4", tape, min(scale.steps, scale.open_rows), 1)
         del tape
-        _copied(result, game, large, scale)
         _compressed(result, game, small, scale)
-    for codec in (None, "zstd"):
-        taken = fresh.call("pack", path=large, target=data / "packed.zarr", codec=codec)
-        shutil.rmtree(data / "packed.zarr")
-        what = "copying" if codec is None else "compressing again"
-        result.add(
-            f"{what} {scale.open_rows:,} rows: more memory at the peak",
-            taken["peak"] - taken["before"],
-            "MB",
-            at_most=_MEMORY_MB,
-        )
-
-
-def _copied(result: Result, game: str, path: Path, scale: Scale) -> None:
-    target, clock = path.with_name("packed.zarr"), Clock()
-    for number in range(scale.runs):
-        clock.new_run()
-        for what in ("cp", "pack") if number % 2 else ("pack", "cp"):
-            clock.time(what, functools.partial(_COPIES[what], path, target))
-            _check(path, target, deep=not number)
-            shutil.rmtree(target)
-    ratio = spread(clock.by_run("cp") / clock.by_run("pack"))
-    size = sum(one.stat().st_blocks * 512 for one in path.rglob("*")) / 1e6
-    result.add(f"{game}: a copy of shards", spread(size / clock.by_run("pack")), "MB/s")
-    result.add(f"{game}: a copy's speed by that of cp", ratio, "times", at_least=_COPIED)
-
-
-def _cp(path: Path, target: Path) -> None:
-    subprocess.run(["cp", "-r", path, target], check=True)
-    durable_writes.sync_tree(target)
-
-
-_COPIES: dict[str, Callable[[Path, Path], object]] = {"cp": _cp, "pack": mmreplay.pack}
+    taken = fresh.call("pack", path=large, target=data / "packed.zarr", codec="zstd")
+    shutil.rmtree(data / "packed.zarr")
+    result.add(
+        f"compressing {scale.open_rows:,} rows again: more memory at the peak",
+        taken["peak"] - taken["before"],
+        "MB",
+        at_most=_MEMORY_MB,
+    )
 
 
 def _compressed(result: Result, game: str, path: Path, scale: Scale) -> None:
@@ -92,23 +61,17 @@ def _compressed(result: Result, game: str, path: Path, scale: Scale) -> None:
         _check(path, target, deep=True)
         shutil.rmtree(target)
         given = {"path": path, "target": target, "codec": codec, "runs": scale.runs}
-        for beside in (False, True):
-            taken = fresh.call("compress_again", **given, beside=beside)
-            seconds, alone = np.array(taken["pack"]), np.array(taken["alone"])
-            words = f"{game}: lz4 to {codec}" + ", beside another thread" * beside
-            result.add(words, spread(taken["frames"] / seconds), "frames/s")
-            bound = _COMPRESSED if codec == "zstd" and not beside else None
-            what = f"{words}, speed by that of the codec alone"
-            result.add(what, spread(alone / seconds), "times", at_least=bound)
+        taken = fresh.call("compress_again", **given)
+        seconds, alone = np.array(taken["pack"]), np.array(taken["alone"])
+        words = f"{game}: lz4 to {codec}"
+        result.add(words, spread(taken["frames"] / seconds), "frames/s")
+        bound = _COMPRESSED if codec == "zstd" else None
+        what = f"{words}, speed by that of the codec alone"
+        result.add(what, spread(alone / seconds), "times", at_least=bound)
 
 
-def compress_again(
-    path: Path, target: Path, codec: str, runs: int, *, beside: bool
-) -> dict[str, Any]:
-    """Seconds of packs of a store, and of the codec alone, in turns; and how many frames it has.
-
-    `beside` keeps another thread, so that the pack runs in threads.
-    """
+def compress_again(path: Path, target: Path, codec: str, runs: int) -> dict[str, Any]:
+    """Seconds of packs of a store, and of the codec alone, in turns; and how many frames it has."""
     chunks, spec = _inner_chunks(path)
     mmreplay.pack(path, target, codec)  # to warm up
     packed = LaneReader(target).specs["frames"]
@@ -120,13 +83,9 @@ def compress_again(
     out: dict[str, Any] = {name: [] for name in calls} | {"frames": len(chunks) * spec.inner_rows}
     for number in range(runs):
         for name in sorted(calls, reverse=number % 2 == 1):
-            over = threading.Event()
-            if beside and name == "pack":
-                threading.Thread(target=over.wait).start()
             began = perf_counter()
             calls[name]()
             out[name].append(perf_counter() - began)
-            over.set()
             shutil.rmtree(target, ignore_errors=True)
     return out
 

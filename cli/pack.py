@@ -1,4 +1,4 @@
-"""``mmreplay pack``: stores copied, joined, filtered and compressed again into one closed store."""
+"""``mmreplay pack``: episodes of stores joined, filtered and compressed again in one store."""
 
 from __future__ import annotations
 
@@ -61,9 +61,12 @@ def _numbers(
     help="Keep the episodes of these environments, counted from 0 over all lanes.",
 )
 @click.option(
+    "--capacity", type=WholeNumber(min=1), help="Keep this many transitions at most, the newest."
+)
+@click.option(
     "--workers",
     type=WholeNumber(min=1),
-    help="Processes that compress.  [default: one a processor]",
+    help="Threads that compress.  [default: one a processor]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def pack(
@@ -75,13 +78,14 @@ def pack(
     min_return: float | None,
     episodes: list[int] | None,
     envs: list[int] | None,
+    capacity: int | None,
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Copy the stores at SRC... into one closed store at DST.
+    """Write the episodes of the stores at SRC... into one closed store at DST.
 
-    All rows are kept under their numbers, or, with a choice of episodes, these one after the other.
-    Lanes of several stores stand side by side. Sources may be live, and are not changed.
+    All whole episodes, or those chosen, follow one another there, with new ids. Sources may be
+    live, and are not changed.
     """
     import mmreplay
 
@@ -93,6 +97,7 @@ def pack(
             min_return,
             episodes,
             workers,
+            capacity=capacity,
             envs=envs,
             chunk_frames=chunk_frames,
             shard_frames=shard_frames,
@@ -103,7 +108,7 @@ def pack(
         return
     left = f", {made.left_out:,} left out" if made.left_out else ""
     click.echo(
-        f"{made.path}: {count(made.transitions, 'transition')} in {count(made.lanes, 'lane')}, "
+        f"{made.path}: {count(made.transitions, 'transition')} in "
         f"{count(made.episodes, 'episode')}{left}; {size(made.bytes_on_disk)}, "
         f"the {'sources' if len(sources) > 1 else 'source'} {size(made.source_bytes)}"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="Keep the whole episodes after the damage, too; they get new ids.",
+    help="Keep what is sound after the damage, too, with new ids; episodes are cut at the damage.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
 def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
@@ -38,11 +38,9 @@ def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
     if as_json:
         echo_json(done.to_json())
     else:
-        parts = _parts(done)
-        if skip_damaged and done.before is None:
-            parts += _elsewhere(done)
-        echo_table(*parts)
-    if not done.kept and (done.lost or done.at_least or done.untrusted):
+        echo_table(*_parts(done))
+    missing = any(lane.missing for lane in done.lanes)
+    if not done.kept and (done.lost or missing or done.untrusted):
         where = "" if done.before is None else f"; the store as it was is {done.before}"
         raise click.ClickException(f"{path}: no row could be kept{where}")
 
@@ -57,51 +55,24 @@ def _parts(done: Repair) -> list[Any]:
         return [f"{done.path}: sound, but left open by a crash; closed, {end}"]
     parts = findings_tables(done.findings)
     if len(done.lanes) > 1:
-        rows = [(one.lane, f"{one.kept:,}", _brief(one), _about(one)) for one in done.lanes]
+        rows = [(one.lane, f"{one.kept:,}", f"{one.lost:,}", _about(one)) for one in done.lanes]
         parts += [table(("lane", "kept", "lost", ""), rows, right=(1, 2)), ""]
-    unit = "row" if done.left_out is None else "tick"
-    if done.at_least:
-        end = f"{count(done.kept, unit)} kept; how many are lost is not known"
-        if done.lost:
-            end += f", but at least {done.lost:,}"
-    else:
-        before = count(done.kept + done.lost, unit)
-        end = f"{done.kept:,} of {before} kept, {done.lost:,} lost"
-    if done.left_out:
-        end += f"; of ticks that are kept, {count(done.left_out, 'transition')} lost"
+    before = count(done.kept + done.lost, "row")
+    end = f"{done.kept:,} of {before} kept, {done.lost:,} lost"
     if done.untrusted:
         end += f"; {_untrusted(done)}"
-    parts += [f"{done.path}: repaired; {end}", *done.notes]
+    parts += [f"{done.path}: repaired; {end}"]
     parts.append(
         f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice"
     )
     if done.beyond:
         store, before = quoted(done.path), quoted(done.before)
         parts.append(
-            f"{done.beyond:,} of the lost {unit}s lie in whole episodes after the damage; to keep "
-            f"these, too, with new ids: `rm -r {store} && mv {before} {store} && "
+            f"{done.beyond:,} of the lost rows are sound, after the damage; to keep these, too, "
+            f"with new ids: `rm -r {store} && mv {before} {store} && "
             f"mmreplay repair --skip-damaged {store}`"
         )
     return parts
-
-
-def _elsewhere(done: Repair) -> list[str]:
-    """Where the rows may be that --skip-damaged finds nothing of in a sound store."""
-    if done.aside is None or not done.beyond_aside:
-        return []
-    text = (
-        f"{done.aside}: the store from before a repair; {count(done.beyond_aside, 'more row')} of "
-        f"it lie in whole episodes after the damage; for a store with these: "
-        f"`mmreplay repair --skip-damaged {quoted(done.aside)}`"
-    )
-    return [text]
-
-
-def _brief(one: LaneRepair) -> str:
-    """How many rows are lost, as far as that is known."""
-    if not one.at_least:
-        return f"{one.lost:,}"
-    return f">= {one.lost:,}" if one.lost else "?"
 
 
 def _untrusted(done: Repair) -> str:
@@ -111,8 +82,7 @@ def _untrusted(done: Repair) -> str:
 
 def _about(one: LaneRepair) -> str:
     if one.missing:
-        what = "nothing tells what was in it" if one.notes else "was missing"
-        return f"{what}; an empty one stands in its place"
+        return "was lost; an empty one stands in its place"
     texts = [f"rows {span(*one.damaged[0])} damaged"] if one.damaged else []
     if len(one.damaged) > 1:
         texts.append(f"and {count(len(one.damaged) - 1, 'more place')}")

@@ -1,4 +1,4 @@
-"""Ids of rows: the lane in the upper bits, the row in the lower ones; and the types of arrays."""
+"""Ids: the lane in the upper bits, row * N + environment in the lower ones; types of arrays."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 LANE_SHIFT = 40
-"""An id is lane << LANE_SHIFT | row."""
+"""An id is lane << LANE_SHIFT | row * N + environment."""
 ROW_MASK = (1 << LANE_SHIFT) - 1
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 
 
-def environments(ids: Ids, widths: Sequence[int]) -> Ids:
+def environments(ids: Ids, counts: Sequence[int]) -> Ids:
     """Of which environment each id is, counted over all lanes, which have so many: (n,)."""
-    width = np.array(widths, np.int64)
+    n = np.array(counts, np.int64)
     lanes = ids >> LANE_SHIFT
-    out: Ids = (np.cumsum(width) - width)[lanes] + (ids & ROW_MASK) % width[lanes]
+    out: Ids = (np.cumsum(n) - n)[lanes] + (ids & ROW_MASK) % n[lanes]
     return out
 
 

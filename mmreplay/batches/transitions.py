@@ -36,6 +36,10 @@ class TransitionGatherer(BatchGatherer[Batch]):
         """Take what is needed from the index, so that `fetch` does without it."""
         return index.steps(ids, self.settings.n_step, back=self._k > 1)
 
+    def renewed(self, index: Index, steps: Steps) -> Steps:
+        """The same steps in an index that has followed its lanes since."""
+        return index.renewed(steps)
+
     def oldest(self, steps: Steps) -> Ids:
         """The ids of the oldest steps that a batch tells of: int64 (B,)."""
         return steps.ids
@@ -71,6 +75,8 @@ class TransitionGatherer(BatchGatherer[Batch]):
             np.add(ahead[:, None], self._back, out=window[:, self._k :])
         np.greater(is_over, batch.non_terminal, out=batch.terminated)
         np.logical_and(is_over, batch.non_terminal, out=batch.truncated)
+        if steps.runs.size:
+            batch.terminated[steps.runs] = batch.truncated[steps.runs] = False
         self._frames(columns, steps, window, batch)
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids
@@ -120,13 +126,16 @@ class TransitionGatherer(BatchGatherer[Batch]):
             np.empty(size, np.bool_),
             np.empty(size, np.int64),
             np.empty(size, np.float32),
-            {
-                name: np.empty((size, *columns[path].row_shape), columns[path].dtype)
-                for name, path in self._extra_paths.items()
-            },
+            self._allocate_extras(columns, size) if self._extra_paths else {},
             np.empty(size, np.bool_),
             np.empty(size, np.bool_),
         )
+
+    def _allocate_extras(self, columns: Mapping[str, Column], size: int) -> dict[str, Array]:
+        return {
+            name: np.empty((size, *columns[path].row_shape), columns[path].dtype)
+            for name, path in self._extra_paths.items()
+        }
 
     def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
         shape, k = column.row_shape, self._k

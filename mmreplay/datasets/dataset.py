@@ -103,9 +103,14 @@ class Dataset(WindowSource):
         return self.samplers.look(lambda transitions: transitions.n_transitions)
 
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
-        return self.ahead.next(
-            self.store.live, self.generator, self.begin_sample, (size, replace, group), out
-        )
+        live, generator = self.store.live, self.generator
+        if self.ahead.n:
+            return self.ahead.next(live, generator, self.begin_sample, (size, replace, group), out)
+        draw = self.begin_sample(generator, size, replace, group)
+        batch = live.gather(draw.choose, draw.gatherer, out)
+        if draw.finish is not None:
+            draw.finish(batch)
+        return batch
 
     def begin_sample(
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None

@@ -164,6 +164,7 @@ class Samplers:
 
     def __init__(self, store: Store, settings: Settings, selection: Selection | None) -> None:
         self._store, self._selection = store, selection
+        self._where = f"{store.path}: "
         self.gatherer = store.live.gatherer(settings)
         self._trajectories = TrajectorySampler(selection)
         self._window_sampler = functools.lru_cache(_KINDS)(
@@ -225,8 +226,10 @@ class Samplers:
         if group is not None:
             choose = draw_groups(generator, self._store.live, size, group, replace=replace)
         elif replace:
-            draws = generator.random(size)
-            choose = functools.partial(uniform_ids, draws=draws)
+            choose = functools.partial(uniform_ids, draws=generator.random(size))
+            if self._selection is None:
+                choose.keywords["where"] = self._where
+                return Draw(choose, self.gatherer)
         else:
             seed = draw_seed(generator)
             choose = functools.partial(distinct_ids, size=size, seed=seed)

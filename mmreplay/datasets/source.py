@@ -62,9 +62,13 @@ class Source(abc.ABC):
                 groups are drawn; `batch_size` is not a multiple of `group`; `replace` is not a
                 bool; without replacement, or groups, of data that samples by priority.
         """
-        size = whole_number("batch_size", batch_size)
-        group = whole_number_or_none("group", group)
-        return self._sample(size, out, true_or_false("replace", replace), group)
+        # What most calls give needs no look.
+        is_usual = type(batch_size) is int and batch_size > 0 and replace is True and group is None
+        if not is_usual:
+            batch_size = whole_number("batch_size", batch_size)
+            group = whole_number_or_none("group", group)
+            replace = true_or_false("replace", replace)
+        return self._sample(batch_size, out, replace, group)
 
     @abc.abstractmethod
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:

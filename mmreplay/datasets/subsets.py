@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mmreplay.arguments import mask_of
 from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
-from mmreplay.ids import LANE_SHIFT, Ids, distinct, environments
+from mmreplay.ids import Ids, distinct, environments
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
 from mmreplay.sampling.episode_sums import EpisodeSums
@@ -39,7 +39,7 @@ def episode_table(store: Store, selection: Selection | None) -> Episodes:
     out = np.empty(known.size, TABLE_DTYPE)
     for name in EPISODE_DTYPE.names or ():
         out[name] = known[name]
-    out["env"] = environments(known["id"], _widths(store.live))
+    out["env"] = environments(known["id"], _environments(store.live))
     return out
 
 
@@ -96,15 +96,12 @@ def parts(
         whole = _of_everything(store.live, index) if selection is None else selection
         now = whole.now(index)
         span = index.span(now.firsts())
-        return Selection(now.keys, now.steps, whole.widths, whole.uuids), now.keys - span.back
+        return Selection(now.keys, now.steps, whole.environments, whole.uuids), now.keys - span.back
 
     whole, begins = store.live.look(read)
     # Runs of one episode stay together: they follow one another, and say where it begins.
     is_first = np.ones(begins.size, np.bool_)
     is_first[1:] = begins[1:] != begins[:-1]
-    # Of those whose beginning is gone it is the same place in every lane.
-    lanes = whole.keys >> LANE_SHIFT
-    is_first[1:] |= lanes[1:] != lanes[:-1]
     numbers = is_first.cumsum() - 1
     n = int(numbers[-1]) + 1 if numbers.size else 0
     if n < 2:  # noqa: PLR2004 (two parts)
@@ -118,7 +115,7 @@ def parts(
     return whole.taken(mine), whole.taken(~mine)
 
 
-def _widths(live: LiveLanes) -> list[int]:
+def _environments(live: LiveLanes) -> list[int]:
     return [reader.n for reader in live.readers]
 
 
@@ -128,19 +125,19 @@ def check_lanes(selection: Selection, live: LiveLanes) -> None:
 
 
 def _of_episodes(live: LiveLanes, table: Episodes) -> Selection:
-    keys = Keys(_widths(live)).of(np.ascontiguousarray(table["id"]))
+    keys = Keys(_environments(live)).of(np.ascontiguousarray(table["id"]))
     order = keys.argsort(kind="stable")
     steps = table["length"][order]
-    return Selection(keys[order], steps, _widths(live), live.uuids)
+    return Selection(keys[order], steps, _environments(live), live.uuids)
 
 
 def _of_everything(live: LiveLanes, index: Index) -> Selection:
     """All episodes of which a step can be sampled, also those that a capacity has cut into."""
     sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64))
     firsts, steps, _, _ = sums.at(np.arange(sums.follow(index)))
-    keys = Keys(_widths(live)).of(firsts)
+    keys = Keys(_environments(live)).of(firsts)
     order = keys.argsort(kind="stable")
-    return Selection(keys[order], steps[order], _widths(live), live.uuids)
+    return Selection(keys[order], steps[order], _environments(live), live.uuids)
 
 
 def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
@@ -172,12 +169,12 @@ def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
 def _of_ids(live: LiveLanes, index: Index, ids: Ids) -> Selection:
     """Runs of consecutive ids, each of one episode; of those that are still there."""
     ids = ids[~index.invalid(ids)]
-    widths = _widths(live)
-    keys = Keys(widths).of(ids)
+    lanes = _environments(live)
+    keys = Keys(lanes).of(ids)
     order = keys.argsort(kind="stable")
     keys = keys[order]
     begins = keys - index.span(ids[order]).back  # of the episode
     is_first = np.ones(keys.size, np.bool_)
     is_first[1:] = (keys[1:] != keys[:-1] + 1) | (begins[1:] != begins[:-1])
     firsts = is_first.nonzero()[0]
-    return Selection(keys[firsts], np.diff(firsts, append=keys.size), widths, live.uuids)
+    return Selection(keys[firsts], np.diff(firsts, append=keys.size), lanes, live.uuids)

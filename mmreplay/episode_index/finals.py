@@ -54,15 +54,14 @@ class LaneFinals:
         if not ids.size:
             return np.full(entries.shape, -1)
         out: Ids = ids.searchsorted(entries)
-        found = ids.take(out, mode="clip") == entries
+        others = (ids.take(out, mode="clip") != entries).nonzero()[0]
         out += self.base
-        if not found.all():
-            for place in (~found).nonzero()[0].tolist():
-                entry = int(entries[place])
-                row = entry - entry % self.n
-                start, stop = ids.searchsorted((row, row + self.n)).tolist()
-                here = (ids[start:stop] == entry).nonzero()[0]
-                out[place] = start + self.base + here[0] if here.size else -1
+        for place in others.tolist():
+            entry = int(entries[place])
+            row = entry - entry % self.n
+            start, stop = ids.searchsorted((row, row + self.n)).tolist()
+            here = (ids[start:stop] == entry).nonzero()[0]
+            out[place] = start + self.base + here[0] if here.size else -1
         return out
 
     def newest(self) -> npt.NDArray[np.bool_]:

@@ -63,7 +63,12 @@ def read(
             role = _ROLES.get(name, f"extras/{name.removeprefix(_EXTRA)}")
             if name in chosen:
                 role = "observations" if len(chosen) == 1 else f"observations/{name}"
-            columns[role] = Zarr2Column(files, f"data/{name}")
+            try:
+                columns[role] = Zarr2Column(files, f"data/{name}")
+            except FormatError as error:
+                if not role.startswith("extras/"):
+                    raise
+                losses.add(f"column {name}, which cannot be read: {error!s:.300}")
         check_at_once(
             sum(one.chunk_bytes for one in columns.values() if isinstance(one, Zarr2Column)),
             f"{source}: the chunks of all columns",

@@ -28,6 +28,7 @@ from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.source_files import check_claim, check_row, check_source
 from mmreplay.exchange.steps import Incoming, Steps, frame_dict
 from mmreplay.ids import Array
+from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field
 from mmreplay.storage.lane_metadata import store_around
@@ -35,7 +36,6 @@ from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
-from mmreplay.writing.writer import Writer
 
 __all__ = ["Imported", "import_dataset"]
 
@@ -128,23 +128,22 @@ def import_dataset(
             metadata=dict(incoming.metadata) | {"imported": {"format": format}},
             flush_s=0,
         )
-        if not isinstance(writer, Writer):
-            raise TypeError("a store of one environment was asked for")
-        row_bytes = sum(one.row_bytes for one in writer.schema.columns().values())
-        n_steps = 0
-        try:
-            check_row(row_bytes, what)
-            check_claim(incoming.n_steps * row_bytes, source_bytes, what)
-            for run in _runs(incoming, what, format):
-                _write_run(writer, run, n_steps, what, losses)
-                n_steps += len(run)
-                check_claim(n_steps * row_bytes, source_bytes, what)
-                if progress is not None:
-                    progress(n_steps * row_bytes, max(incoming.n_steps, n_steps) * row_bytes)
-            writer.close()
-        except BaseException:
-            writer._release_unclosed()  # noqa: SLF001 (nobody shall have this store)
-            raise
+        writer.close()
+        size = row_bytes(writer.schema)
+        check_row(size, what)
+        check_claim(incoming.n_steps * size, source_bytes, what)
+        steps = _runs(incoming, what, format)
+        n_done = 0
+
+        def wrote(n_steps: int) -> None:
+            nonlocal n_done
+            n_done += n_steps
+            check_claim(n_done * size, source_bytes, what)
+            if progress is not None:
+                progress(n_done * size, max(incoming.n_steps, n_done) * size)
+
+        runs = _rounded(steps, writer.schema.reward_dtype, losses)
+        write_runs(built, runs, os.cpu_count() or 1, wrote)
         with Store([built]) as store_made:
             made = _describe(user_paths.as_path(dst), format, store_made, losses)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
@@ -209,47 +208,20 @@ def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
         )
 
 
-def _write_run(writer: Writer, run: Steps, n_before: int, source: object, losses: Losses) -> None:
-    """One step after the other; `n_before` and `source` are for messages."""
-    is_dict, names = writer.schema.is_dict, list(run.extras)
-    if is_dict:
-        frames: Any = [
-            dict(zip(run.observation, rows, strict=True))
-            for rows in zip(*run.observation.values(), strict=True)
-        ]
-    else:
-        frames = run.observation[FRAME]
-    last = len(run) - 1 if run.ends else -1
-    step, t = writer.step, 0
-    actions = run.action.tolist() if run.action.dtype.kind in "iu" else run.action
-    rewards = run.reward.tolist()
-    losses.add(*_rounded(run.reward, rewards, writer.schema.reward_dtype))
-    columns = zip(actions, rewards, frames[1:], run.terminal.tolist(), strict=True)
-    extras = zip(*run.extras.values(), strict=True) if names else iter(())
-    try:
-        if run.begins:
-            writer.reset(frames[0])
-        for t, (action, reward, frame, terminal) in enumerate(columns):
-            values = dict(zip(names, next(extras), strict=True)) if names else {}
-            if t == last:
-                step(action, reward, frame, terminal, not terminal, **values)
-            else:
-                step(action, reward, frame, life_lost=terminal, **values)
-    except SchemaError as error:
-        raise SchemaError(
-            f"{source}: step {n_before + t:,}, counted from 0 as they are imported: {error}"
-        ) from error
-
-
-def _rounded(given: Array, values: list[Any], dtype: np.dtype[Any]) -> tuple[str, int]:
-    """How many rewards are another number in a store, and a word on it."""
-    n_rounded = 0
-    if given.dtype != dtype:
-        with np.errstate(over="ignore"):  # what is infinite then, the writer refuses
-            stored = given.astype(dtype).tolist()
-        # Python compares whole numbers with floats exactly, which numpy does not; a NaN stays one.
-        n_rounded = sum(a != b and a == a for a, b in zip(values, stored, strict=True))  # noqa: PLR0124
-    return f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded", n_rounded
+def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:
+    """The same steps with rewards of the store's dtype; those that it does not hold are counted."""
+    for run in steps:
+        given = run.reward
+        with np.errstate(over="ignore"):  # it becomes infinite, as in `step`
+            stored = given.astype(dtype)
+        n_rounded = 0
+        if given.dtype != dtype:
+            # Python compares whole numbers with floats exactly, which numpy does not; a NaN stays.
+            pairs = zip(given.tolist(), stored.tolist(), strict=True)
+            n_rounded = sum(a != b and a == a for a, b in pairs)  # noqa: PLR0124
+        what = f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded"
+        losses.add(what, n_rounded)
+        yield dataclasses.replace(run, reward=stored)
 
 
 def _describe(where: Path, name: str, store: Store, losses: Losses) -> Imported:

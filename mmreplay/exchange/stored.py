@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Frames, Steps, block_steps, frame_dict
-from mmreplay.ids import LANE_SHIFT, Array
+from mmreplay.exchange.steps import Steps, frame_dict
+from mmreplay.maintenance.episodes import read_runs, row_bytes
 from mmreplay.reading.store import Store
-from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.schema import Field, Schema
 
 __all__ = ["Stored"]
 
@@ -43,13 +43,10 @@ class Stored:
         # In one look: a writer may add steps before the next one.
         contents = store.live.contents(returns=False)
         episodes, n_transitions = contents.episodes, sum(contents.n_transitions)
-        self._firsts = episodes["id"].astype(np.int64)
+        self._episodes = episodes
         self.lengths = episodes["length"].astype(np.int64)
         self.terminated = episodes["terminated"].copy()
-        self._stops = np.cumsum(self.lengths)
         self.n_steps = int(self.lengths.sum())
-        widths = np.array([reader.width for reader in store.live.readers], np.int64)
-        self._strides = widths[self._firsts >> LANE_SHIFT]
         losses.add(
             "episodes that are still running: they end here as truncated",
             int((~episodes["terminated"] & ~episodes["truncated"]).sum()),
@@ -67,16 +64,16 @@ class Stored:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, uncompressed."""
-        return sum(one.row_bytes for one in self.schema.columns().values())
+        return row_bytes(self.schema)
 
     def runs(self) -> Iterator[Steps]:
         """All steps, a block at a time; a run ends where its episode does."""
-        size = block_steps(self.row_bytes)
-        for start in range(0, self.n_steps, size):
-            stop = min(start + size, self.n_steps)
-            yield from self._block(start, stop)
+        n_done = 0
+        for run in read_runs(self._store, self._episodes):
+            yield run
+            n_done += len(run)
             if self._progress is not None:
-                self._progress(stop * self.row_bytes, self.n_steps * self.row_bytes)
+                self._progress(n_done * self.row_bytes, self.n_steps * self.row_bytes)
 
     def episodes(self) -> Iterator[list[Steps]]:
         """The runs of each episode; the caller takes those of one before it asks for the next.
@@ -89,39 +86,3 @@ class Stored:
             if run.ends:
                 yield runs
                 runs = []
-
-    def _block(self, start: int, stop: int) -> Iterator[Steps]:
-        """Steps [start, stop), counted over all episodes."""
-        begins = self._stops - self.lengths
-        low = int(self._stops.searchsorted(start, "right"))
-        high = int(begins.searchsorted(stop))
-        numbers = np.arange(low, high)
-        firsts = np.maximum(begins[low:high], start)
-        counts = np.minimum(self._stops[low:high], stop) - firsts
-        owner = np.repeat(numbers, counts)
-        ids = self._firsts[owner] + (np.arange(start, stop) - begins[owner]) * self._strides[owner]
-        batch = self._store.transitions(ids, stack=None)
-        before, after = _frames(batch.observation), _frames(batch.next_observation)
-        at = 0
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            part = slice(at, at + count)
-            yield Steps(
-                {
-                    key: np.concatenate((rows[part], after[key][at + count - 1 : at + count]))
-                    for key, rows in before.items()
-                },
-                batch.action[part],
-                batch.reward[part],
-                ~batch.non_terminal[part],
-                {key: rows[part] for key, rows in batch.extras.items()},
-                bool(begins[number] >= start),
-                bool(self._stops[number] <= stop),
-            )
-            at += count
-
-
-def _frames(observation: Any) -> Frames:
-    if isinstance(observation, dict):
-        return observation
-    out: dict[str, Array] = {FRAME: observation}
-    return out

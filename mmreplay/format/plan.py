@@ -34,7 +34,7 @@ _INNER_BYTES = 512 * 1024
 _COMPRESS_FROM_BYTES = 1024
 _PAGE_BYTES = 4096
 _SCALAR_ROWS = 65_536
-_FINAL_BYTES, _LEAST_FINALS = 1 << 20, 16
+_FINAL_BYTES, _FINAL_PAGES_BYTES, _LEAST_FINALS = 1 << 20, 16 << 20, 16
 """Episodes end seldom: their log takes little room while the lane is open."""
 _FINAL_NUMBERS = 16_384
 _ROUND_UP_BYTES = 1 << 20
@@ -178,9 +178,9 @@ def plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
 
 
 def _up_to_pages(rows: int, row_bytes: int) -> int:
-    """As many rows or more: whole pages, where that adds little."""
+    """As many rows or more in whole pages: files of these are mapped side by side."""
     page = _PAGE_BYTES // math.gcd(row_bytes, _PAGE_BYTES)
-    return -(-rows // page) * page if page * row_bytes <= _ROUND_UP_BYTES else rows
+    return -(-rows // page) * page if page * row_bytes <= _FINAL_PAGES_BYTES else rows
 
 
 def _shard_of_many(fields: Mapping[str, Field], n: int, frames: int) -> tuple[int, dict[str, int]]:

@@ -14,11 +14,10 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
 from mmreplay.format import layout
-from mmreplay.maintenance.copy_lane import copy_lane, copy_vector
+from mmreplay.maintenance.copy_lane import copy_lane
 from mmreplay.maintenance.progress import ByteCount
-from mmreplay.reading.joined_lanes import open_lane
+from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import hold_store, lane_paths, store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
@@ -35,7 +34,7 @@ class Snapshot:
     Attributes:
         path: the copy.
         lanes: copied.
-        rows: kept ones, over all lanes; of a lane of many environments its ticks.
+        rows: kept ones, over all lanes.
         transitions: that can be sampled.
         shared_bytes: of files that the copy shares with its source, as allocated.
         own_bytes: of files of its own.
@@ -62,8 +61,7 @@ def snapshot(
 
     Writers of the source are not disturbed and need not be there. What no writer will change any
     more is shared with the source by hard links, where the file system has them, and takes no
-    room; row ids are the same. Each lane of a live store is copied as of a moment of its own, one
-    of many environments with all of them.
+    room; row ids are the same. Each lane of a live store is copied as of a moment of its own.
 
     Args:
         path: the store.
@@ -93,13 +91,13 @@ def snapshot(
     with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:
-            copy_now(source, built, done)
+            _copy_now(source, built, done)
         else:
             durable_writes.make_directory(built)
             root = checked_reads.read_bytes(source / "zarr.json", layout.MAX_METADATA_BYTES)
             durable_writes.write_file(built / "zarr.json", root)
             for lane in lanes:
-                copy_now(lane, built / lane.name, done)
+                _copy_now(lane, built / lane.name, done)
         durable_writes.sync_tree(built)
         if not durable_writes.replace_directory(built, folder.with_name(copy.name)):
             raise StoreExistsError(f"{copy}: somebody else made it at this moment")
@@ -107,18 +105,15 @@ def snapshot(
     return _describe(copy)
 
 
-def copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
+def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
     """Make a closed lane of one as it is now; again if rows of it were evicted meanwhile.
 
     Raises as `snapshot`.
     """
     for _ in range(_ATTEMPTS):
-        reader = open_lane(source, 0)
+        reader = LaneReader(source)
         try:
-            if isinstance(reader, VectorReader):
-                copy_vector(reader, target, strict=True, moved=done.add)
-            else:
-                copy_lane(reader, target, strict=True, moved=done.add)
+            copy_lane(reader, target, strict=True, moved=done.add)
         except EvictedError:
             continue
         return

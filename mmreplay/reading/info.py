@@ -106,7 +106,12 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
 
 def environment(lanes: LiveLanes) -> Any:
     """What the metadata tell of the environment, JSON: of several all ids, and what they share."""
-    found = [reader.metadata.get("env") for reader in lanes.readers]
+    return shared_metadata(lanes.readers)
+
+
+def shared_metadata(readers: Iterable[LaneReader]) -> Any:
+    """As `environment`, of lanes that may be of several stores."""
+    found = [reader.metadata.get("env") for reader in readers]
     first = found[0]
     if not isinstance(first, dict) or all(one == first for one in found):
         return first

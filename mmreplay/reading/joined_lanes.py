@@ -85,6 +85,8 @@ class JoinedLanes:
         )
         self.frame_chunks = FrameChunks(readers, frames)
         self._known = [reader.extent for reader in readers]
+        # Closed ones stay as they are.
+        self.followed = [reader for reader in readers if not reader.is_closed]
         self._refresh_columns()
         self.index = self._load_index()
         # Of closed lanes, once asked for.
@@ -94,7 +96,8 @@ class JoinedLanes:
         step, ends, resets = (
             cast("RawColumn", self.columns[path]) for path in ("step", "ends", "resets")
         )
-        sources = Sources(step, ends, resets, *self._finals, self._lost)
+        lost = _Lost(self.readers, self._known)  # not of this object: it would never be dropped
+        sources = Sources(step, ends, resets, *self._finals, lost)
         index = Index(sources, [reader.n for reader in self.readers])
         for reader, (base, head, first, stop) in zip(self.readers, self._known, strict=True):
             index.load(
@@ -133,13 +136,14 @@ class JoinedLanes:
         if self._is_growing:  # something was raised in the middle of it
             return False
         moved = []
-        for number, reader in enumerate(self.readers):
+        for reader in self.followed:
             if not reader.poll():
                 return False
             # A base moves without the head where a flush evicts: the columns may forget those rows
             # when another lane grows, so that the index must not have them, either.
-            if reader.extent != self._known[number]:
-                moved.append((number, reader.extent))
+            extent = reader.extent
+            if extent != self._known[reader.number]:
+                moved.append((reader.number, extent))
         if moved:
             self._grow(moved)
         return True
@@ -164,7 +168,7 @@ class JoinedLanes:
 
     def same_session(self) -> bool:
         """Whether every lane is still in the session that was opened; takes no newer rows."""
-        for reader in self.readers:  # noqa: SIM110 (all() takes longer, and it is asked each time)
+        for reader in self.followed:  # noqa: SIM110 (all() takes longer, and it is asked each time)
             if not reader.in_session():
                 return False
         return True
@@ -176,15 +180,6 @@ class JoinedLanes:
         over it.
         """
         return not any(self.readers[lane].finals.has_moved(known) for lane, known in pending)
-
-    def _lost(self, lane: int, message: str) -> Exception:
-        """The error for a final observation that should be there."""
-        reader = self.readers[lane]
-        base, _, _, stop = self._known[lane]
-        has_moved = reader.finals.has_moved(stop) if reader.is_live else reader.replaced()
-        if has_moved or not reader.poll() or reader.base != base:
-            return EvictedError(str(reader.path))
-        return CorruptStoreError(f"{reader.path}: {message}; run `mmreplay verify`")
 
     def close(self) -> None:
         """Let go of all maps."""
@@ -254,3 +249,20 @@ class JoinedLanes:
         runs[span.steps.over] = False
         terminated = self.columns["non_terminals"].take(lasts) == 0
         return span.left, terminated & ~runs, ~terminated & ~runs
+
+
+class _Lost:
+    """Makes the error for a final observation that should be there; see `Sources`."""
+
+    def __init__(
+        self, readers: Sequence[LaneReader], known: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        self._readers, self._known = readers, known
+
+    def __call__(self, lane: int, message: str) -> Exception:
+        reader = self._readers[lane]
+        base, _, _, stop = self._known[lane]
+        has_moved = reader.finals.has_moved(stop) if reader.is_live else reader.replaced()
+        if has_moved or not reader.poll() or reader.base != base:
+            return EvictedError(str(reader.path))
+        return CorruptStoreError(f"{reader.path}: {message}; run `mmreplay verify`")

@@ -94,11 +94,13 @@ class LiveLanes:
 
     def _follow(self) -> JoinedLanes:
         """As `follow`. The caller holds the lock."""
-        self.check_open()
+        if self._closed:
+            self.check_open()
         for _ in range(_ATTEMPTS):
             try:
-                if self._joined.follow() and not self._moved():
-                    return self._joined
+                joined = self._joined
+                if joined.follow() and (time.monotonic() < self._next_look or not self._moved()):
+                    return joined
             except EvictedError:  # files went while they were looked up: they are not needed now
                 if self._joined.is_ahead():
                     continue
@@ -108,10 +110,7 @@ class LiveLanes:
 
     def _moved(self) -> bool:
         """Whether a lane was added, opened again or repaired; looked up once a second."""
-        now = time.monotonic()
-        if now < self._next_look:
-            return False
-        self._next_look = now + _LOOK_S
+        self._next_look = time.monotonic() + _LOOK_S
         with contextlib.suppress(MmreplayError):  # removed, as whoever opens it next will hear
             if any(root not in self.paths for root in self.roots) and self._add_new_lanes():
                 return True
@@ -150,8 +149,9 @@ class LiveLanes:
     def close(self) -> None:
         """Let go of all maps; a second call does nothing."""
         with self._lock:
-            self._closed = True
-            self._joined.close()
+            if not self._closed:
+                self._closed = True
+                self._joined.close()
 
     # ------------------------------------------------------------ what is there
 
@@ -222,7 +222,7 @@ class LiveLanes:
                     raise
                 continue
             else:
-                if lanes.same_session():
+                if not lanes.followed or lanes.same_session():
                     if lanes is known and lanes.remaps.count == n_remaps:
                         return out
                     continue  # another thread may have let go of rows that were read

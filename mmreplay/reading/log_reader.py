@@ -110,6 +110,11 @@ class LogReader:
         check_rows(live, self.base, self.head, capacity)
         return self.in_session() and state.is_in_place()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is of a closed lane."""
+        return self._state is None
+
     def _reach(self, head: int) -> None:
         """Take a new head: what is read from here on is read after it."""
         self.head = head
@@ -122,10 +127,12 @@ class LogReader:
 
     def poll(self) -> bool:
         """Take the newest head of a live log; False if its session is over: it must be loaded."""
-        if not self.in_session():
+        if self._state is None:
+            return True
+        words = self._state.words
+        if words[SESSION] != self._session:
             return False
-        if self.is_live and self._state is not None:
-            words = self._state.words
+        if self.is_live:
             head = words[COMMITTED]
             if head != self.head:
                 self._reach(head)

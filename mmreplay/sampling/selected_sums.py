@@ -66,8 +66,8 @@ class SelectedSums:
         numbers, counts = self._count(steps, span.oldest, now.steps)
         if self._whole:
             counts = counts * ((span.oldest == span.back) & (now.steps == steps))
-        widths = np.array(self._selection.widths, np.int64)
-        self._strides = widths[firsts >> LANE_SHIFT]
+        environments = np.array(self._selection.environments, np.int64)
+        self._strides = environments[firsts >> LANE_SHIFT]
         self._firsts = firsts - span.oldest * self._strides
         self._steps, self._numbers = steps, numbers
         self._bounds = np.append(0, counts.cumsum())

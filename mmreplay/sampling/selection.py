@@ -22,21 +22,21 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 class Keys:
     """Ids in another order: by lane, environment and time, so that an episode's are consecutive.
 
-    `widths` are the environments of each lane. Of lanes of one environment, keys are the ids.
+    `environments` are those of each lane. Of lanes of one environment, keys are the ids.
     """
 
-    def __init__(self, widths: Sequence[int]) -> None:
-        self.widths = np.array(widths, np.int64)
-        self._ticks = (1 << LANE_SHIFT) // self.widths  # keys of an environment
-        self._are_ids = bool((self.widths == 1).all())
+    def __init__(self, environments: Sequence[int]) -> None:
+        self.environments = np.array(environments, np.int64)
+        self._rows = (1 << LANE_SHIFT) // self.environments  # keys of an environment
+        self._are_ids = bool((self.environments == 1).all())
 
     def of(self, ids: Ids) -> Ids:
         """The keys of ids, (n,)."""
         if self._are_ids:
             return ids
         lanes = ids >> LANE_SHIFT
-        ticks, envs = np.divmod(ids & ROW_MASK, self.widths[lanes])
-        out: Ids = (lanes << LANE_SHIFT) + envs * self._ticks[lanes] + ticks
+        rows, envs = np.divmod(ids & ROW_MASK, self.environments[lanes])
+        out: Ids = (lanes << LANE_SHIFT) + envs * self._rows[lanes] + rows
         return out
 
     def ids(self, keys: Ids) -> Ids:
@@ -44,13 +44,13 @@ class Keys:
         if self._are_ids:
             return keys
         lanes = keys >> LANE_SHIFT
-        envs, ticks = np.divmod(keys & ROW_MASK, self._ticks[lanes])
-        out: Ids = (lanes << LANE_SHIFT) + ticks * self.widths[lanes] + envs
+        envs, rows = np.divmod(keys & ROW_MASK, self._rows[lanes])
+        out: Ids = (lanes << LANE_SHIFT) + rows * self.environments[lanes] + envs
         return out
 
-    def ticks(self, keys: Ids) -> Ids:
-        """The rows of keys in their lanes, or their ticks, (n,)."""
-        out: Ids = (keys & ROW_MASK) % self._ticks[keys >> LANE_SHIFT]
+    def rows(self, keys: Ids) -> Ids:
+        """The rows of keys in their lanes, (n,)."""
+        out: Ids = (keys & ROW_MASK) % self._rows[keys >> LANE_SHIFT]
         return out
 
 
@@ -60,21 +60,23 @@ class Selection:
     Args:
         keys: (n,) of each run's first step, ascending; runs do not overlap.
         steps: (n,) how many steps each has, 1 or more.
-        widths: environments of each lane.
+        environments: of each lane.
         uuids: of each lane, by which another store is told that stands at its path.
     """
 
-    def __init__(self, keys: Ids, steps: Ids, widths: Sequence[int], uuids: Sequence[str]) -> None:
+    def __init__(
+        self, keys: Ids, steps: Ids, environments: Sequence[int], uuids: Sequence[str]
+    ) -> None:
         self.keys, self.steps = keys, steps
-        self.widths, self.uuids = tuple(widths), tuple(uuids)
-        self.of_lanes = Keys(widths)
+        self.environments, self.uuids = tuple(environments), tuple(uuids)
+        self.of_lanes = Keys(environments)
         self._index: Index | None = None
         self._oldest: Ids = np.empty(0, np.int64)
         self._now: SelectedIndex | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a pickle holds: not what is known of an index."""
-        return type(self), (self.keys, self.steps, self.widths, self.uuids)
+        return type(self), (self.keys, self.steps, self.environments, self.uuids)
 
     @property
     def digest(self) -> int:
@@ -83,7 +85,9 @@ class Selection:
 
     def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
         """The runs that hold steps `ids` (n,), each with so many steps from it on; -1 if none."""
-        known = ids >> LANE_SHIFT < len(self.widths)  # of lanes that came since nothing is selected
+        known = ids >> LANE_SHIFT < len(
+            self.environments
+        )  # of lanes that came since nothing is selected
         wanted = self.of_lanes.of(np.where(known, ids, 0))
         runs = self.keys.searchsorted(wanted, "right") - 1
         ends = self.keys[runs] + self.steps[runs]  # of -1, the last one's, which is not asked for
@@ -91,7 +95,7 @@ class Selection:
 
     def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
         """Some of the runs."""
-        return Selection(self.keys[chosen], self.steps[chosen], self.widths, self.uuids)
+        return Selection(self.keys[chosen], self.steps[chosen], self.environments, self.uuids)
 
     def now(self, index: Index) -> SelectedIndex:
         """What of it can be sampled by now. Whoever asks holds the lock of the store.
@@ -102,11 +106,11 @@ class Selection:
             self._check(index)
             self._index, self._now = index, None
         oldest = np.array(
-            [index.window(lane)[1] // width for lane, width in enumerate(self.widths)], np.int64
+            [index.window(lane)[1] // n for lane, n in enumerate(self.environments)], np.int64
         )
         if self._now is None or not np.array_equal(oldest, self._oldest):
             lanes = self.keys >> LANE_SHIFT
-            gone = np.clip(oldest[lanes] - self.of_lanes.ticks(self.keys), 0, self.steps)
+            gone = np.clip(oldest[lanes] - self.of_lanes.rows(self.keys), 0, self.steps)
             left = (gone < self.steps).nonzero()[0]
             self._now = SelectedIndex(
                 self, self.keys[left] + gone[left], self.steps[left] - gone[left]
@@ -116,7 +120,9 @@ class Selection:
 
     def _check(self, index: Index) -> None:
         lasts = self.of_lanes.ids(self.keys + self.steps - 1)
-        stops = np.array([index.extent(lane)[1] for lane in range(len(self.widths))], np.int64)
+        stops = np.array(
+            [index.extent(lane)[1] for lane in range(len(self.environments))], np.int64
+        )
         beyond = lasts & ROW_MASK >= stops[lasts >> LANE_SHIFT]
         if beyond.any():
             raise SchemaError(
@@ -167,7 +173,7 @@ class SelectedIndex:
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are none of them: (B,)."""
         out = np.ones(ids.shape, np.bool_)
-        known = ((ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.widths))).nonzero()[0]
+        known = ((ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.environments))).nonzero()[0]
         wanted = self.selection.of_lanes.of(ids[known])
         runs = self.keys.searchsorted(wanted, "right") - 1
         there = (runs >= 0).nonzero()[0]

@@ -52,6 +52,7 @@ class ShardColumn:
         self._per_shard = [s.n_inner for s in self._specs]
         self._folders = [lane.path / path for lane in lanes]
         self._shards: dict[tuple[int, int], Shard] = {}  # those that are mapped
+        self._has_tails = any(path in lane.tails for lane in lanes)
         self._lock = threading.Lock()
         self._local = threading.local()
         self._choose_maps()
@@ -102,17 +103,19 @@ class ShardColumn:
             return out
         wanted = ids.ravel()
         filled = out.reshape(-1, self._row_bytes // self.dtype.itemsize)
-        todo = self._take_from_tails(wanted, filled)
-        if todo is not None:
-            wanted = wanted[todo]
-        if not wanted.size:
-            return out
+        todo = None
+        if self._has_tails:
+            todo = self._take_from_tails(wanted, filled)
+            if todo is not None:
+                wanted = wanted[todo]
+            if not wanted.size:
+                return out
         try:
             if kept is None or not self._take_kept(wanted, filled, todo, kept):
                 self._decode(wanted, filled, todo)
         finally:  # what was read by path, or was damage, may be of another store
-            self._close_file()
             if not self._maps_shards:
+                self._close_file()
                 for number in distinct(wanted >> LANE_SHIFT).tolist():
                     self._lanes[number].check_in_place()
         return out
@@ -190,7 +193,8 @@ class ShardColumn:
         `places` in `filled` are those of `wanted`; None for one after the other.
         """
         keys, within = self._locate(wanted)
-        begins = np.ones(wanted.size, np.bool_)
+        begins = np.empty(wanted.size, np.bool_)
+        begins[0] = True
         np.not_equal(within[1:] - within[:-1], 1, out=begins[1:])
         begins[1:] |= keys[1:] != keys[:-1]
         if places is not None:
@@ -201,21 +205,27 @@ class ShardColumn:
         if wanted.size < least * starts.size:
             self._gather(keys, within, filled, places)
             return
-        lengths = np.empty_like(starts)
+        lengths = np.empty(starts.size, np.int64)
         np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
         lengths[-1] = wanted.size - starts[-1]
         chunks = keys[starts]
-        if lengths.max() < self._shortest_inner:
+        if np.maximum.reduce(lengths) < self._shortest_inner:
             order = chunks.argsort(kind="stable")
         else:  # each chunk's longest run first: a whole one is then decoded in place, once
             order = np.lexsort((-lengths, chunks))
         row_bytes, sizes = self._row_bytes, self._chunk_bytes
         to = starts if places is None else places[starts]
-        runs = (chunks, within[starts] * row_bytes, lengths * row_bytes, to * row_bytes)
+        lengths *= row_bytes
+        runs = (
+            chunks[order].tolist(),
+            (within[starts] * row_bytes)[order].tolist(),
+            lengths[order].tolist(),
+            (to * row_bytes)[order].tolist(),
+        )
         spare = self._scratch(1)[0]
         target = filled.reshape(-1).view(np.uint8)
         known, rows = None, spare
-        for key, begin, n_bytes, at in zip(*(x[order].tolist() for x in runs), strict=True):
+        for key, begin, n_bytes, at in zip(*runs, strict=True):
             if known != key:
                 known, size = key, sizes[key >> LANE_SHIFT]
                 rows = target[at : at + size] if n_bytes == size else spare[:size]

@@ -7,7 +7,6 @@ one. A system without fork never does any of it.
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import TypeVar
@@ -32,24 +31,6 @@ def after_fork_in_child(objects: weakref.WeakSet[T], do: Callable[[T], object]) 
 def lineage() -> tuple[int, ...]:
     """Which child of which child this process is; the same on every run of a program."""
     return _lineage
-
-
-def fork_worker() -> int:
-    """Fork a child that does some of what this process does; as `os.fork`.
-
-    It is not counted in the lineage of others: how many there are depends on the machine. Raises
-    OSError, or RuntimeError, if there is none to be had.
-    """
-    global _n_children  # noqa: PLW0603
-    n_children = _n_children
-    try:
-        with warnings.catch_warnings():
-            # Python, and libraries, warn of threads: the caller has seen to those of Python. Those
-            # of BLAS are ended for a fork, and other libraries are not called in such a child.
-            warnings.simplefilter("ignore")
-            return os.fork()
-    finally:
-        _n_children = n_children
 
 
 def _count_child() -> None:

@@ -38,15 +38,18 @@ class Background:
 
     Attributes:
         flush_s: seconds between flushes; 0 for none but those that are asked for.
+        patient: whether frames are compressed as asked for also where a writer waits for it.
+        helpers: threads beside the sealing one that compress for a writer that is patient.
     """
 
-    def __init__(self, flush_s: float) -> None:
+    def __init__(self, flush_s: float, n_threads: int = 1, *, patient: bool = False) -> None:
         """Start nothing yet."""
-        self.flush_s = flush_s
+        self.flush_s, self.patient = flush_s, patient
         self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._stop = self._due = False
-        self._sealing = Workers(1, "mmreplay-seal", nice=_NICE)
+        self._sealing = Workers(1, "mmreplay-seal", nice=0 if patient else _NICE)
+        self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
         wake: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake = wake
         # The loop holds no reference to a lane while it waits, so a writer that was dropped
@@ -70,7 +73,8 @@ class Background:
             last = not self._lanes
         if last:
             self._stop = True
-            self._sealing.end()
+            for workers in (*self.helpers, self._sealing):
+                workers.end()
             self._flushing.end()
         else:
             self.finish_tasks()

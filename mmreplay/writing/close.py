@@ -60,6 +60,7 @@ def _close(lane: LockedLane) -> None:
             log.closed = True
             log.state.end()
     for log in lane.logs:
+        _remove_pending(log)
         durable_writes.remove_tree(log.live)
         durable_writes.sync_directory(log.path)
 
@@ -92,15 +93,26 @@ def _zero_unused(log: Log, head: int) -> None:
     for spec in log.raw_specs:
         for chunk in chunk_files.chunk_files(log.path, spec):
             start = chunk * spec.chunk_rows
-            if start >= head:
+            if start >= head + log.beyond(spec):
                 durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
             elif head < start + spec.chunk_rows:
                 chunk_files.zero_rows(log.path, spec, chunk, head - start)
 
 
+def _remove_pending(log: Log) -> None:
+    """Remove chunk files of nothing but the pending row: readers map them until it is closed."""
+    for spec in log.raw_specs:
+        chunk, rest = divmod(log.head, spec.chunk_rows)
+        if log.beyond(spec) and not rest:
+            durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
+            durable_writes.sync_directory(log.path / spec.path)
+
+
 def _finish_checksums(log: Log, head: int) -> None:
     for spec in log.specs.values():
         for chunk in chunk_files.chunk_files(log.path, spec):
+            if chunk * spec.chunk_rows >= head:
+                break  # of the pending row
             is_short = spec.is_raw and head < (chunk + 1) * spec.chunk_rows
             # That of a shard may have gone with the power, after the shard was durable.
             if is_short or not log.sums.has(spec, chunk):

@@ -143,9 +143,10 @@ def _rebuild_live(log: Log, head: int, metadata: Mapping[str, Any]) -> None:
     for spec in log.raw_specs if head else ():
         # What the last close gave back, and the pending row of frames, which every open lane has.
         chunk = (head - 1 + log.beyond(spec)) // spec.chunk_rows
-        durable_writes.allocate(chunk_files.chunk_path(log.path, spec, chunk), spec.chunk_bytes)
-        if log.beyond(spec):
-            durable_writes.sync_directory(log.path / spec.path)
+        path = chunk_files.chunk_path(log.path, spec, chunk)
+        durable_writes.allocate(path, spec.chunk_bytes)
+        if log.beyond(spec):  # it may be a new file
+            durable_writes.sync_all([path], [log.path / spec.path])
 
 
 def _close_again(log: Log, head: int) -> None:

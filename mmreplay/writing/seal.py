@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 
@@ -156,7 +157,6 @@ class Sealer:
             self.half_stop = start + half
         elif log.head < start + half:  # its last row is about to be committed: ask again then
             self.half_stop = n + 1
-            return
         else:
             self._submit(seal_job(log, start))
             self.half_stop = start + 2 * half
@@ -192,11 +192,13 @@ class Sealer:
             return
         # A part that fails here is left to the sealing thread, which tells why if it fails again.
         with contextlib.suppress(Exception):
-            job.work(fast=True)
+            job.work(fast=not self._background.patient)
         self._background.submit(job.run)  # again: an interrupt may have kept it from getting there
         job.done.wait()
 
     def _submit(self, job: SealJob) -> SealJob:
         self._job = job
         self._background.submit(job.run)
+        for helper in self._background.helpers:
+            helper.hand_over(functools.partial(job.work, fast=False))
         return job

@@ -114,7 +114,7 @@ class VectorWriter:
     @property
     def rows(self) -> int:
         """Steps committed, each of all environments, by this writer and those before it."""
-        return self._head
+        return self._words[COMMITTED]
 
     @property
     def base(self) -> int:
@@ -124,6 +124,8 @@ class VectorWriter:
     @property
     def running(self) -> Mask:
         """(N,) bool: the environments of which an episode runs."""
+        if not self._session.is_over:
+            self._settle()
         return (self._begins != _NEVER) & (not self._session.closed)
 
     def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
@@ -260,15 +262,15 @@ class VectorWriter:
                 return
         # Far quicker than `any` of numpy for the few bytes that there are.
         if _TRUE in ends.tobytes():
-            self._commit_last(t, ends)
+            self._commit_last(t, ends, count)
         else:
             if _publish is not None:
                 _publish()
             self._head = self._words[COMMITTED] = t + 1
+            self.n_steps += count
         self._any_fresh = False
-        self.n_steps += count
 
-    def _commit_last(self, t: int, ends: Mask) -> None:
+    def _commit_last(self, t: int, ends: Mask, count: int) -> None:
         """Commit a step with which episodes end, and then their final observations."""
         environments = ends.nonzero()[0]
         ids = t * self._n + environments
@@ -281,6 +283,7 @@ class VectorWriter:
         if _publish is not None:
             _publish()
         self._head = self._words[COMMITTED] = t + 1
+        self.n_steps += count
         self._ends.commit()
         self.files.held = None
         self._begins[environments] = _NEVER

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
 from mmreplay.schema import FRAME, Schema
 from mmreplay.storage.state_page import COMMITTED
@@ -35,7 +36,7 @@ class Writer:
         files: the lane's files, for the rest of the package.
     """
 
-    # `_is_settled` is False while an interrupt would leave the end of an episode half done: then the
+    # `_is_settled` is False where an interrupt may leave the end of an episode half done: then the
     # next call finds out from the files what was committed.
     __getstate__ = refuse_copy
 
@@ -87,12 +88,12 @@ class Writer:
     @property
     def rows(self) -> int:
         """Steps committed, by this writer and those before it."""
-        return self._head
+        return self._words[COMMITTED]
 
     @property
     def n_steps(self) -> int:
         """Transitions committed by this writer since it was opened."""
-        return self._head - self._opened_at
+        return self.rows - self._opened_at
 
     @property
     def base(self) -> int:
@@ -102,7 +103,10 @@ class Writer:
     @property
     def running(self) -> bool:
         """Whether an episode is running, so that the next call may be `step`."""
-        return self._running and not self._session.closed
+        if self._session.is_over:
+            return self._running and not self._session.closed
+        self._settle()
+        return self._running
 
     def reset(self, frame: object) -> None:
         """Begin an episode; one that is running ends here as truncated.
@@ -224,6 +228,47 @@ class Writer:
         self._ends.commit()
         self.files.held = None
         self._running, self._is_settled = False, True
+
+    def _extend(self, steps: Steps) -> None:
+        """Append many steps of an episode, as `reset` and `step` would.
+
+        Args:
+            steps: with the shapes and dtypes of the schema, as they were read from a store. The
+                first ones of an episode begin it here; one that is running ends as truncated.
+
+        Raises:
+            SchemaError: no episode is running that they could go on.
+            DiskFullError, FailedStoreError, ClosedError: as of `step`; some of the steps may be
+                there.
+        """
+        frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
+        if steps.begins:
+            first = {key: rows[0] for key, rows in steps.observation.items()}
+            self.reset(first if self._sole is None else first[FRAME])
+        values = {"actions": steps.action, "rewards": steps.reward}
+        values |= {path: steps.extras[name] for name, path in self.schema.extra_paths.items()}
+        values["non_terminals"] = (~steps.terminal).astype(np.uint8)
+        done, rows = 0, self._rows
+        while done < len(steps):
+            self._prepare()
+            t = self._head
+            stop = min(done + self._border - t, len(steps))
+            k, is_last = stop - done, stop == len(steps) and steps.ends
+            numbers = np.arange(t + 1, t + 1 + k) - self._begin
+            for path, one in frames.items():
+                rows.put(path, t + 1, one[done + 1 : stop + 1])
+            for path, one in values.items():
+                rows.put(path, t, one[done:stop])
+            rows.put("step", t, numbers)
+            rows.put("resets", t, numbers == 1)
+            rows.put("ends", t, np.arange(1, k + 1) == k * is_last)
+            done = stop
+            if is_last:
+                self._commit_last(t + k - 1)
+            else:
+                if _publish is not None:
+                    _publish()
+                self._head = self._words[COMMITTED] = t + k
 
     # ------------------------------------------------------------ episodes
 

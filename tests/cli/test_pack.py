@@ -1,25 +1,18 @@
 """``mmreplay pack``: one line about the new store."""
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field
-from mmreplay.system import platform
 
 
 def test_one_store(command, store):
     result = command("pack", store, "packed.zarr")
     assert (result.status, result.err) == (0, "")
     assert re.fullmatch(
-        r"packed\.zarr: 30 transitions in 1 lane, 5 episodes; [\d.]+ kB, the source [\d.]+ kB\n",
+        r"packed\.zarr: 30 transitions in 5 episodes; [\d.]+ kB, the source [\d.]+ kB\n",
         result.out,
     )
     assert mmreplay.verify("packed.zarr").sound
@@ -33,7 +26,7 @@ def test_a_choice_of_two_stores(command, store, write, play):
         "pack", store, "other.zarr", "packed.zarr", "--episodes", "0-2, 5,7", "--codec", "zstd:3"
     )
     assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("packed.zarr: 25 transitions in 2 lanes, 5 episodes, 3 left out; ")
+    assert result.out.startswith("packed.zarr: 25 transitions in 5 episodes, 3 left out; ")
     with mmreplay.open("packed.zarr") as packed:
         assert packed.episodes["length"].tolist() == [4, 9, 4, 4, 4]
         assert packed.info()["fields"]["frames"]["codec"] == "zstd"
@@ -53,39 +46,14 @@ def test_environments_of_many(command, vector_store):
     assert (result.status, result.err) == (0, "")
     made = json.loads(result.out)
     assert list(made) == [
-        *("path", "lanes", "rows", "transitions", "episodes", "left_out"),
-        *("source_bytes", "bytes_on_disk"),
+        *("path", "transitions", "episodes", "left_out", "source_bytes", "bytes_on_disk")
     ]
-    assert list(made.values())[:6] == ["packed.zarr", 1, 33, 30, 3, 3]
+    assert list(made.values())[:4] == ["packed.zarr", 30, 3, 3]
 
 
-@pytest.mark.skipif(not platform.LINUX, reason="forks on Linux only")
-def test_with_a_progress_bar_on_a_terminal_it_is_several_processes(folder):
-    with mmreplay.create("store.zarr", Field((64, 64), "uint8", "lz4"), Field(())) as writer:
-        writer.reset(np.zeros((64, 64), np.uint8))
-        for _ in range(12_000):
-            writer.step(0, 0.0, np.zeros((64, 64), np.uint8))
-    code = """
-import os, sys, mmreplay_cli
-fork = os.fork
-def told():
-    print("forked", flush=True)
-    return fork()
-os.fork = told
-sys.argv = ["mmreplay", "pack", "store.zarr", "packed.zarr", "--codec", "zstd", "--workers", "2"]
-mmreplay_cli.main()
-"""
-    master, slave = pty.openpty()
-    run = [sys.executable, "-c", code]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=slave, env=environment) as process:
-        os.close(slave)
-        out = process.stdout.read().decode()
-    shown = os.read(master, 65536)
-    os.close(master)
-    assert out.startswith("forked\npacked.zarr: 12,000 transitions")
-    assert out.count("forked") == 1
-    assert "━".encode() in shown
+def test_the_newest_that_a_capacity_leaves_room_for(command, store):
+    assert command("pack", store, "packed.zarr", "--capacity", "12").status == 0
+    assert len(mmreplay.open("packed.zarr")) == 12
 
 
 @pytest.mark.parametrize("text", ["", "1-", "3-1", "x", "1,,2", "-1", "0-999999999"])

@@ -291,12 +291,9 @@ def test_no_log_of_a_vector_lane_is_looked_for_behind_a_link(tmp_path):
     assert (tally.n_trials, tally.failures) == (len(cases), [])
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["", "zarr.json lost"])
-def test_repair_takes_nothing_from_behind_a_link(crashed, tmp_path, lost):
+def test_repair_takes_nothing_from_behind_a_link(crashed, tmp_path):
     shutil.move(crashed / ".live", tmp_path / "out")
     (crashed / ".live").symlink_to(tmp_path / "out")
-    if lost:
-        (crashed / "zarr.json").write_bytes(b"{")
 
     def trial(number, guard):
         guard.resolve = True
@@ -555,7 +552,6 @@ except mmreplay.MmreplayError as error:
     limited = f"ulimit -v {2 << 20}; exec {sys.executable} -c '{code}' {path}"
     done = subprocess.run(["/bin/sh", "-c", limited], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert ("it was the only copy" in done.stdout) == (name == "frames")
 
 
 @pytest.mark.parametrize("name", ["state", "checkpoint", "frames.tail"])

@@ -46,11 +46,10 @@ STORES = ("closed", "live", "crashed")
 
 
 def make(path, kind):
-    """A store with evicted rows, and whoever writes it; of many lanes if it is closed."""
-    lanes = 2 if kind == "closed" else None
-    script = actor.Script(str(path), "", 5, FRAMES, action_chunk=7, lanes=lanes, capacity=40)
+    """A store with evicted rows, and whoever writes it."""
+    script = actor.Script(str(path), "", 5, FRAMES, action_chunk=7, capacity=40)
     writer = script.open()
-    starts = [None] * (lanes or 1)
+    starts = [None]
     for number in range(100):
         append_rows(writer, script.plot, starts)
         if number == 90:
@@ -169,7 +168,7 @@ def refused_opening(folder):
     for one in [path, *path.rglob("*")]:
         os.chown(one, 0, GROUP)
         one.chmod(0o775 if one.is_dir() else 0o664)
-    newest = max((path / "lane-00001" / "actions").glob("c.*"), key=lambda file: int(file.name[2:]))
+    newest = max((path / "actions").glob("c.*"), key=lambda file: int(file.name[2:]))
     newest.chmod(0o644)
     before = trees.contents(path)
     told = users.as_user(1000, GROUP, lambda: outcome(lambda: append(path)))

@@ -126,7 +126,7 @@ def test_stores_loaded_as_one_are_one_store(tmp_path):
     layouts = [
         Layout(frame, Field(()), capacity=30, padding="zero"),
         Layout(frame, Field((), chunk=5), lanes=2, environments=3),
-        Layout(Field((3,), "uint8", "lz4", 2, 4), Field(()), lanes=2),
+        Layout(Field((3,), "uint8", "raw", 7), Field((), chunk=5), lanes=2),
         Layout(frame, Field(())),
     ]
     models = []

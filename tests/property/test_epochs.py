@@ -43,7 +43,7 @@ def test_an_epoch_of_any_store_is_each_transition_once_as_the_oracle_has_it(
         Pair(writers, model, np.random.default_rng(seed)).play(n_steps, mode=mode)
         with mmreplay.load(path, seed=seed, **how) as data:
             checks.forget(data.store, model)
-            seen = []
+            seen, sizes = [], []
             for rank in range(world_size):
                 batches, part = data.batches(7, rank=rank, **given), []
                 for number, batch in enumerate(batches):
@@ -52,12 +52,14 @@ def test_an_epoch_of_any_store_is_each_transition_once_as_the_oracle_has_it(
                     if number == n_before:
                         state = data.state_dict()
                 seen += part
+                sizes.append(sum(map(len, part)))
                 if len(part) > n_before:
                     with mmreplay.load(path, seed=seed + 1, **how) as again:
                         again.load_state_dict(state)
                         rest = [batch.id.tolist() for batch in again.batches(7, rank=rank, **given)]
                     assert rest == [ids.tolist() for ids in part[n_before + 1 :]]
             assert np.sort(np.concatenate(seen)).tolist() == model.ids().tolist()
+            assert max(sizes) - min(sizes) <= 1
 
 
 FRAMES = {

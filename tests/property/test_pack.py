@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.oracle.vector_pair import VectorPair
-from tests.support.oracle.vectors import VectorModel, assert_closed_lane_matches
 
 import mmreplay
 from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle import checks, stores
+from tests.support.oracle import checks, disk
 from tests.support.oracle.model import Model
-from tests.support.oracle.pair import Pair
+from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import layouts
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
@@ -31,13 +29,14 @@ def sources(draw):
     for _ in range(draw(st.integers(1, 3))):
         other = draw(layouts())  # of which the codecs and lengths may be others, but not the rows
         frame = other.frame if _same_shapes(first.frame, other.frame) else first.frame
-        width = draw(st.sampled_from([None, 1, 3, 5]))
-        layout = dataclasses.replace(first, frame=frame, lanes=None, width=width)
-        if width is None:
-            layout = dataclasses.replace(layout, lanes=draw(st.sampled_from([None, 1, 2])))
-        if layout.capacity is not None:
-            least = max(layout.capacity, width or 1, layout.lanes or 1)
-            layout = dataclasses.replace(layout, capacity=least)
+        environments = draw(st.sampled_from([None, 1, 3, 5]))
+        layout = dataclasses.replace(
+            first,
+            frame=frame,
+            environments=environments,
+            lanes=draw(st.sampled_from([None, None, 1, 2])),
+            capacity=first.capacity and max(first.capacity, environments or 1),
+        )
         state = draw(st.sampled_from(["closed", "live", "crashed"]))
         out.append((layout, draw(st.sampled_from([0, 3, 40, 110])), state))
     return out
@@ -50,66 +49,35 @@ def _same_shapes(first, other):
 
 
 def play(layout, path, n_steps, state, random):
-    """Make a source; returns its model and what is still open."""
-    writer, model = layout.create(path), stores.model_of(layout)
-    if isinstance(model, VectorModel):
-        VectorPair([writer], model, random).play(n_steps)
-    else:
-        Pair(writer, model, random).together(n_steps)
-    if n_steps > 50:
-        writer.flush()
+    """Make a source; returns its model and the writers that are still open."""
+    writers, model = layout.create_lanes(path), layout.model()
+    Pair(writers, model, random).play(n_steps, 0.1, MODES[n_steps % 3])
+    for writer in writers:
+        if n_steps > 50:
+            writer.flush()
+        if state == "closed":
+            writer.close()
+        if state == "crashed":
+            faults.kill(writer)
     if state == "closed":
-        writer.close()
-    if state == "crashed":
-        faults.kill(writer)
-    stores.end_session(model)
-    return model, writer if state == "live" else None
+        model.end_session()
+    return model, writers if state == "live" else []
 
 
-def lane_models(model):
-    """A model for each lane, to be compared with that lane as a store of its own."""
-    if isinstance(model, VectorModel):
-        return [model]
-    out = []
-    for lane in model.lanes:
-        out.append(Model(model.schema, [lane.capacity]))
-        out[-1].lanes = [lane]
-    return out
-
-
-def whole_episodes(model, base):
-    """The rows of each whole episode of a lane, in the order of `Store.episodes`."""
-    model.forget(base) if isinstance(model, VectorModel) else model.lanes[0].forget(base)
-    if isinstance(model, VectorModel):
-        model.ids()
-        return [
-            model.lanes.lanes[one.env].rows[one.row : one.row + one.length + 1]
-            for one, cells in model.kept()
-            if len(cells) == one.length
-        ]
+def packed(schema, episodes):
+    """A lane of one environment in which these were played, one after the other."""
+    model = Model(schema)
     (lane,) = model.lanes
-    return [lane.rows[start:stop] for start, stop in lane.whole_episodes()]
-
-
-def packed_lanes(path, n):
-    return [path] if n is None else [path / f"lane-{number:05d}" for number in range(n)]
-
-
-def check_lane(path, model, *, is_closed):
-    with mmreplay.open(path) as store:
-        if isinstance(model, VectorModel):
-            base = store.lanes[0].base
-            model.forget(base)
-            model.check(store, most=30)
-            columns = model.columns("ticks")
-            # What a close leaves running is not marked before the next opening.
-            columns["ends"][-1:] &= np.asarray(store.lanes[0].ends[-1:]) | (not is_closed)
-            episodes = columns["episode"][base:]
-            first = int(episodes[episodes >= 0].min(initial=len(model.episodes)))
-            assert_closed_lane_matches(model, path, base, first)
-        else:
-            model.lanes[0].forget(store.lanes[0].base)
-            checks.check_store(store, model, live=False, most=30)
+    for one in episodes:
+        frames = [frame if schema.is_dict else frame["frame"] for frame in one.frames]
+        lane.reset({0: frames[0]})
+        for number, step in enumerate(one.steps):
+            is_last, down = number + 1 == len(one.steps), not step.non_terminal
+            flags = {"terminated": is_last and down, "truncated": is_last and not down}
+            flags["life_lost"] = down and not is_last
+            action, reward = step.action, float(step.reward)
+            lane.step({0: (action, reward, frames[number + 1], flags, step.extras)})
+    return model
 
 
 @settings(max_examples=by_effort(6, 50, 600))
@@ -125,48 +93,29 @@ def test_what_is_packed_equals_the_oracle(data):
             play(layout, path, n_steps, state, random)
             for path, (layout, n_steps, state) in zip(paths, given_sources, strict=True)
         ]
-        models = [lane for model, _ in made for lane in lane_models(model)]
-        bases = [view.base for path in paths for view in mmreplay.open(path).lanes]
-        episodes = [whole_episodes(model, base) for model, base in zip(models, bases, strict=True)]
-        n_episodes = sum(map(len, episodes))
+        episodes = []
+        for path, (model, _) in zip(paths, made, strict=True):
+            with mmreplay.open(path) as store:
+                checks.forget(store, model)
+            episodes += [one for _, one in model.episodes()]
         chosen = None
-        if share is not None and n_episodes:
-            chosen = np.sort(random.permutation(n_episodes)[: max(round(share * n_episodes), 1)])
+        if share is not None and episodes:
+            n_chosen = max(round(share * len(episodes)), 1)
+            chosen = np.sort(random.permutation(len(episodes))[:n_chosen])
         target = folder / "packed.zarr"
         options = {"chunk_frames": chunk, "shard_frames": shard, "episodes": chosen}
         done = mmreplay.pack(paths, target, codec, **options)
-        checks.check_plain_zarr(target)
+        kept = episodes if chosen is None else [episodes[number] for number in chosen]
+        assert (done.episodes, done.left_out) == (len(kept), len(episodes) - len(kept))
+        expected = packed(made[0][0].schema, kept)
+        disk.check_closed(target, expected)
         checks.check_verified(target)
-        is_lane = len(paths) == 1 and given_sources[0][0].lanes is None
-        lanes = packed_lanes(target, None if is_lane else len(models))
-        if chosen is not None:
-            models = chosen_models(models, episodes, chosen)
-            assert (done.episodes, done.left_out) == (len(chosen), n_episodes - len(chosen))
-        closed = [
-            state == "closed"
-            for (model, _), (*_, state) in zip(made, given_sources, strict=True)
-            for _ in lane_models(model)
-        ]
-        for path, model, is_closed in zip(lanes, models, closed, strict=True):
-            check_lane(path, model, is_closed=is_closed)
-        with mmreplay.open(target) as store:  # also together
-            assert len(store) == done.transitions == sum(len(lane.ids()) for lane in models)
-        for path, (model, writer) in zip(paths, made, strict=True):
-            if writer is not None:
+        with mmreplay.open(target) as store:
+            checks.check_store(store, expected, most=30)
+            assert len(store) == done.transitions
+        for path, (model, writers) in zip(paths, made, strict=True):
+            for writer in writers:
                 faults.kill(writer)
             checks.check_verified(path)
             with mmreplay.open(path) as store:
                 checks.check_same(store.ids, model.ids(), "the source is as it was")
-
-
-def chosen_models(models, episodes, chosen):
-    """Of each lane one of one environment, with the rows of its episodes that are wanted."""
-    wanted, out, number = set(chosen.tolist()), [], 0
-    for model, lane in zip(models, episodes, strict=True):
-        capacity = model.capacity if isinstance(model, VectorModel) else model.lanes[0].capacity
-        out.append(Model(model.schema, [capacity]))
-        for rows in lane:
-            if number in wanted:
-                out[-1].lanes[0].rows += rows
-            number += 1
-    return out

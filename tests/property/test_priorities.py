@@ -13,46 +13,37 @@ from mmreplay.system import durable_writes, memory_maps
 from tests.support.disks.faults import kill
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
-from tests.support.oracle.checks import check_verified
+from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
+from tests.support.oracle.pair import MODES, Pair
 
-FIELDS = {"frame": Field((), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
 
-
-class Pair:
+class Prioritized:
     """A buffer, and the dict that says what its priorities must be."""
 
     def __init__(self, path, how, seed):
         self.path, self.how, self.seed = path, how, seed
         self.random = np.random.default_rng(seed)
+        small = Field((), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
+        self.layout = Layout(*small, capacity=how["capacity"], environments=how["environments"])
         self.known = {}
         self.largest = 1.0
         self.late = 0
         self.out = []
-        self.buffer = self.open(PrioritizedReplayBuffer, **FIELDS, capacity=how["capacity"])
-        self.running = False
+        self.pair = Pair([None], self.layout.model(), self.random)
+        self.open(PrioritizedReplayBuffer)
 
-    def open(self, kind, **changes):
-        given = {"flush_s": 0, "stack": None, "lanes": self.how["lanes"], "seed": self.seed}
+    def open(self, kind):
+        given = {"stack": None, "seed": self.seed}
         if kind is PrioritizedReplayBuffer:
             given |= {name: self.how[name] for name in ("variant", "alpha", "epsilon")}
-        return kind(self.path, **(given | changes))
+        self.buffer = self.layout.create_buffer(self.path, kind, **given)
+        self.pair.reopened(self.buffer)
 
     # ------------------------------------------------------------ what is done
 
-    def append(self, n, end):
-        lanes = self.how["lanes"]
-        shape = () if lanes is None else (lanes,)
-        zeros = np.zeros(shape, np.uint8)
-        if not self.running or end == "interrupt":
-            self.buffer.reset(zeros)
-        for step in range(n):
-            over = end == "end" and step == n - 1
-            if lanes is None:
-                self.buffer.step(0, 0.0, zeros, terminated=over)
-            else:
-                none = np.zeros(shape, bool)
-                self.buffer.step(zeros.astype(int), zeros * 1.0, zeros, none | over, none)
-        self.running = not (end == "end" and n)
+    def play(self, n, end, mode):
+        self.pair.play(n, end, mode)
 
     def sample(self, n):
         if not len(self.buffer):
@@ -85,22 +76,20 @@ class Pair:
             else:
                 self.late += 1
 
+    def flush(self):
+        self.buffer.flush()
+
     def reopen(self, how, n):
         """Close or kill, perhaps let a plain buffer go on, and open again."""
         self.follow()
-        if how == "close":
-            self.buffer.close()
-        elif how == "flush":
+        if how == "flush":
             self.buffer.flush()
-        self.end()
+        self.end(how)
         if n:
-            self.buffer = self.open(ReplayBuffer)
-            self.append(n, "go on")
-            if how == "close":
-                self.buffer.close()
-            self.end()
-        changes = {} if how == "kill" else {"capacity": self.how["capacity"] or None}
-        self.buffer = self.open(PrioritizedReplayBuffer, **changes)
+            self.open(ReplayBuffer)
+            self.pair.play(n, mode="any")
+            self.end(how)
+        self.open(PrioritizedReplayBuffer)
         self.late = 0
         # A kill may take back the largest to the last flush; never below what there is.
         found = self.buffer.sampler.largest
@@ -111,19 +100,18 @@ class Pair:
             assert found == self.largest
         self.largest = found
 
-    def end(self):
-        kill(self.buffer)
-        self.running = False
-        check_verified(self.path)
+    def end(self, how):
+        self.buffer.close() if how == "close" else kill(self.buffer)
+        checks.check_verified(self.path)
 
     # ------------------------------------------------------------ what must hold
 
     def follow(self):
-        """New rows have the largest priority, those that went have none."""
-        ids = self.buffer.ids.tolist()
-        self.known = {i: self.known.get(i, self.largest) for i in ids}
+        """New steps have the largest priority, those that went have none."""
+        self.known = {i: self.known.get(i, self.largest) for i in self.buffer.ids.tolist()}
 
     def check(self):
+        checks.check_ids(self.buffer, self.pair.model)
         self.follow()
         ids = self.buffer.ids
         assert self.buffer.priorities(ids).tolist() == [self.known[i] for i in ids.tolist()]
@@ -135,22 +123,19 @@ class Pair:
         assert with_mass.tolist() == np.flatnonzero(column.values).tolist()
 
 
-settings = st.fixed_dictionaries(
+SETTINGS = st.fixed_dictionaries(
     {
-        "capacity": st.sampled_from([None, 1, 3, 40, 700]),
-        "lanes": st.sampled_from([None, None, 3]),
+        "capacity": st.sampled_from([None, 5, 40, 700]),
+        "environments": st.sampled_from([None, None, 1, 3]),
         "variant": st.sampled_from(["proportional", "rank"]),
         "alpha": st.sampled_from([0.6, 1.0]),
         "epsilon": st.sampled_from([1e-6, 0.25]),
     }
-).filter(lambda how: how["lanes"] is None or how["capacity"] != 1)
-steps = st.lists(
+)
+LENGTHS = st.one_of(st.integers(1, 9), st.sampled_from([60, 600]))
+ACTS = st.lists(
     st.one_of(
-        st.tuples(
-            st.just("append"),
-            st.one_of(st.integers(0, 9), st.sampled_from([60, 600])),
-            st.sampled_from(["go on", "go on", "end", "interrupt"]),
-        ),
+        st.tuples(st.just("play"), LENGTHS, st.sampled_from([0.01, 0.3]), st.sampled_from(MODES)),
         st.tuples(st.just("sample"), st.integers(1, 20)),
         st.tuples(st.just("update"), st.integers(0, 5)),
         st.tuples(st.just("update"), st.integers(0, 5)),
@@ -166,21 +151,17 @@ steps = st.lists(
 
 
 @hypothesis.settings(max_examples=by_effort(6, 50, 2_000))
-@given(settings, steps, st.integers(0, 99))
-def test_priorities_are_those_of_a_dict_by_id(how, script, seed):
+@given(SETTINGS, ACTS, st.integers(0, 99))
+def test_priorities_are_those_of_a_dict_by_id(how, acts, seed):
     with pytest.MonkeyPatch.context() as patch, scratch_directory() as folder:
         patch.setattr(durable_writes, "_fsync", lambda descriptor: None)
         patch.setattr(durable_writes, "_fdatasync", lambda descriptor: None)
         patch.setattr(priority_column, "_CHUNK_ROWS", memory_maps.GRANULARITY // 8)
-        pair = Pair(folder / "store.zarr", how, seed)
+        one = Prioritized(folder / "store.zarr", how, seed)
         try:
-            for step in script:
-                if step[0] == "flush":
-                    pair.buffer.flush()
-                else:
-                    getattr(pair, step[0])(*step[1:])
-                pair.check()
-            pair.buffer.close()
-            check_verified(pair.path)
+            for name, *given in acts:
+                getattr(one, name)(*given)
+                one.check()
+            one.end("close")
         finally:
-            kill(pair.buffer)
+            kill(one.buffer)

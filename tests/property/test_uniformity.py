@@ -13,10 +13,8 @@ import mmreplay
 from tests.support.chance import goodness
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH
-from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
-from tests.support.oracle.pair import MODES, Pair
-from tests.support.oracle.windows import kept_episodes
+from tests.support.oracle.pair import Pair
 
 N_DRAWS = 1_000_000
 BATCH = 4096
@@ -59,31 +57,6 @@ def test_a_million_draws_are_uniform_over_all_valid_ids_and_no_others(tmp_path, 
     assert (gaps > 0) == (lane.n > 1 and mode != "at once")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_draws_stay_uniform_while_a_store_grows_and_evicts(tmp_path, mode, quick_disk):
-    buffer, pair = filled(
-        tmp_path / "s.zarr", environments=4, capacity=130, n_steps=30, mode=mode, seed=1
-    )
-    with buffer:
-        for _ in range(5):
-            buffer.flush()
-            checks.forget(buffer.store, pair.model)
-            ids, counts = np.unique(buffer.sample(20_000).id, return_counts=True)
-            assert ids.tolist() == pair.model.ids().tolist()
-            assert abs(goodness(counts, 20_000 / ids.size)) < 5
-            # Portions are of an episode by its length, and anywhere in it.
-            whole = [one.ids for one in kept_episodes(pair.model) if one.whole and one.ids[1:]]
-            chances = {id_: len(each) / (len(each) - 1) for each in whole for id_ in each[:-1]}
-            found, counts = np.unique(
-                buffer.sample_portions(20_000, 2).id[:, 0], return_counts=True
-            )
-            assert found.tolist() == sorted(chances)
-            expected = np.array([chances[one] for one in sorted(chances)])
-            assert abs(goodness(counts, 20_000 * expected / expected.sum())) < 5
-            pair.play(30, 0.2, mode)
-        assert pair.lane.base > 0
-
-
 def test_draws_are_independent_of_each_other(tmp_path):
     buffer, _ = filled(tmp_path / "s.zarr", n_steps=40, end=0.1, seed=1)
     with buffer:
@@ -91,28 +64,6 @@ def test_draws_are_independent_of_each_other(tmp_path):
         drawn = np.searchsorted(ids, np.concatenate([buffer.sample(512).id for _ in range(400)]))
         pairs = np.bincount(drawn[:-1] * ids.size + drawn[1:], minlength=ids.size**2)
         assert abs(goodness(pairs, pairs.mean())) < 5
-
-
-def test_an_epoch_holds_each_transition_once_over_all_ranks(tmp_path):
-    buffer, pair = filled(
-        tmp_path / "s.zarr", environments=2, capacity=61, n_steps=90, mode="next step"
-    )
-    buffer.close()
-    orders = []
-    for world_size in (1, 2, 3, 7):
-        seen = []
-        for rank in range(world_size):
-            with mmreplay.load(tmp_path / "s.zarr", seed=3) as data:
-                for _ in range(2):
-                    batches = data.batches(8, rank=rank, world_size=world_size)
-                    seen.append(np.concatenate([batch.id for batch in batches]))
-        for epoch in range(2):
-            parts = seen[epoch::2]
-            assert np.array_equal(np.sort(np.concatenate(parts)), pair.model.ids())
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1
-        orders.append(seen[0].tolist())
-        assert seen[0].tolist() != seen[1].tolist()
-    assert orders[0] != sorted(orders[0])
 
 
 def test_shuffled_epochs_put_every_transition_anywhere(tmp_path):

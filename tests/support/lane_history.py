@@ -27,6 +27,23 @@ class History:
         self.is_closed = False
         self.late_finals = False  # those of the newest row are not committed yet
 
+    @classmethod
+    def of(cls, *lengths, capacity=None):
+        """Of one environment: episodes of these lengths, the last of which still runs."""
+        out = cls(1, 0, capacity=capacity)
+        for length in lengths:
+            if out.rows:
+                out.reset_in_the_middle(0)
+            out.extend(length, reset=True)
+        return out
+
+    def extend(self, n_steps, *, reset=False):
+        """Steps of the one environment, which end no episode."""
+        self._steps = [0] if reset else self._steps
+        for _ in range(n_steps):
+            self._steps[0] += 1
+            self.rows.append({0: [self._steps[0], False, True]})
+
     def play(self, n_rows):
         for _ in range(n_rows):
             self.step()
@@ -126,7 +143,7 @@ class Column:
         assert start <= entry < stop, f"{entry} of [{start}, {stop})"
         return self._value(history, entry)
 
-    dtype = np.int64
+    dtype: type = np.int64
 
 
 class Flags(Column):

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from mmreplay.errors import MmreplayError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.copy_lane import is_intact
-from mmreplay.maintenance.repair.spans import Span
 from mmreplay.maintenance.verify.chunk_files import (
     NO_CHECKSUM,
     WRONG_CHECKSUM,
@@ -24,13 +23,28 @@ from mmreplay.reading.log_reader import LogReader
 # Arrays that are made again from the rows, or hold none.
 _DERIVED = ("episodes", "checksums", "priorities")
 
+Span = tuple[int, int]
+"""Rows [start, stop)."""
+
+
+def merged(spans: Sequence[Span], base: int, head: int) -> list[Span]:
+    """Spans within [base, head), ascending, those that touch as one."""
+    out: list[Span] = []
+    for start, stop in sorted((max(start, base), min(stop, head)) for start, stop in spans):
+        if stop <= start:
+            continue
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(stop, out[-1][1])
+        else:
+            out.append((start, stop))
+    return out
+
 
 class DamagedRows:
     """The damage in one log.
 
     Attributes:
         spans: [start, stop) of rows that are damaged.
-        blind: those of them in which nobody knows where an episode begins.
         wrong_sums: (array, chunk file) of sound files whose checksum is damaged.
         to_rewrite: the same of shards that are damaged in rows that were evicted.
     """
@@ -39,11 +53,8 @@ class DamagedRows:
         self._reader = reader
         narrow = narrow_files(findings)
         self.spans: list[Span] = []
-        self.blind: list[Span] = []
         for finding in unexplained(findings):
-            spans = self._rows_of(finding)
-            self.spans += spans
-            self.blind += spans if finding.array == "resets" else []
+            self.spans += self._rows_of(finding)
         self.wrong_sums = self._chunks_of(
             finding for finding in findings if finding.message == WRONG_CHECKSUM
         )

@@ -14,7 +14,6 @@ import functools
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,16 +26,15 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
-from mmreplay.format.columns import lane_columns
-from mmreplay.maintenance.copy_lane import KEPT, empty_lane
-from mmreplay.maintenance.repair.attributes import read_attributes, refuse_newer
-from mmreplay.maintenance.repair.lane import DamagedLane, LaneRepair
-from mmreplay.maintenance.repair.swap import RepairSite, newest_aside
-from mmreplay.maintenance.repair.vector import DamagedVector, is_vector
+from mmreplay.maintenance.copy_lane import empty_lane
+from mmreplay.maintenance.repair.lane import DamagedLane, LaneRepair, read_own
+from mmreplay.maintenance.repair.swap import RepairSite
 from mmreplay.maintenance.verify.report import Finding, Report
-from mmreplay.maintenance.verify.store import DIFFERS, verify
+from mmreplay.maintenance.verify.store import verify
+from mmreplay.reading.joined_lanes import open_lane
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import read_metadata, read_specs
+from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
@@ -65,10 +63,6 @@ class Repair:
         findings: what `verify` had found.
         lanes: what became of each lane; empty if nothing was damaged.
         untrusted: rows of a store that a crash left open that were not kept; see `Report`.
-        notes: what is not what it was, or may not be, though no row is lost by it: attributes that
-            nothing tells any more, for example. A sentence each, which names the file.
-        beyond_aside: rows of `aside` that ``skip_damaged`` would keep there and that are not here;
-            looked up where it was asked for, and the store was sound.
     """
 
     path: str
@@ -78,31 +72,11 @@ class Repair:
     findings: list[Finding]
     lanes: list[LaneRepair]
     untrusted: int = 0
-    notes: list[str] = dataclasses.field(default_factory=list)
-    beyond_aside: int = 0
 
     @property
     def lost(self) -> int:
         """Rows lost, over all lanes, as far as they can be counted."""
         return sum(lane.lost for lane in self.lanes)
-
-    @property
-    def left_out(self) -> int | None:
-        """Transitions left out of ticks that are kept; None if some rows are no ticks."""
-        found = [lane.left_out for lane in self.lanes]
-        numbers = [one for one in found if one is not None]
-        return sum(numbers) if numbers and len(numbers) == len(found) else None
-
-    @property
-    def at_least(self) -> bool:
-        """Whether more rows than `lost` may be lost, as nothing tells how many there were."""
-        return any(lane.at_least for lane in self.lanes)
-
-    @property
-    def aside(self) -> str | None:
-        """Where the store from before the last repair is now, this one or an earlier one."""
-        found = newest_aside(Path(self.path))
-        return None if found is None else str(found)
 
     @property
     def beyond(self) -> int:
@@ -117,12 +91,8 @@ class Repair:
             "before": self.before,
             "kept": self.kept,
             "lost": self.lost,
-            "at_least": self.at_least,
             "beyond": self.beyond,
-            "left_out": self.left_out,
             "untrusted": self.untrusted,
-            "beyond_aside": self.beyond_aside,
-            "notes": self.notes,
             "findings": [finding.to_json() for finding in self.findings],
             "lanes": [lane.to_json() for lane in self.lanes],
         }
@@ -142,7 +112,8 @@ def repair(
 
     Args:
         path: the store; nobody may be writing it.
-        skip_damaged: keep all whole episodes after the damage, too; they get new ids.
+        skip_damaged: keep what is sound after the damage, too, with new ids: an episode that damage
+            lies in becomes one before it, truncated, and one after it.
         progress: called with bytes read and bytes in all, about.
 
     Raises:
@@ -175,7 +146,7 @@ def repair(
                 if stamps != _stamps(lanes):
                     continue  # somebody wrote it in between
                 if not report.sound:
-                    made, notes = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
+                    made = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
                     before = site.swap(held[root].directory)
                     return Repair(
                         str(root),
@@ -185,9 +156,7 @@ def repair(
                         findings=report.findings,
                         lanes=made,
                         untrusted=sum(lane.untrusted for lane in made),
-                        notes=notes,
                     )
-            aside = newest_aside(root) if skip_damaged else None
             return Repair(
                 str(root),
                 changed=_close(root, lanes),
@@ -196,24 +165,8 @@ def repair(
                 findings=[],
                 lanes=[],
                 untrusted=report.untrusted,
-                beyond_aside=0 if aside is None else _beyond(aside, report.rows),
             )
     raise LockedError(f"{root}: opened and closed by a writer all the time; end it first")
-
-
-def _beyond(aside: AnyPath, n_rows: int) -> int:
-    """Rows that ``skip_damaged`` would keep of a damaged store and its repair of `n_rows` did not.
-
-    0 too if it cannot be looked at now.
-    """
-    with contextlib.suppress(MmreplayError), RepairSite(Path(str(aside))) as site:
-        report = verify(str(site.store))
-        if not report.sound:
-            made, _ = _rebuild(site, site.store, report, None, skip_damaged=False)
-            beyond = sum(lane.beyond for lane in made)
-            # As many as these: it was repaired with skip_damaged.
-            return beyond if sum(lane.kept for lane in made) + beyond != n_rows else 0
-    return 0
 
 
 def _place(path: Path) -> Path:
@@ -246,17 +199,13 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
 
 def _close(root: AnyPath, lanes: Sequence[AnyPath]) -> bool:
     """Close lanes that are sound, and were left open by a crash; whether there were any."""
-    left_open = [
-        lane
-        for lane in lanes
-        if not all(read_metadata(log)["closed"] for log in _log_directories(lane))
-    ]
+    left_open = [reader for lane in lanes if not (reader := open_lane(lane, 0)).is_closed]
     if left_open:
         durable_writes.sync_name(root)
     with _quietly():
-        for lane in left_open:
-            kind = VectorWriter if is_vector(lane) else Writer
-            kind(lane, background=Background(0)).close()
+        for reader in left_open:
+            kind = VectorWriter if isinstance(reader, VectorReader) else Writer
+            kind(reader.path, background=Background(0)).close()
     return bool(left_open)
 
 
@@ -275,19 +224,13 @@ def _quietly() -> Iterator[None]:
         _LOG.removeFilter(is_of_others)
 
 
-def _log_directories(lane: AnyPath) -> list[AnyPath]:
-    """The directories of a lane's logs: the lane itself, or two in it that are no links."""
-    if not is_vector(lane):
-        return [lane]
-    return [log for name in layout.LOGS if not (log := lane / name).is_symlink()]
-
-
 def _stamps(lanes: Sequence[AnyPath]) -> list[Any]:
     """What changes when a writer opens or closes a lane."""
     return [
-        checked_reads.identity(folder / "zarr.json")
+        checked_reads.identity(lane / log / "zarr.json")
         for lane in lanes
-        for folder in dict.fromkeys([lane, *_log_directories(lane)])
+        for log in ("", *layout.LOGS)
+        if not log or not (lane / log).is_symlink()
     ]
 
 
@@ -310,36 +253,38 @@ def _rebuild(
     progress: Progress | None,
     *,
     skip_damaged: bool,
-) -> tuple[list[LaneRepair], list[str]]:
-    """Build a store of what is sound at the site; returns what became of each lane, and notes."""
+) -> list[LaneRepair]:
+    """Build a store of what is sound at the site; returns what became of each lane."""
     durable_writes.remove_tree(site.new)
-    lanes = _lanes(root)
-    for folder in (root, *lanes, *(log for lane in lanes for log in _log_directories(lane))):
-        refuse_newer(folder)
-    attributes: dict[str, Any] | None = None
-    notes: list[str] = []
-    if lanes != [root]:
-        attributes, notes = _root(root, lanes, report)
+    lanes, own = _lanes(root), read_own(root).metadata
+    if own["kind"] == "vector":
+        raise CorruptStoreError(f"{root}: a lane of many environments cannot be repaired")
+    lost: dict[str, str] = {}
+    if own["kind"] == "lanes":
         durable_writes.make_directory(site.new)
-        durable_writes.write_file(site.new / "zarr.json", layout.group_json(attributes))
-    readable, unreadable = _open(site, lanes, report, attributes)
-    made: dict[str, LaneRepair] = {}
-    if attributes is not None and lanes:
-        made = _add_empty(site.new, attributes, lanes, unreadable)
+        durable_writes.write_file(site.new / "zarr.json", layout.group_json(own))
+        lost = _missing(root, [lane.name for lane in lanes])
+    readable: dict[str, DamagedLane] = {}
+    for lane in lanes:
+        name = "" if lane == root else lane.name
+        findings = [finding for finding in report.findings if finding.lane == name]
+        try:
+            readable[name] = DamagedLane(lane, name, findings, site.spare(name))
+        except CorruptStoreError as error:
+            lost[name] = str(error)
+    if lost and not readable:
+        raise CorruptStoreError(next(iter(lost.values())))
+    made = {name: _add_empty(site.new / name, name, own) for name in lost}
     while True:
-        for name, lane in readable.items():
+        for name, damaged in readable.items():
             if name not in made:
-                made[name] = _rebuild_lane(site, root, lane, skip_damaged=skip_damaged)
+                made[name] = _rebuild_lane(site, root, damaged, skip_damaged=skip_damaged)
         durable_writes.sync_tree(site.new)
-        findings = verify(str(site.new), _part(progress, 1)).findings
-        if not findings:
-            done = [made[name] for name in sorted(made)]
-            for lane_repair in done:
-                prefix = f"{lane_repair.lane}: " if lane_repair.lane else ""
-                notes += [prefix + text for text in lane_repair.notes]
-            return done, notes
-        for name in {finding.lane for finding in findings}:
-            here = [finding for finding in findings if finding.lane == name]
+        found = verify(str(site.new), _part(progress, 1)).findings
+        if not found:
+            return [made[name] for name in sorted(made)]
+        for name in {finding.lane for finding in found}:
+            here = [finding for finding in found if finding.lane == name]
             if name not in readable or not readable[name].mark_damaged(here):
                 raise CorruptStoreError(
                     f"{root}: cannot be repaired: what is left would not be sound: {here[0]}"
@@ -349,7 +294,7 @@ def _rebuild(
 
 
 def _rebuild_lane(
-    site: RepairSite, root: AnyPath, lane: DamagedLane | DamagedVector, *, skip_damaged: bool
+    site: RepairSite, root: AnyPath, lane: DamagedLane, *, skip_damaged: bool
 ) -> LaneRepair:
     """Build one lane at the site; its errors name the lane that they are about."""
     name, path = lane.name, root / lane.name
@@ -357,92 +302,28 @@ def _rebuild_lane(
         return lane.rebuild(site.new / name, skip_damaged=skip_damaged)
     except CorruptStoreError as error:
         text = str(error).replace(str(site.new / name), str(path))
-        raise CorruptStoreError(text.replace(str(site.stand_in(name)), str(path))) from error
+        for number in range(2):
+            text = text.replace(f"{site.spare(name)}-{number}", str(path))
+        raise CorruptStoreError(text) from error
     except EvictedError as error:
         text = f"{root}: somebody wrote it while it was being repaired; end that first"
         raise LockedError(text) from error
 
 
-def _open(
-    site: RepairSite, lanes: Sequence[AnyPath], report: Report, root: Mapping[str, Any] | None
-) -> tuple[dict[str, DamagedLane | DamagedVector], dict[str, str]]:
-    """Each lane, open for reading; and what is wrong with those that cannot be.
-
-    Raises CorruptStoreError if none of them can.
-    """
-    readable: dict[str, DamagedLane | DamagedVector] = {}
-    unreadable: dict[str, str] = {}
-    for lane in lanes:
-        name = "" if root is None else lane.name
-        findings = [finding for finding in report.findings if finding.lane == name]
-        try:
-            kind = DamagedVector if is_vector(lane) else DamagedLane
-            readable[name] = kind(lane, name, findings, site.stand_in(name), root)
-        except CorruptStoreError as error:
-            unreadable[name] = str(error)
-    if unreadable and not readable:
-        raise CorruptStoreError(next(iter(unreadable.values())))
-    return readable, unreadable
-
-
-def _root(
-    path: AnyPath, lanes: Sequence[AnyPath], report: Report
-) -> tuple[dict[str, Any], list[str]]:
-    """attributes.mmreplay of a store of many lanes; if they are damaged, as its lanes have them."""
-    damaged = any(finding.file == "zarr.json" and not finding.lane for finding in report.findings)
-    differing = {finding.lane for finding in report.findings if finding.message.startswith(DIFFERS)}
-    if not damaged and differing < {lane.name for lane in lanes}:
-        return read_metadata(path), []
-    for lane in lanes:
-        with contextlib.suppress(MmreplayError, OSError):
-            own = read_metadata(lane)
-            schema = parse.schema_from_json(own["schema"], str(lane))
-            specs, _ = read_specs(lane, lane_columns(schema))
-            kept = {name: own[name] for name in KEPT if name in own and name != "name"}
-            root = {
-                "format": layout.FORMAT,
-                "kind": "lanes",
-                "uuid": uuid.uuid4().hex,
-                "schema": own["schema"],
-                "layout": layout.layout_json(specs),
-                **kept,
-            }
-            note = (
-                f"zarr.json of the store is damaged: capacity, padding, env and layout of lanes to "
-                f"come are now those of {lane.name}"
-            )
-            return root, [note]
-    raise CorruptStoreError(
-        f"{path}: cannot be repaired: neither its zarr.json nor that of a lane can be read; put "
-        f"one of them back from a backup or a snapshot, and repair again"
-    )
-
-
-def _add_empty(
-    new: AnyPath,
-    root: Mapping[str, Any],
-    lanes: Sequence[AnyPath],
-    unreadable: Mapping[str, str],
-) -> dict[str, LaneRepair]:
-    """Empty lanes for those that are gone: the number of a lane is part of its rows' ids."""
-    names = {lane.name: lane for lane in lanes}
-    last = max(int(name[5:]) for name in names)
+def _missing(root: AnyPath, names: Sequence[str]) -> dict[str, str]:
+    """Lanes that are gone though there are later ones, and that they are."""
+    last = max((int(name[5:]) for name in names), default=-1)
     if last - len(names) > _MOST_MISSING:
         raise CorruptStoreError(
-            f"{new.parent}: cannot be repaired: expected lanes 0 to {last:,}, found {len(names):,}"
+            f"{root}: cannot be repaired: expected lanes 0 to {last:,}, found {len(names):,}"
         )
-    out: dict[str, LaneRepair] = {}
-    for number in range(last + 1):
-        name = layout.lane_name(number)
-        if name in unreadable or name not in names:
-            schema = parse.schema_from_json(root["schema"], str(new))
-            specs = plan.plan_from_layout(schema, root["layout"], str(new))
-            own = read_attributes(names[name]).own if name in names else None
-            empty_lane(new / name, schema, specs, own or root)
-            notes = (
-                (f"nothing tells what was in it: {unreadable[name]}",) if name in unreadable else ()
-            )
-            out[name] = LaneRepair(
-                name, 0, 0, 0, [], renumbered=False, missing=True, at_least=True, notes=notes
-            )
-    return out
+    expected = map(layout.lane_name, range(last + 1))
+    return {name: f"{root / name}: missing" for name in expected if name not in names}
+
+
+def _add_empty(target: AnyPath, name: str, own: Mapping[str, Any]) -> LaneRepair:
+    """An empty lane for one that is gone: the number of a lane is part of its rows' ids."""
+    schema = parse.schema_from_json(own["schema"], str(target))
+    specs = plan.plan_from_layout(schema, own["layout"], str(target))
+    empty_lane(target, schema, specs, {key: own[key] for key in own if key != "name"})
+    return LaneRepair(name, 0, 0, 0, [], renumbered=False, missing=True)

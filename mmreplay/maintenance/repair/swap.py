@@ -6,7 +6,6 @@ or the next repair gives it back; and nothing is removed that a repair did not b
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import json
@@ -103,8 +102,8 @@ class RepairSite:
             return device, inode
         return None
 
-    def stand_in(self, lane: str) -> AnyPath:
-        """Where a readable stand-in for a damaged lane is made; empty for the store's only one."""
+    def spare(self, lane: str) -> AnyPath:
+        """How the names of copies of a damaged lane begin; `lane` is empty for the only one."""
         return self.path / f"spare-{lane}"
 
     def swap(self, damaged: HeldDirectory) -> AnyPath:
@@ -167,14 +166,6 @@ class RepairSite:
         durable_writes.sync_directory(aside.parent)
         durable_writes.sync_directory(self.path)
         return aside
-
-
-def newest_aside(store: AnyPath) -> AnyPath | None:
-    """What the last repair of a store has put aside, if it is still there."""
-    existing = itertools.takewhile(
-        lambda path: checked_reads.identity(path) is not None, _asides(store)
-    )
-    return next(iter(collections.deque(existing, maxlen=1)), None)
 
 
 def _asides(store: AnyPath) -> Iterator[AnyPath]:

@@ -1,249 +1,327 @@
-"""The zarr.json files of a store against docs/format.md.
+"""The zarr.json files of a lane, each read once and held against what it must say.
 
 Invariant: a document that passes says what the same document written by this package says, word
-for word but for a user's own attributes and dimension names.
+for word but for a user's own attributes; an array whose document is in doubt is not read further.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout, parse
+from mmreplay.format.columns import Column, final_columns, row_columns
 from mmreplay.format.consolidated import EMPTY, find_copy
-from mmreplay.format.layout import ArraySpec
-from mmreplay.maintenance.verify.report import reason
+from mmreplay.format.layout import FINALS, ArraySpec
+from mmreplay.maintenance.verify.report import Notes, Tally, reason
 from mmreplay.schema import Schema
+from mmreplay.storage import priority_column
+from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
-_COMMON = frozenset("format kind uuid schema capacity padding env versions".split())
-_KEYS = {
-    "lane": _COMMON | {"rows", "first", "closed"},
-    "lanes": _COMMON | {"layout"},
-    "vector": _COMMON | {"width"},
-    "log": frozenset("format kind uuid rows first closed".split()),
-}
-_ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
-_WITH_COPY = ("lane", "vector")
-_OPTIONAL = {
-    "lane": {"name", "generator"},
-    "vector": {"name"},
-    "log": {"generator"},
-}
+__all__ = ["OWN_DIGEST", "PRIORITIES", "Documents", "Log", "difference", "root_problems"]
+
+PRIORITIES = layout.priority_spec(1).path
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 """How the finding begins of attributes that are not what was written."""
 
-_USERS = ("attributes", "dimension_names")
-_MAY_BE_DELETED = ("priorities", layout.checksum_spec("priorities").path)
-"""By a user who wants new ones."""
-_FEW = 8
-# Of arrays whose chunk files are read whole.
-_MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
+_NONE: dict[str, Any] = {"attributes": {}}
+_TYPES = {"env": dict, "versions": dict, "name": str}
 
 
-def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[str]:
-    """What is wrong with the zarr.json of a lane or store that `parse.parse_root` accepts.
+@dataclass(slots=True)
+class Log:
+    """One log of a lane; also a `storage.chunk_files.ChunkFiles`.
 
-    `own` is attributes.mmreplay in it.
+    Attributes:
+        path: its directory.
+        prefix: what stands before the paths of its arrays: nothing, or ``finals/``.
+        axes: the names of the first axes of its arrays.
+        n: entries of a row: environments; 1 in the log of final observations.
+        columns: its arrays of rows, as the schema has them.
+        specs: those whose metadata can be used; of a lane's steps also the priorities.
+        sums: their checksum arrays, by the same paths.
+        base, head: the rows that are examined.
+        in_shards: rows below it are in shards, where arrays are compressed.
+        closed: whether its lane is closed.
     """
-    document = parse.parse_json(data, path)
-    kind = own["kind"]
-    copy = {layout.COPY} if kind in _WITH_COPY else set[str]()
-    yield from _key_problems(document, _ROOT_KEYS, copy, "zarr.json")
-    yield from _key_problems(own, _KEYS[kind], _OPTIONAL.get(kind, set()), "attributes.mmreplay")
-    for name in ("env", "versions"):
-        if not isinstance(own.get(name, {}), dict):
-            yield f"{name}: expected an object, found {own[name]!r:.80}"
-    if not isinstance(own.get("name", ""), str):
-        yield f"name: expected a text, found {own['name']!r:.80}"
-    if "generator" in own:
-        yield from _generator_problems(own)
-    yield from _digest_problems(document)
+
+    path: AnyPath
+    prefix: str
+    axes: tuple[str, ...]
+    n: int
+    columns: Mapping[str, Column]
+    specs: dict[str, ArraySpec] = field(default_factory=dict)
+    sums: dict[str, ArraySpec] = field(default_factory=dict)
+    base: int = 0
+    head: int = 0
+    in_shards: int = 0
+    closed: bool = True
+
+    def array_paths(self) -> list[str]:
+        """Every array that it must have, below the lane."""
+        paths = [*self.columns, *(layout.checksum_spec(path).path for path in self.columns)]
+        return [self.prefix + path for path in paths]
+
+    def chunks(self, spec: ArraySpec) -> range:
+        """The chunk files that hold its rows."""
+        stop = self.head if spec.is_raw else self.in_shards
+        return range(self.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
+
+    def missing(self, path: AnyPath, stop: int) -> Exception:
+        """See `chunk_files.ChunkFiles`."""
+        return CorruptStoreError(f"{path}: missing; it holds rows up to {stop:,}")
+
+    def check_in_place(self) -> None:
+        """See `chunk_files.ChunkFiles`: a lane that changes hands is examined again."""
 
 
-def digest_problems(data: bytes) -> Iterator[str]:
-    """Whether the attributes in a zarr.json match their crc32c, be they of whatever format."""
-    with contextlib.suppress(FormatError):
-        yield from _digest_problems(parse.parse_json(data, ""))
+class Documents:
+    """The zarr.json files of one lane; what is wrong with them goes to `notes`.
+
+    Attributes:
+        metadata: attributes.mmreplay; None if they cannot be used.
+        logs: the lane's two logs; None without attributes and schema.
+    """
+
+    def __init__(self, path: AnyPath, notes: Notes, tally: Tally) -> None:
+        self._path, self._notes, self._tally = path, notes, tally
+        self.metadata: dict[str, Any] | None = None
+        self.logs: tuple[Log, Log] | None = None
+        self._found: dict[str, dict[str, Any] | None] = {}  # None of one that is damaged
+        self._root: dict[str, Any] = {}
+        schema = self._read_root()
+        if schema is not None and self.metadata is not None:
+            self.logs = self._read_logs(schema, self.metadata)
+
+    def _read_root(self) -> Schema | None:
+        """The lane's own zarr.json; returns its schema, None if it cannot be used."""
+        where, data = f"{self._path}/zarr.json", b""
+        schema = None
+        try:
+            data = self._bytes("")
+            self._root = parse.parse_json(data, where)
+            own = parse.root_attributes(self._root, where)
+            if own["kind"] != "lane":
+                raise FormatError("expected a lane, found a store of lanes")
+            schema = parse.schema_from_json(own.get("schema"), where)
+            self.metadata = own
+            if schema.to_json() != own["schema"]:
+                self._notes.find("zarr.json", f"schema: expected {json.dumps(schema.to_json())}")
+        except FileNotFoundError:
+            self._notes.find("zarr.json", self._missing(""))
+            return None
+        except (MmreplayError, OSError) as error:
+            self._notes.find("zarr.json", reason(error, where))
+        for text in root_problems(data):
+            self._notes.find("zarr.json", text)
+        return schema
+
+    def _read_logs(self, schema: Schema, own: Mapping[str, Any]) -> tuple[Log, Log]:
+        n, closed = own["environments"], own["closed"]
+        axes = ("step",) if n is None else ("step", "env")
+        rows = Log(self._path, "", axes, n or 1, row_columns(schema, n), closed=closed)
+        where = self._path / FINALS
+        finals = Log(where, f"{FINALS}/", ("episode",), 1, final_columns(schema), closed=closed)
+        for log, name in ((rows, "rows"), (finals, FINALS)):
+            n_rows = own[name] if closed else None
+            for path, one in log.columns.items():
+                spec = ArraySpec(path, one.row_shape, one.dtype, 1, width=one.width)
+                self._read_array(log, path, layout.named_axes(spec, *log.axes), n_rows)
+            for path, text in layout.odd_lengths(log.specs):
+                self._find(log.prefix + path, text)
+        self._read_priorities(rows, own)
+        for group in layout.group_paths([*rows.array_paths(), *finals.array_paths()]):
+            if (data := self._load(group)) is not None:
+                self._compare(group, data, layout.group_json())
+        for path in finals.specs.keys() & rows.specs.keys():
+            if rows.specs[path].is_raw != finals.specs[path].is_raw:
+                text = "expected frames and final frames both raw, or both compressed"
+                self._find(finals.prefix + path, text)
+        if closed:
+            self._check_copy()
+        return rows, finals
+
+    def _read_priorities(self, log: Log, own: Mapping[str, Any]) -> None:
+        """Those of a prioritized buffer, if there are any."""
+        there = log.path / PRIORITIES
+        if there.exists():
+            expected = layout.priority_spec(1, own["environments"])
+            self._read_array(log, PRIORITIES, expected, own["rows"] if own["closed"] else None)
+            try:
+                priority_column.find_spec(log.path, own["environments"])
+            except (MmreplayError, OSError) as error:
+                if self._found.get(PRIORITIES) is not None:  # else it is a finding already
+                    self._find(PRIORITIES, reason(error, there, there / "zarr.json"))
+        elif own["closed"] and (log.path / layout.checksum_spec(PRIORITIES).path).exists():
+            self._find(PRIORITIES, "expected this array, as it has checksums; found none")
+
+    # ------------------------------------------------------------ one document
+
+    def _read_array(self, log: Log, path: str, expected: ArraySpec, rows: int | None) -> None:
+        """An array of `rows` rows, if that is known, and that of its checksums."""
+        spec = self._read_spec(log, expected, rows)
+        if spec is not None:
+            log.specs[path] = spec
+        n_chunks = None if spec is None or rows is None else -(-rows // spec.chunk_rows)
+        sums = layout.checksum_spec(path)
+        # Those of priorities are made by a close, and are of the last one.
+        if path in log.columns or (log.closed and (log.path / sums.path).exists()):
+            spec = self._read_spec(log, sums, n_chunks)
+            if spec is not None and spec.chunk_rows != sums.chunk_rows:
+                self._find(log.prefix + sums.path, f"expected chunks of {sums.chunk_rows:,}")
+            elif spec is not None:
+                log.sums[path] = spec
+
+    def _read_spec(self, log: Log, expected: ArraySpec, rows: int | None) -> ArraySpec | None:
+        """An array as its document has it; None if that cannot be used."""
+        path = log.prefix + expected.path
+        if (data := self._load(path)) is None:
+            return None
+        try:
+            spec, found = parse.parse_array(data, expected.path, "")
+        except FormatError as error:
+            self._find(path, reason(error, ""))
+            return None
+        text = layout.width_problem(spec, expected.width)
+        if (spec.row_shape, spec.dtype) != (expected.row_shape, expected.dtype):
+            text = f"expected rows of {expected.row_shape} {expected.dtype}"
+        elif not spec.is_raw and not expected.path.startswith("frames"):
+            text = f"expected uncompressed rows, found {spec.codec_name}"
+        if text:
+            self._find(path, text)
+            return None
+        wanted = dataclasses.replace(spec, dims=expected.dims)
+        self._compare(path, data, layout.array_json(wanted, found if rows is None else rows))
+        return spec
+
+    def _load(self, path: str) -> bytes | None:
+        """The bytes of a zarr.json; None if they cannot be read, which is a finding."""
+        self._found[path] = None
+        try:
+            return self._bytes(path)
+        except FileNotFoundError:
+            self._find(path, self._missing(path))
+        except (MmreplayError, OSError) as error:
+            self._find(path, reason(error, f"{self._path}/{path}/zarr.json"))
+        return None
+
+    def _compare(self, path: str, data: bytes, expected: bytes) -> None:
+        """Hold a document against what it must say."""
+        try:
+            document = parse.parse_json(data, "")
+        except FormatError as error:
+            self._find(path, reason(error, ""))
+            return
+        text = difference({**json.loads(expected), "attributes": {}}, {**document, **_NONE})
+        if text or "attributes" not in document:
+            self._find(path, text or "attributes: missing")
+        else:
+            self._found[path] = document
+
+    def _check_copy(self) -> None:
+        """The copy of all documents in the lane's own says what they say.
+
+        A zarr library may have written it; one may have been deleted that has new priorities since.
+        """
+        where, own = f"{self._path}/zarr.json", self._found
+        try:
+            copy = find_copy(self._root, where)
+            copied = {} if copy is None else dict(copy.documents())
+        except FormatError as error:
+            self._notes.find("zarr.json", reason(error, where))
+            return
+        for path in () if copy is None else sorted(own.keys() | copied.keys()):
+            if path not in own and path not in (PRIORITIES, layout.checksum_spec(PRIORITIES).path):
+                text = "expected arrays and groups of the lane only"
+            elif path not in copied or own.get(path) is None:
+                text = "" if path in copied or own[path] is None else "missing"
+            else:
+                text = difference(_bare(own[path]), _bare(copied[path]))
+                text = text and f"{text}, unlike its own zarr.json"
+            if text:
+                self._notes.find("zarr.json", f"{layout.COPY}: {path:.200}: {text}")
+
+    def _find(self, array: str, text: str) -> None:
+        self._notes.find(f"{array}/zarr.json", text, array)
+
+    def _bytes(self, path: str) -> bytes:
+        """The bytes of a zarr.json of the lane."""
+        if path:
+            checked_reads.check_directories(self._path, path)
+        where = self._path / path / "zarr.json" if path else self._path / "zarr.json"
+        data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+        self._tally.add(len(data))
+        return data
+
+    def _missing(self, path: str) -> str:
+        """That a zarr.json is missing, or all that was beside it, too."""
+        there = (self._path / path if path else self._path).exists()
+        return "missing" if there else "missing, with its directory"
 
 
-def _digest_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    with contextlib.suppress(KeyError, TypeError):
+def root_problems(data: bytes) -> list[str]:
+    """What is wrong with attributes.mmreplay in a zarr.json, and with what stands beside them."""
+    try:
+        document = parse.parse_json(data, "")
         own = document["attributes"][layout.ATTRIBUTE]
-        # Some have none: written by hand, or before there was such a checksum.
-        if isinstance(own, dict) and own.get(layout.DIGEST) not in (None, layout.digest(own)):
-            yield f"{OWN_DIGEST} {own[layout.DIGEST]!r:.80}, found {layout.digest(own)}"
+        found = own.get(layout.DIGEST)
+    except (FormatError, KeyError, TypeError, AttributeError):
+        return []  # a finding of its own
+    out = []
+    if found != layout.digest(own):
+        out.append(f"{OWN_DIGEST} {found!r:.80}, found {layout.digest(own)}")
+    known = {"zarr_format", "node_type", "attributes", layout.COPY}
+    out += [f"{key!r:.80} is unknown to format 1" for key in sorted(document.keys() - known)[:1]]
+    for name, kind in _TYPES.items():
+        if not isinstance(own.get(name, kind()), kind):
+            out.append(f"{name}: expected {kind.__name__}, found {own[name]!r:.80}")
+    if "generator" in own:
+        out += generator_problems(own["generator"])
+    return out
 
 
-def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:
-    if not own["closed"]:
-        yield "generator: expected none in a store that is not closed"
-    yield from generator_problems(own["generator"])
-
-
-def generator_problems(text: Any) -> Iterator[str]:
+def generator_problems(text: Any) -> list[str]:
     """What is wrong with a random state that was saved as text."""
     try:
         np.random.default_rng(0).bit_generator.state = json.loads(text)
     except (
         ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
     ) as error:  # fmt: skip
-        yield f"generator: expected a random state as text, found something else: {error!s:.200}"
+        return [f"generator: expected a random state as text, found something else: {error!s:.200}"]
+    return []
 
 
-def schema_problems(schema: Schema, document: object) -> Iterator[str]:
-    """What is wrong with a schema that `parse.schema_from_json` could read."""
-    if schema.to_json() != document:
-        yield f"schema: expected {json.dumps(schema.to_json())}, found {json.dumps(document)}"
-
-
-def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[str]:
-    """What is wrong with the layout of a store that `plan.plan_from_layout` could read."""
-    yield from _differences(layout.layout_json(specs), document, (), "layout")
-
-
-def copy_problems(document: bytes, own: Mapping[str, bytes | None], path: str) -> Iterator[str]:
-    """Where the copy in a closed lane's zarr.json differs from the documents themselves.
-
-    `own` are these, by path below the lane, None where one is damaged. A zarr library may
-    have written the copy.
-    """
-    copy = find_copy(parse.parse_json(document, path), path)
-    try:
-        copied = {} if copy is None else copy.documents()
-    except FormatError as error:
-        yield reason(error, path)
-        return
-    if copy is not None:
-        yield from _few(_copy_problems(copied, own))
-
-
-def _copy_problems(copied: Mapping[str, Any], own: Mapping[str, bytes | None]) -> Iterator[str]:
-    for path in sorted(own.keys() | copied.keys()):
-        where = f"{layout.COPY}: {path:.200}"
-        if path not in own:
-            if path.removeprefix(f"{layout.TICKS}/") not in _MAY_BE_DELETED:
-                yield f"{where}: expected arrays and groups of the lane only"
-        elif path not in copied:
-            yield f"{where}: missing"
-        elif own[path] is not None:
-            expected, found = _bare(parse.parse_json(own[path] or b"", path)), _bare(copied[path])
-            for text in _difference(expected, found, _USERS, where):
-                yield f"{text}, unlike its own zarr.json"
-            if path in layout.LOGS and _attributes(found) != _attributes(expected):
-                yield f"{where}: expected the attributes in its own zarr.json, found others"
+def difference(expected: Any, found: Any, at: str = "") -> str:
+    """Where two JSON values differ first, in words; empty if they do not."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted(expected.keys() | found.keys()):
+            place = f"{at}.{key}" if at else key
+            if key not in found:
+                return f"{place}: missing"
+            if key not in expected:
+                return f"{place:.80}: unknown to format 1"
+            if text := difference(expected[key], found[key], place):
+                return text
+        return ""
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return next(filter(None, (difference(*pair, f"{at}[{n}]") for n, pair in pairs)), "")
+    # 1 == 1.0 == True in Python, but not in a shape.
+    if expected == found and isinstance(expected, bool) == isinstance(found, bool):
+        return ""
+    return f"{at}: expected {expected!r:.200}, found {found!r:.80}"
 
 
 def _bare(document: Any) -> Any:
-    """A document without what a zarr library writes that says nothing."""
-    empty = {"storage_transformers": [], layout.COPY: EMPTY}
+    """A document without what a user or a zarr library writes that says nothing."""
+    ignored = {"storage_transformers": [], layout.COPY: EMPTY}
     if not isinstance(document, dict):
         return document
-    return {
-        key: value for key, value in document.items() if key not in empty or value != empty[key]
-    }
-
-
-def _attributes(document: Any) -> Any:
-    """attributes.mmreplay in a document, as text; None if there are none."""
-    with contextlib.suppress(KeyError, TypeError):
-        return json.dumps(document["attributes"][layout.ATTRIBUTE], sort_keys=True)
-    return None
-
-
-def group_problems(data: bytes, path: str) -> list[str]:
-    """What is wrong with the zarr.json of a group inside a lane."""
-    try:
-        document = parse.parse_json(data, path)
-    except FormatError as error:
-        return [reason(error, path)]
-    return list(_differences(json.loads(layout.group_json()), document, ("attributes",)))
-
-
-def array_problems(
-    data: bytes, expected: ArraySpec, rows: int | None, path: str
-) -> tuple[ArraySpec | None, int, list[str]]:
-    """The array as its zarr.json has it (None if it cannot be used), its rows, and the problems.
-
-    `expected` gives its path, row shape and dtype, and the chunk length of a checksum array; the
-    other arrays have each their own. `rows` is None if it is not known how many it must have.
-    """
-    try:
-        spec, n_rows = parse.parse_array(data, expected.path, path)
-    except FormatError as error:
-        return None, 0, [reason(error, path)]
-    text = _unusable(spec, expected)
-    if text:
-        return None, 0, [text]
-    document = parse.parse_json(data, path)
-    canonical = json.loads(layout.array_json(spec, n_rows))
-    problems = list(_differences(canonical, document, _USERS))
-    if rows is not None and n_rows != rows:
-        problems.append(f"shape: expected {rows:,} rows, found {n_rows:,}")
-    return spec, n_rows, problems
-
-
-def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
-    """Why an array cannot be what it should be; empty if it can."""
-    if (spec.row_shape, spec.dtype) != (expected.row_shape, expected.dtype):
-        return (
-            f"expected rows of {expected.row_shape} {expected.dtype}, found {spec.row_shape} "
-            f"{spec.dtype}"
-        )
-    if expected.path.startswith("checksums/") and spec.chunk_rows != expected.chunk_rows:
-        return f"expected chunks of {expected.chunk_rows:,}, found {spec.chunk_rows:,}"
-    most = _MOST_ROWS.get(expected.path)
-    if most is not None and spec.chunk_rows > most:
-        return f"expected chunks of at most {most:,}, found {spec.chunk_rows:,}"
-    if not spec.is_raw and not expected.path.startswith("frames"):
-        return f"expected uncompressed rows, found {spec.codec_name}"
-    return layout.width_problem(spec, expected.width)
-
-
-def _differences(
-    expected: Any, found: Any, ignored: tuple[str, ...], at: str = ""
-) -> Iterator[str]:
-    """The first places in which two JSON values differ, and how many more there are."""
-    yield from _few(_difference(expected, found, ignored, at))
-
-
-def _few(texts: Iterator[str]) -> Iterator[str]:
-    yield from itertools.islice(texts, _FEW)
-    more = sum(1 for _ in texts)
-    if more:
-        yield f"{more:,} more such"
-
-
-def _difference(expected: Any, found: Any, ignored: tuple[str, ...], at: str) -> Iterator[str]:
-    if isinstance(expected, dict) and isinstance(found, dict):
-        for key in sorted((expected.keys() | found.keys()) - set(ignored)):
-            place = f"{at}.{key}" if at else key
-            if key not in found:
-                yield f"{place}: missing"
-            elif key not in expected:
-                yield f"{place:.80}: unknown to format 1"
-            else:
-                yield from _difference(expected[key], found[key], (), place)
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        for number, pair in enumerate(zip(expected, found, strict=True)):
-            yield from _difference(*pair, (), f"{at}[{number}]")
-    # 1 == 1.0 == True in Python, but not in a shape.
-    elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
-        yield f"{at}: expected {expected!r:.200}, found {found!r:.80}"
-
-
-def _key_problems(
-    found: Mapping[str, Any], needed: set[str] | frozenset[str], optional: set[str], what: str
-) -> Iterator[str]:
-    for key in sorted(needed - found.keys()):
-        yield f"{what}: {key} is missing"
-    unknown = sorted(found.keys() - needed - optional)
-    for key in unknown[:_FEW]:
-        yield f"{what}: {key!r:.80} is unknown to format 1"
-    if unknown[_FEW:]:
-        yield f"{what}: {len(unknown) - _FEW:,} more keys are unknown to format 1"
+    return {k: v for k, v in document.items() if k not in ignored or v != ignored[k]} | _NONE

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mmreplay.maintenance.progress import ByteCount
+from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
+
+__all__ = ["STRAY", "Finding", "Notes", "Report", "Tally", "quoted", "reason"]
 
 _ADVICE = (
     "; run `mmreplay verify`",
@@ -18,9 +22,8 @@ _ADVICE = (
     "; run `mmreplay repair`, which keeps the rows of the last flush",
 )
 
-
 STRAY = "no part of the store"
-"""How messages begin about what lies in a store and is none of its files."""
+"""How messages begin about files in a store's directory that do not belong to it."""
 
 
 def quoted(path: str | os.PathLike[str]) -> str:
@@ -47,10 +50,11 @@ class Finding:
 
     Attributes:
         lane: the lane's directory in a store of many lanes; empty in a store of one.
-        array: its path in the lane, for example ``frames`` or ``extras/log_prob``; empty for what
-            belongs to none.
+        array: its path in the lane, for example ``frames``, ``extras/log_prob`` or ``finals/id``;
+            empty for what belongs to none.
         file: the path below the store's directory.
-        rows: [start, stop) of the rows that it concerns; None where it is not about rows.
+        rows: [start, stop) of the rows of that array that it concerns; None where it is not about
+            rows.
         message: what was expected and what was found.
     """
 
@@ -67,13 +71,8 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        return {
-            "lane": self.lane,
-            "array": self.array,
-            "file": self.file,
-            "rows": None if self.rows is None else list(self.rows),
-            "message": self.message,
-        }
+        rows = None if self.rows is None else list(self.rows)
+        return dataclasses.asdict(self) | {"rows": rows}
 
     def __str__(self) -> str:
         return f"{self.file}{self._rows()}: {self.message}"
@@ -94,34 +93,31 @@ class Report:
         state: ``closed``, ``live`` or ``crashed``, as in `Store.info`; of many lanes the first of
             live, crashed, closed that any of them is in; ``unknown`` if no lane could be opened.
         lanes: that were examined.
-        rows: that were examined, over all lanes; of a live lane those that were committed when it
-            was opened.
+        rows: that were examined, over all lanes.
+        environments: of the lanes that were examined.
+        unflushed: rows of live lanes after their last flush, which were not examined.
+        untrusted: rows after the last flush of a writer that died, over all lanes, which cannot be
+            trusted in this place or after a restart; the next writer goes on without them.
         files: read.
         bytes: read.
-        environments: of the lanes that were examined; rows of a lane of many are its ticks.
-        ticks: those of `rows` that are ticks, of lanes of many environments.
-        vector_lanes: how many of `lanes` these are.
         from_start: whether in no lane a row that can be sampled lies before the damage, so that
             `repair` may keep none.
         findings: what is damaged; empty for a sound store.
         warnings: what is odd, and harms no row: litter, or a shard that has no checksum.
-        untrusted: rows after the last flush of a writer that died, over all lanes, which cannot be
-            trusted in this place or after a restart; the next writer goes on without them.
     """
 
     path: str
     state: str
     lanes: int
     rows: int
+    environments: int
+    unflushed: int
+    untrusted: int
     files: int
     bytes: int
-    environments: int
-    ticks: int = 0
-    vector_lanes: int = 0
     from_start: bool = False
     findings: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
-    untrusted: int = 0
 
     @property
     def sound(self) -> bool:
@@ -130,28 +126,47 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values, with `sound`."""
-        return {
-            "path": self.path,
-            "sound": self.sound,
-            "state": self.state,
-            "lanes": self.lanes,
-            "environments": self.environments,
-            "vector_lanes": self.vector_lanes,
-            "rows": self.rows,
-            "ticks": self.ticks,
-            "from_start": self.from_start,
-            "untrusted": self.untrusted,
-            "files": self.files,
-            "bytes": self.bytes,
-            "findings": [finding.to_json() for finding in self.findings],
-            "warnings": [finding.to_json() for finding in self.warnings],
-        }
+        out = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        for name in ("findings", "warnings"):
+            out[name] = [one.to_json() for one in out[name]]
+        return {"path": self.path, "sound": self.sound} | out
+
+
+class Notes:
+    """What was found in one lane.
+
+    Args:
+        lane: the name of its directory in a store of many lanes; empty in a store of one.
+
+    Attributes:
+        findings: what is damaged.
+        warnings: what is odd.
+    """
+
+    def __init__(self, lane: str) -> None:
+        self._lane = lane
+        self.findings: list[Finding] = []
+        self.warnings: list[Finding] = []
+
+    def find(
+        self, file: str, text: str, array: str = "", rows: tuple[int, int] | None = None
+    ) -> None:
+        """Note damage of a file, given by its path below the lane."""
+        self.findings.append(self._finding(file, text, array, rows))
+
+    def warn(self, file: str, text: str, array: str = "") -> None:
+        """Note an oddity."""
+        self.warnings.append(self._finding(file, text, array, None))
+
+    def _finding(self, file: str, text: str, array: str, rows: tuple[int, int] | None) -> Finding:
+        path = f"{self._lane}/{file}" if self._lane and file else file or self._lane
+        return Finding(self._lane, array, path, rows, text)
 
 
 class Tally(ByteCount):
     """The files and bytes that were read."""
 
-    def __init__(self, root: Path, progress: Callable[[int, int], None] | None) -> None:
+    def __init__(self, root: AnyPath, progress: Callable[[int, int], None] | None) -> None:
         super().__init__(progress, lambda: _stored_bytes(root))
         self.files = 0
 
@@ -161,12 +176,12 @@ class Tally(ByteCount):
         super().add(size)
 
 
-def _stored_bytes(root: Path) -> int:
+def _stored_bytes(root: AnyPath) -> int:
     """The sizes of all files of a store, but for those in ``.live``."""
     total = 0
-    for folder, _, names in os.walk(root):
-        if not folder.endswith(".live"):
+    for folder, _, names in checked_reads.walk(root):
+        if folder.name != ".live":
             for name in names:
                 with contextlib.suppress(OSError):  # it is gone
-                    total += Path(folder, name).lstat().st_size
+                    total += (folder / name).lstat().st_size
     return total

@@ -6,18 +6,21 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, FormatError, LockedError, StoreNotFoundError
+from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import ArraySpec
-from mmreplay.maintenance.verify import directory_names, documents
+from mmreplay.maintenance.verify import names
+from mmreplay.maintenance.verify.documents import difference, root_problems
 from mmreplay.maintenance.verify.lane import Examination, examine
-from mmreplay.maintenance.verify.report import Finding, Report, Tally, reason
+from mmreplay.maintenance.verify.report import Finding, Notes, Report, Tally, reason
 from mmreplay.reading.lane_state import store_state
-from mmreplay.storage.lane_metadata import read_metadata
-from mmreplay.system import checked_reads, user_paths
+from mmreplay.storage.lane_metadata import hold_store, read_metadata
+from mmreplay.system import checked_reads, platform, user_paths
+from mmreplay.system.held_directories import AnyPath, check_there
+
+__all__ = ["DIFFERS", "DUPLICATE", "verify"]
 
 DIFFERS = ("schema: expected that of the store", "expected the layout in")
 """How the findings about a lane begin that differs from what its store says of all lanes."""
@@ -25,18 +28,17 @@ DIFFERS = ("schema: expected that of the store", "expected the layout in")
 DUPLICATE = "uuid: expected one of its own"
 """How the finding about a lane begins that has the uuid of another."""
 
-_ATTEMPTS = 3
-_SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", "ticks", "starts")
+_SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", layout.FINALS)
 
 
 def verify(
     path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> Report:
-    """Read a store whole; check every checksum and rule of docs/format.md and docs/semantics.md.
+    """Read a store whole, once; check every checksum and rule of format.md and semantics.md.
 
     Works on closed, live and crashed stores, and disturbs no writer: of a live lane it checks the
-    rows that were committed when it was opened, as long as they are not evicted. A few
-    MiB of a file are in memory at a time.
+    rows of its last flush, as long as they are not evicted. Some tens of MiB are in memory at a
+    time.
 
     Args:
         path: the store's directory.
@@ -46,37 +48,24 @@ def verify(
         StoreNotFoundError: nothing there, or something in it that may not be read.
         FormatError: something there that is no store.
         LockedError: a writer opens and closes it all the time.
+        FailedStoreError: it was removed meanwhile.
         SchemaError: what was given is no path.
     """
-    store = user_paths.as_path(path)
-    for _ in range(_ATTEMPTS):
-        checked_reads.check_rights(store)
-        directory = _directory(store)
-        try:
-            report = _verify(store, progress)
-        except (FormatError, CorruptStoreError, LockedError):
-            if _directory(store) == directory:
-                raise
-            continue
-        if not report.findings or _directory(store) == directory:
-            return report
-    raise StoreNotFoundError(
-        f"{store}: others were put in its place {_ATTEMPTS} times while it was read; try again"
-    )
+    named = user_paths.as_path(path)
+    checked_reads.check_rights(named)
+    # Held open: another store may get the path meanwhile.
+    store: AnyPath = named
+    if platform.OPENS_FROM_DIRECTORIES:
+        store = hold_store(named).root
+    report = _verify(store, progress)
+    if report.findings:
+        check_there(store, StoreNotFoundError(str(named)))
+    return report
 
 
-def _directory(store: Path) -> tuple[int, int] | None:
-    """Which directory has the path: another one, if a store was moved or exchanged."""
-    with contextlib.suppress(OSError, ValueError):  # as no path can be
-        about = store.stat()
-        return about.st_dev, about.st_ino
-    return None
-
-
-def _verify(store: Path, progress: Callable[[int, int], None] | None) -> Report:
-    """One look at all of what is at the path."""
-    findings: list[Finding] = []
-    warnings: list[Finding] = []
+def _verify(store: AnyPath, progress: Callable[[int, int], None] | None) -> Report:
+    """What is in a directory."""
+    own = Notes("")
     root: dict[str, Any] | None = None
     try:
         root = read_metadata(store)
@@ -87,84 +76,72 @@ def _verify(store: Path, progress: Callable[[int, int], None] | None) -> Report:
         texts = ["missing" if lost else reason(error, store / "zarr.json", store)]
         with contextlib.suppress(CorruptStoreError, OSError):
             data = checked_reads.read_bytes(store / "zarr.json", layout.MAX_METADATA_BYTES)
-            texts += documents.digest_problems(data)
-        findings += [Finding("", "", "zarr.json", None, text) for text in texts]
-    if root is not None and root["kind"] == "log":
-        raise FormatError(
-            f"{store}: expected a store or a lane, found a log of a lane of many environments; "
-            f"verify that lane, the directory above"
-        )
-    tally = Tally(store, progress)  # not before: nothing may be able to have that name
+            texts += root_problems(data)
+        for text in texts:
+            own.find("zarr.json", text)
+    tally = Tally(store, progress)
     common: Mapping[str, ArraySpec] | None = None
-    if root is not None and root["kind"] in ("lane", "vector"):
+    if root is not None and root["kind"] == "lane":
         lanes = [store]
     else:
         lanes = _lanes(store)
         if root is not None:
-            common = _layout(store, root, findings)
+            common = _layout(store, root, own)
         if root is not None or lanes:  # else it was a lane
-            _check_group(store, lanes, findings, warnings)
+            _check_names(store, lanes, own)
     examinations = [examine(store, path, tally) for path in lanes]
     for lane in examinations:
-        findings += lane.watch.findings
-        warnings += lane.watch.warnings
         if root is not None and root["kind"] == "lanes":
-            findings += _differences(store, root, common, lane)
-    findings += _duplicates(examinations)
+            _compare(store, root, common, lane)
+    _find_duplicates(examinations)
     tally.finish()
-    vectors = [lane for lane in examinations if lane.is_vector]
     not_empty = [lane for lane in examinations if lane.n_rows]
     return Report(
         path=str(store),
         state=store_state(lane.state for lane in examinations),
         lanes=len(examinations),
         rows=sum(lane.n_rows for lane in examinations),
+        environments=sum(lane.environments for lane in examinations),
+        unflushed=sum(lane.unflushed for lane in examinations),
+        untrusted=sum(lane.untrusted for lane in examinations),
         files=tally.files,
         bytes=tally.bytes,
-        environments=sum(lane.environments for lane in examinations),
-        ticks=sum(lane.n_rows for lane in vectors),
-        vector_lanes=len(vectors),
         from_start=bool(not_empty) and all(lane.from_start for lane in not_empty),
-        findings=findings,
-        warnings=warnings,
-        untrusted=sum(lane.untrusted for lane in examinations),
+        findings=list(itertools.chain(own.findings, *(one.findings for one in examinations))),
+        warnings=list(itertools.chain(own.warnings, *(one.warnings for one in examinations))),
     )
 
 
-def _lanes(root: Path) -> list[Path]:
+def _lanes(root: AnyPath) -> list[AnyPath]:
     """The directories of lanes that are no links."""
     lanes = [root / name for name in layout.lane_names(checked_reads.names(root))]
     return [lane for lane in lanes if not lane.is_symlink()]  # each is a finding already
 
 
-def _layout(
-    store: Path, root: Mapping[str, Any], findings: list[Finding]
-) -> dict[str, ArraySpec] | None:
+def _layout(store: AnyPath, root: Mapping[str, Any], notes: Notes) -> dict[str, ArraySpec] | None:
     """The arrays that each lane must have; what is wrong with the store's zarr.json is noted."""
-    file = store / "zarr.json"
-
-    def note(text: str) -> None:
-        findings.append(Finding("", "", "zarr.json", None, text))
-
-    data = checked_reads.read_bytes(file, layout.MAX_METADATA_BYTES)
-    for text in documents.root_problems(data, root, str(file)):
-        note(text)
+    where = str(store / "zarr.json")
+    data = checked_reads.read_bytes(store / "zarr.json", layout.MAX_METADATA_BYTES)
+    texts = root_problems(data)
+    specs: dict[str, ArraySpec] | None = None
     try:
-        schema = parse.schema_from_json(root.get("schema"), str(file))
-        for text in documents.schema_problems(schema, root["schema"]):
-            note(text)
-        specs = plan.plan_from_layout(schema, root.get("layout"), str(file))
+        schema = parse.schema_from_json(root.get("schema"), where)
+        specs = plan.plan_from_layout(schema, root.get("layout"), where)
+        texts += filter(
+            None,
+            (
+                difference(schema.to_json(), root["schema"], "schema"),
+                difference(layout.layout_json(specs), root["layout"], "layout"),
+            ),
+        )
     except FormatError as error:
-        note(reason(error, file))
-        return None
-    for text in documents.layout_problems(specs, root["layout"]):
-        note(text)
+        texts.append(reason(error, where))
+    for text in texts:
+        notes.find("zarr.json", text)
     return specs
 
 
-def _check_group(
-    store: Path, lanes: Sequence[Path], findings: list[Finding], warnings: list[Finding]
-) -> None:
+def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None:
     """The names in the directory of a store of many lanes."""
     numbers = [int(path.name[5:]) for path in lanes]
     for before, number in itertools.pairwise([-1, *numbers]):
@@ -173,45 +150,43 @@ def _check_group(
             text = "expected a lane of this number, as there are later ones; it is missing"
             if n_missing > 1:
                 text += f", and so are the {n_missing - 1:,} after it"
-            findings.append(Finding(name, "", name, None, text))
+            notes.findings.append(Finding(name, "", name, None, text))
     if not lanes:
-        warnings.append(Finding("", "", "", None, "a store of lanes with no lane in it yet"))
-    for path, text, is_litter in directory_names.foreign_in_group(store, lanes):
-        (warnings if is_litter else findings).append(Finding("", "", path, None, text))
+        notes.warn("", "a store of lanes with no lane in it yet")
+    for path, text, is_litter in names.foreign_in_store(store, lanes):
+        (notes.warn if is_litter else notes.find)(path, text)
 
 
-def _differences(
-    store: Path,
+def _compare(
+    store: AnyPath,
     root: Mapping[str, Any],
     common: Mapping[str, ArraySpec] | None,
     lane: Examination,
-) -> list[Finding]:
-    """Where a lane differs from what its store says of all lanes."""
-    own, watch = lane.watch.metadata, lane.watch
+) -> None:
+    """Find where a lane differs from what its store says of all lanes."""
+    own, notes = lane.documents.metadata, lane.notes
     if own is None:
-        return []
-    out: list[Finding] = []
+        return
     if own.get("schema") != root.get("schema"):
-        text = f"{DIFFERS[0]}, found {own.get('schema')}"
-        out.append(watch.finding("zarr.json", text))
-    for path, spec in lane.arrays.specs.items():
+        notes.find("zarr.json", f"{DIFFERS[0]}, found {own.get('schema')}")
+    logs = lane.documents.logs
+    if logs is None or own["environments"] is not None:  # lengths of many follow their number
+        return
+    for path, spec in logs[0].specs.items():
         if common is not None and path in common and common[path] != spec:
             text = f"{DIFFERS[1]} {store.name}/zarr.json, {common[path]}, found {spec}"
-            out.append(watch.finding(f"{path}/zarr.json", text, path))
-    return out
+            notes.find(f"{path}/zarr.json", text, path)
 
 
-def _duplicates(lanes: Sequence[Examination]) -> list[Finding]:
-    """Lanes that have the same name, or are a copy of another."""
-    out: list[Finding] = []
+def _find_duplicates(lanes: Sequence[Examination]) -> None:
+    """Find lanes that have the same name, or are a copy of another."""
     for key in ("name", "uuid"):
         seen: dict[str, str] = {}
         for lane in lanes:
-            value = (lane.watch.metadata or {}).get(key)
+            value = (lane.documents.metadata or {}).get(key)
             if not isinstance(value, str):
                 continue
             if value in seen:
                 text = f"{key}: expected one of its own, found {value!r} as in {seen[value]}"
-                out.append(lane.watch.finding("zarr.json", text))
-            seen[value] = lane.watch.lane
-    return out
+                lane.notes.find("zarr.json", text)
+            seen[value] = lane.lane

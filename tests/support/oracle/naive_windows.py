@@ -1,19 +1,21 @@
 """The windows of an index by trying every step of every episode."""
 
-import numpy as np
-
 from mmreplay.sampling.windows import Windows
 
 
 def steps_of_episodes(index):
-    """Ids of the steps of each episode."""
+    """Ids of the steps of each episode that can be sampled."""
     ids = index.ids()
-    return np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1) if ids.size else []
+    if not ids.size:
+        return []
+    span = index.span(ids)
+    firsts = span.steps.at(-span.back[:, None])[:, 0]
+    return [ids[firsts == first] for first in sorted(set(firsts.tolist()))]
 
 
 def naive_starts(index, windows):
-    """As `starts_of`, of the steps of an index."""
-    return starts_of(steps_of_episodes(index), windows)
+    """As `starts_of`, of the steps of an index, ascending."""
+    return sorted(starts_of(steps_of_episodes(index), windows))
 
 
 def starts_of(episodes, windows):

@@ -1,4 +1,4 @@
-"""What a store of a history must hold, of one environment or of many, and how it comes to it.
+"""What the lane of a history must hold, and how it comes to it.
 
 Invariant: a step or a reset is in the model before the writer is asked for it, for it may be
 committed when the crash comes; what the crash leaves of the newest ones is cut off the model then.
@@ -7,227 +7,343 @@ committed when the crash comes; what the crash leaves of the newest ones is cut 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tests.support.oracle.vectors import CONTEXT_TICKS, FLAGS, VectorModel
 
 import mmreplay
-from mmreplay import VectorWriter
-from mmreplay.format.columns import tick_columns
-from mmreplay.format.layout import ArraySpec
-from mmreplay.reading.column_views import LaneView
+from mmreplay.batches.runs import Steps
 from mmreplay.schema import FRAME
-from mmreplay.storage import priority_column
+from mmreplay.storage import chunk_files
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.writing.log import Log
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
-from tests.support.oracle.model import LaneModel, Model
-from tests.support.power_cut.layouts import AnyLayout, VectorLayout
+from tests.support.oracle.model import FLAGS, LaneModel, Model, Played
 
-__all__ = ["Contents", "LaneContents", "VectorContents", "contents_of"]
+__all__ = ["Contents", "Priorities"]
 
-Array = npt.NDArray[Any]
+_MOST = 24  # transitions to compare
+_SETTINGS: Any = {"stack": 3, "n_step": 2, "gamma": 0.5}
+
+Frames = dict[str, npt.NDArray[Any]]
 
 
-class LaneContents:
-    """Of a lane of one environment; its length is the number of its rows."""
+class Contents:
+    """Of a lane; its length is the number of its rows.
 
-    writer_type = Writer
+    Attributes:
+        lane: the model.
+        exact: whether no call is under way, so that it is known which episodes are over.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.model: Model = layout.model()
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Keywords for `mmreplay.create`."""
-        return self.layout.create_arguments()
-
-    @property
-    def _lane(self) -> LaneModel:
-        return self.model.lanes[0]
-
-    def __len__(self) -> int:
-        return len(self._lane.rows)
-
-    def copy(self) -> LaneContents:
-        """Contents that can be cut without changing these."""
-        out = LaneContents(self.layout)
-        out.model = self.model.copy()
-        return out
-
-    def cut(self, head: int) -> None:
-        """Rows from `head` on were lost."""
-        self._lane.cut(head)
-
-    def end_session(self) -> None:
-        """The writer closed."""
-        self._lane.end_session()
-
-    def step(self, writer: Writer, luck: random.Random, number: int) -> None:
-        """A step or a reset; what is written to stores of other numbers differs."""
-        value = len(self) * 7 + 1 + number * 37
-        frames: Any = {
-            name: np.full(one.shape, value % 250 + 1, one.dtype)
-            for name, one in self.layout.schema.frames.items()
-        }
-        frame = frames if self.model.schema.is_dict else frames[FRAME]
-        if not writer.running or luck.random() < 0.05:
-            self._lane.reset(frame)
-            writer.reset(frame)
-            return
-        action = np.full(self.layout.action.shape, value, self.layout.action.dtype)
-        flag = luck.choice((*FLAGS, *("",) * 20))
-        more: dict[str, Any] = {name: float(value) for name in self.layout.extras}
-        if flag:
-            more[flag] = True
-        self._lane.step(action, value, frame, **more)
-        writer.step(action, value, frame, **more)
-
-    def has_to_wait(self, writer: Writer) -> bool:
-        """Whether the next step does, for a shard."""
-        return writer._head >= writer._sealer.half_stop
-
-    def logs(self, writer: Writer) -> dict[str, Log]:
-        """By the path in the store that their arrays' paths begin with."""
-        return {"": writer.files.log}
-
-    def arrays(self, log: Log, path: Path) -> dict[str, ArraySpec]:
-        """By path, those of the log at a path that have chunk files of its rows."""
-        return log.specs
-
-    def check(self, store: mmreplay.Store) -> None:
-        """What a store that is open for writing, or closed, holds: all of it."""
-        checks.check_columns(store, self.model)
-        self._lane.forget(store.lanes[0].base)
-        checks.check_ids(store, self.model)
-
-    def check_seen(self, store: mmreplay.Store) -> None:
-        """What a reader finds in a store at any moment: the rows that there are by then."""
-        found = self.model.copy()
-        found.lanes[0].cut(store.lanes[0].rows)
-        checks.check_columns(store, found)
-
-
-class VectorContents:
-    """Of a lane of many environments that step together; its length is the number of its ticks."""
-
-    writer_type = VectorWriter
-
-    def __init__(self, layout: VectorLayout) -> None:
-        self._whole, self.layout, self._width = layout, layout.layout, layout.width
-        self.model = VectorModel(self.layout.schema, self._width, self.layout.capacity)
+        self.lane = LaneModel(layout.schema, layout.environments, layout.capacity)
+        self.n = self.lane.n
+        self.exact = True
         self._n_calls = 0
-        self._column: PriorityColumn | None = None
-        # By cell, each that it may have: as it was when they were made durable, and since.
-        self._priorities: dict[int, list[float]] = {}
-        self._is_unsure = False  # whether power was lost since they were read
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Keywords for `mmreplay.create`."""
-        return {**self.layout.create_arguments(), "lanes": self._width}
+        self._before: dict[int, Played] = {}  # what ran before the newest call
+        self._reset: list[int] = []  # the environments that it resets; none in a step
 
     def __len__(self) -> int:
-        return len(self.model.ticks)
+        return len(self.lane.rows)
 
-    def copy(self) -> VectorContents:
-        """Contents that can be cut without changing these."""
-        out = VectorContents(self._whole)  # stores with copies have no priorities
-        out.model, out._n_calls = self.model.copy(), self._n_calls
+    @property
+    def model(self) -> Model:
+        """Of the store."""
+        out = Model(self.layout.schema, [])
+        out.lanes = [self.lane]
         return out
 
-    def cut(self, head: int) -> None:
-        """Ticks from `head` on were lost, and all episodes are over."""
-        self.model.cut(head)
+    def copy(self) -> Contents:
+        """Contents that can be cut without changing these."""
+        out = Contents(self.layout)
+        out.lane, out._n_calls, out.exact = self.lane.copy(), self._n_calls, self.exact
+        return out
 
-    def end_session(self) -> None:
-        """The writer closed."""
-        self.model.end_session()
+    def recovered(self, head: int) -> None:
+        """A writer has opened it: rows from `head` on were lost, and all episodes are over."""
+        self.lane.cut(head)
+        self.exact = True
 
-    def step(self, writer: VectorWriter, luck: random.Random, number: int) -> None:
+    # ------------------------------------------------------------ what a writer does
+
+    def step(
+        self, writer: AnyWriter, luck: random.Random, number: int, *, calm: bool, again: bool
+    ) -> None:
         """A step or a reset; what is written to stores of other numbers differs.
 
         No two calls give the same, so that what a lost one has left shows in the next one's place.
+        `calm`: end no episode by a reset, as that may have to wait. `again`: reset some that runs.
         """
-        if self._column is not None and luck.random() < 0.2:
-            self._give_priority(writer, self._column, luck)
         self._n_calls += 1
-        value = self._n_calls * 7 + number * 37
-        values = value + np.arange(self._width) * 50
-        given: Any = {
-            name: np.stack([np.full(one.shape, v % 250 + 1, one.dtype) for v in values])
-            for name, one in self.layout.schema.frames.items()
+        schema, n = self.layout.schema, self.n
+        values = self._n_calls * 7 + number * 37 + np.arange(n) * 50
+        frames: Frames = {
+            key: np.stack([np.full(one.shape, v % 250 + 1, one.dtype) for v in values])
+            for key, one in schema.frames.items()
         }
-        is_dict = self.layout.schema.is_dict
-        frames = given if is_dict else given[FRAME]
-        single = [
-            {name: one[e] for name, one in given.items()} if is_dict else frames[e]
-            for e in range(self._width)
-        ]
-        some = self._to_reset(luck)
-        if some:
-            mask = np.isin(np.arange(self._width), some)
-            self.model.reset({e: single[e] for e in some})
-            writer.reset(frames, None if mask.all() and luck.random() < 0.5 else mask)
+        self._before, self._reset = (
+            dict(self.lane.running),
+            self._to_reset(luck, calm=calm, again=again),
+        )
+        self.exact = False
+        single = self.layout.environments is None
+        given = frames if schema.is_dict else frames[FRAME]
+        if self._reset:
+            self.lane.reset({e: self._of(frames, e) for e in self._reset})
+            if single:
+                writer.reset(self._of(frames, 0))
+            else:
+                whole = len(self._reset) == n and luck.random() < 0.5
+                mask = None if whole else np.isin(np.arange(n), self._reset)
+                writer.reset(given, mask)  # type: ignore[call-arg]
+            self.exact = True
             return
-        running = sorted(self.model.running)
+        if single and not calm and luck.random() < 0.05:
+            self._extend(writer, luck, values)
+            self.exact = True
+            return
+        running = sorted(self.lane.running)
         action = self.layout.action
         actions = np.stack([np.full(action.shape, v, action.dtype) for v in values])
         rewards = values.astype(self.layout.reward_dtype)
-        picked = [
-            luck.choice((*FLAGS, *("",) * 20)) if e in running else "" for e in range(self._width)
-        ]
+        often = 20 if n < 10 else 60
+        picked = [luck.choice((*FLAGS, *("",) * often)) if e in running else "" for e in range(n)]
         flags = {name: np.array([one == name for one in picked]) for name in FLAGS}
         extras = {name: values.astype(one.dtype) for name, one in self.layout.extras.items()}
-        self.model.step(
+        self.lane.step(
             {
                 e: (
                     actions[e],
                     rewards[e],
-                    single[e],
+                    self._of(frames, e),
                     {name: bool(one[e]) for name, one in flags.items()},
                     {name: one[e] for name, one in extras.items()},
                 )
                 for e in running
             }
         )
-        all_run = len(running) == self._width
-        mask = None if all_run and luck.random() < 0.7 else np.isin(np.arange(self._width), running)
-        writer.step(actions, rewards, frames, **flags, **extras, mask=mask)
+        if single:
+            more: Any = {name: one[0] for name, one in (flags | extras).items()}
+            writer.step(actions[0], float(rewards[0]), self._of(frames, 0), **more)
+        else:
+            mask = None if len(running) == n and luck.random() < 0.7 else np.isin(range(n), running)
+            writer.step(actions, rewards, given, **flags, **extras, mask=mask)
+        self.exact = True
 
-    def _to_reset(self, luck: random.Random) -> list[int]:
+    def _extend(self, writer: Any, luck: random.Random, values: npt.NDArray[Any]) -> None:
+        """Some steps of the running episode in one call, which commits them in pieces."""
+        schema, k, ends = self.layout.schema, luck.randrange(1, 8), luck.random() < 0.3
+        numbers = values[0] + np.arange(k + 1)
+        frames = {
+            key: np.stack([np.full(one.shape, v % 250 + 1, one.dtype) for v in numbers])
+            for key, one in schema.frames.items()
+        }
+        for key, one in self.lane.running[0].frames[-1].items():
+            frames[key][0] = one
+        action, rewards = self.layout.action, numbers[1:].astype(self.layout.reward_dtype)
+        actions = np.stack([np.full(action.shape, v, action.dtype) for v in numbers[1:]])
+        extras = {name: numbers[1:].astype(one.dtype) for name, one in self.layout.extras.items()}
+        terminal = np.array([luck.random() < 0.1 for _ in range(k)])
+        for n in range(k):
+            flags = {"life_lost": bool(terminal[n]), "truncated": ends and n == k - 1}
+            more = {name: one[n] for name, one in extras.items()}
+            self.lane.step({0: (actions[n], rewards[n], self._of(frames, n + 1), flags, more)})
+        steps = Steps(frames, actions, rewards, terminal, extras, begins=False, ends=ends)
+        writer.extend(steps)
+
+    def _of(self, frames: Frames, env: int) -> Any:
+        if self.layout.schema.is_dict:
+            return {key: one[env] for key, one in frames.items()}
+        return frames[FRAME][env]
+
+    def _to_reset(self, luck: random.Random, *, calm: bool, again: bool) -> list[int]:
         """The environments that the next call resets; a step of the others comes if none."""
-        everyone, running = range(self._width), self.model.running
-        idle = [e for e in everyone if e not in running]
+        running = self.lane.running
+        idle = [e for e in range(self.n) if e not in running]
         pick = luck.random()
-        if pick < 0.06 or not running:  # in mid-episode, too, or once more before any step
-            return luck.sample(everyone, luck.randrange(1, self._width + 1))
+        if pick < 0.06 or again or not running:  # in mid-episode, too, or once more before any step
+            may = idle if calm and running else range(self.n)
+            return luck.sample(may, luck.randrange(1, len(may) + 1)) if may else []
         if idle and pick < 0.6:
             return [e for e in idle if luck.random() < 0.8]
         return []
 
-    def has_to_wait(self, writer: VectorWriter) -> bool:
+    @staticmethod
+    def has_to_wait(writer: AnyWriter, n: int) -> bool:
         """Whether the next step or reset does, for a shard."""
-        ends = [(writer._ticks, 1), (writer._starts, self._width)]
-        return any(one.log.head + n > one._sealer.half_stop for one, n in ends)
+        session = writer._session
+        return any(
+            one.log.head + more >= one._sealer.half_stop
+            for one, more in ((session.rows, 1), (session._finals, n))
+        )
 
-    def logs(self, writer: VectorWriter) -> dict[str, Log]:
-        """By the path in the store that their arrays' paths begin with."""
-        starts, ticks = writer.files.logs
-        return {"starts/": starts, "ticks/": ticks}
+    def settle(self, writer: AnyWriter) -> None:
+        """Go on from what an interrupted call has left.
 
-    def arrays(self, log: Log, path: Path) -> dict[str, ArraySpec]:
-        """By path, those of the log at a path that have chunk files of its rows."""
-        own = priority_column.find_spec(path, log.width)
-        return log.specs if own is None else {**log.specs, own.path: own}
+        Raises:
+            AssertionError: it is nothing that may be.
+        """
+        head, lane = writer.files.rows.head, self.lane
+        if not self._reset:
+            while head < len(self):
+                self._undo_step()
+        else:
+            over = writer._session.ends.ended(head - 1) if head else np.zeros(self.n, np.bool_)
+            runs = np.atleast_1d(writer.running)
+            for e in self._reset:
+                old, new = self._before.get(e), lane.running.pop(e)
+                if old is not None and old.steps and not over[e]:
+                    old.over = False
+                    lane.finals.remove(old)
+                    lane.running[e] = old
+                elif runs[e]:
+                    lane.running[e] = self._fresh(writer, e, old, new)
+        found = np.flatnonzero(np.atleast_1d(writer.running)).tolist()
+        if head != len(self) or writer.rows != head or found != sorted(lane.running):
+            raise AssertionError(
+                f"after an interrupt: {head} rows, {writer.rows} by the writer, of which {found} "
+                f"run; expected {len(self)}, of which {sorted(lane.running)} run"
+            )
 
-    def open_priorities(self, writer: VectorWriter, *, exact: bool) -> None:
+    def _undo_step(self) -> None:
+        lane = self.lane
+        for env, one in lane.rows.pop().items():
+            one.steps.pop()
+            one.frames.pop()
+            if one.over:
+                one.over = False
+                lane.finals.remove(one)
+            lane.running[env] = one
+            if not one.steps:
+                lane.episodes.remove(one)
+
+    def _fresh(self, writer: AnyWriter, env: int, old: Played | None, new: Played) -> Played:
+        """Which of two episodes without a step runs, by the pending row."""
+        for one in (new, old):
+            if one is not None and all(
+                np.array_equal(self._pending(writer, path)[env], one.frames[0][key])
+                for key, path in self.layout.schema.frame_paths.items()
+            ):
+                return one
+        raise AssertionError(f"environment {env}: another first frame than it was given")
+
+    def _pending(self, writer: AnyWriter, path: str) -> npt.NDArray[Any]:
+        rows = writer._session.rows
+        return rows.stored(path, rows.log.head).reshape(self.n, -1)
+
+    # ------------------------------------------------------------ what is found
+
+    def check(self, store: mmreplay.Store, luck: random.Random) -> None:
+        """What a reader finds at any moment.
+
+        Raises:
+            AssertionError: something is missing, wrong or too much.
+        """
+        view, reader = store.lanes[0], store.live.readers[0]
+        head, base = view.rows, view.base
+        model = self._seen(head, base, runs=reader.is_live)
+        lane = model.lanes[0]
+        unsure = head - 1 if not self.exact or not (reader.is_live or reader.is_closed) else head
+        if base > lane.next_base:
+            raise AssertionError(f"base: expected at most {lane.next_base}, found {base}")
+        arrays = lane.arrays()
+        for path, column in checks.columns_of(view, model.schema).items():
+            found, expected = column[:], arrays[path]
+            expected[:base] = 0
+            if path == "ends":
+                found, expected = found[:unsure], expected[:unsure]
+            checks.check_same(found, expected, f"{view.path}: {path}")
+        checks.check_ids(store, model)
+        if unsure == head:
+            checks.check_episodes(store, model)
+            if n := len(store.episodes):
+                checks.check_trajectories(store, model, [luck.randrange(n)])
+        entries = lane.transitions()
+        newest = entries[-2 * self.n :]
+        few = {*luck.sample(newest, min(_MOST // 2, len(newest)))}
+        few |= {*luck.sample(entries, min(_MOST // 2, len(entries)))}
+        self.check_batch(store, model, sorted(few), sure_below=unsure)
+
+    @staticmethod
+    def check_batch(
+        store: mmreplay.Store, model: Model, ids: list[int], sure_below: int, **more: Any
+    ) -> None:
+        """Transitions; which episodes ended with a row from `sure_below` on is not asked."""
+        settings: Any = _SETTINGS | more
+        found = store.transitions(np.array(ids, np.int64), **settings)
+        expected = model.batch(ids, **settings)
+        lane = model.lanes[0]
+        unsure = [
+            (one := lane.find(i)[0]).last >= sure_below
+            and i // lane.n + settings["n_step"] > one.last
+            for i in ids
+        ]
+        for batch in (found, expected):
+            batch.terminated[unsure] = batch.truncated[unsure] = False
+        checks.check_batch(found, expected)
+
+    def _seen(self, head: int, base: int, *, runs: bool) -> Model:
+        """The model as of so many rows; `runs` says whether episodes go on."""
+        lane, model = self.lane.copy(), Model(self.layout.schema, [])
+        model.lanes = [lane]
+        newest = lane.rows[head - 1] if head else {}
+        over = {env: one.over and one.last == head - 1 for env, one in newest.items()}
+        if not runs or head < len(lane.rows):
+            lane.cut(head)
+            for env, one in newest.items():
+                one.over = over[env] or not runs
+        lane.forget(base)
+        return model
+
+    def check_finals(self, files: LockedLane) -> None:
+        """The log of final observations of a lane that was opened, and in which nothing runs.
+
+        Which of two episodes that ended with one row stands first, the model learns.
+
+        Raises:
+            AssertionError: one is missing, wrong or too much.
+        """
+        n, log = self.n, files.finals
+        ids, firsts = (
+            chunk_files.read_rows(log, log.specs[path], log.base, log.head).tolist()
+            for path in ("id", "first")
+        )
+        expected = sorted(
+            (one.last * n + one.env, one.first * n + one.env) for one in self.lane.finals
+        )
+        found = sorted(zip(ids, firsts, strict=True))
+        least = sum(last >= files.rows.base * n for last, _ in expected)
+        if found != expected[len(expected) - len(found) :] or len(found) < least:
+            raise AssertionError(f"finals: expected the last of {expected}, found {found}")
+        if [i // n for i in ids] != sorted(i // n for i in ids):
+            raise AssertionError(f"finals: not in the order of rows: {ids}")
+        before = self.lane.began_before(files.rows.base)
+        if files.rows.before != before:
+            raise AssertionError(f"{before} episodes before base, found {files.rows.before}")
+        places = {entry: place for place, entry in enumerate(ids)}
+        self.lane.finals.sort(key=lambda one: places.get(one.last * n + one.env, -1))
+
+
+class Priorities:
+    """Those of the transitions of a lane, as a prioritized buffer keeps them.
+
+    Args:
+        lane: what is in the lane.
+    """
+
+    def __init__(self, lane: LaneModel) -> None:
+        self._lane = lane
+        self._column: PriorityColumn | None = None
+        # By entry, each that it may have: as it was when they were made durable, and since.
+        self._known: dict[int, list[float]] = {}
+        self._is_unsure = False  # whether power was lost since they were read
+
+    def open(self, writer: AnyWriter, *, exact: bool) -> None:
         """As a prioritized buffer does; compares those that are there.
 
         Args:
@@ -237,118 +353,44 @@ class VectorContents:
         Raises:
             AssertionError: one is another than it may be.
         """
-        if not self._whole.has_priorities:
-            return
         # Killed on the way to read them, the next writer is the first to see what the power left.
         self._is_unsure |= not exact
         exact = not self._is_unsure
-        files, start, stop = writer.files, writer.base * self._width, writer.rows * self._width
-        column = PriorityColumn(files.log.path, (start, stop), files.log.width)
+        files, n = writer.files, self._lane.n
+        start, stop = writer.base * n, writer.rows * n
+        column = PriorityColumn(files.path, (start, stop), files.environments)
         column.reach((start, stop + 1))  # so that there is something past the head
-        past = column.values[column.positions(np.array([stop]))[0] :]
-        if past.any():
+        if column.values[column.positions(np.array([stop]))[0] :].any():
             raise AssertionError(f"{writer.path}: priorities past the head: expected zeros")
         found = column.values[column.positions(np.arange(start, stop))].tolist()
-        for cell, value in enumerate(found, start):
-            known = self._priorities.get(cell, [0.0])
+        for entry, value in enumerate(found, start):
+            known = self._known.get(entry, [0.0])
             if value not in (known[-1:] if exact else known):
                 raise AssertionError(
-                    f"{writer.path}: priority of cell {cell}: expected {known}, found {value}"
+                    f"{writer.path}: priority of {entry}: expected {known}, found {value}"
                 )
         # What the power has left is all that there is; a kill leaves more in the page cache.
-        self._priorities = {
-            cell: self._priorities[cell] if exact else [value]
-            for cell, value in enumerate(found, start)
-            if cell in self._priorities
+        self._known = {
+            entry: self._known[entry] if exact else [value]
+            for entry, value in enumerate(found, start)
+            if entry in self._known
         }
         self._is_unsure = False
         self._column = column
-        files.on_flush = self._save_priorities
+        files.on_flush = self._save
 
-    def _save_priorities(self) -> None:
+    def _save(self) -> None:
         if self._column is not None:
             self._column.sync()
-            self._priorities = {cell: known[-1:] for cell, known in self._priorities.items()}
+            self._known = {entry: known[-1:] for entry, known in self._known.items()}
 
-    def _give_priority(
-        self, writer: VectorWriter, column: PriorityColumn, luck: random.Random
-    ) -> None:
-        """To a transition of one of the ticks that may be sampled."""
-        first = self.model.first
-        if first == len(self.model.ticks):
+    def give(self, writer: AnyWriter, luck: random.Random) -> None:
+        """One to a transition that may be sampled."""
+        lane, column = self._lane, self._column
+        if column is None or lane.first == len(lane.rows):
             return
-        tick = luck.randrange(first, len(self.model.ticks))
-        cell = tick * self._width + luck.choice(sorted(self.model.ticks[tick]))
-        column.reach((writer.base * self._width, writer.rows * self._width))
-        column.values[column.positions(np.array([cell]))] = value = luck.random() + 1
-        self._priorities.setdefault(cell, [0.0]).append(value)
-
-    def check(self, store: mmreplay.Store) -> None:
-        """What a store that is open for writing, or closed, holds: all of it."""
-        self._check(store, self.model, ended=True)
-
-    def check_seen(self, store: mmreplay.Store) -> None:
-        """What a reader finds in a store at any moment: the ticks that there are by then."""
-        found = self.model.copy()
-        found.cut(store.lanes[0].rows)
-        self._check(store, found, ended=False)
-
-    def _check(self, store: mmreplay.Store, model: VectorModel, *, ended: bool) -> None:
-        view = store.lanes[0]
-        base, greatest = view.base, max(model.first - CONTEXT_TICKS, 0)
-        if base > greatest:
-            raise AssertionError(f"base: expected at most {greatest}, found {base}")
-        model.forget(base)
-        expected = _expected_columns(model, base)
-        for path, column in _columns(view).items():
-            found, wanted = column[base:], expected[path]
-            if path == "ends" and (not ended or store.live.readers[0].is_closed):
-                # Which of the episodes in the newest tick are over it says once it is opened again.
-                found, wanted = found[:-1], wanted[:-1]
-            checks.check_same(found, wanted, f"{view.path}: {path} from tick {base}")
-        # Of few steps: those of all are in the columns, but for what starts and stacks are.
-        model.check(store, [{"stack": 3, "n_step": 2, "gamma": 0.5}], most=40, ended=ended)
-
-
-def _columns(view: LaneView) -> dict[str, Any]:
-    """The columns of a vector lane by path; of `episode` only where there is a step."""
-    frames = view.frames
-    out: dict[str, Any] = (
-        {f"frames/{name}": one for name, one in frames.items()}
-        if isinstance(frames, dict)
-        else {"frames": frames}
-    )
-    out |= {name: getattr(view, name) for name in ("actions", "rewards", "non_terminals", "ends")}
-    out |= {f"extras/{name}": one for name, one in view.extras.items()}
-    return {**out, "episode": view.episode[:] >= 0}
-
-
-def _expected_columns(model: VectorModel, base: int) -> dict[str, Array]:
-    """The same of ticks from `base` on; zeros where an environment was left out."""
-    n, width = len(model.ticks) - base, model.width
-    columns = tick_columns(model.schema, width).items()
-    out = {path: np.zeros((n, *one.row_shape), one.dtype) for path, one in columns}
-    out["episode"] = out["episode"].astype(bool)
-    frames = {path: key for key, path in model.schema.frame_paths.items()}
-    for t, tick in enumerate(model.ticks[base:]):
-        for e in tick:
-            lane, number = model.lanes.lanes[e], model.row(base + t, e)
-            row, following = lane.rows[number : number + 2]
-            is_last = number + 2 == len(lane.rows)
-            for path, key in frames.items():
-                out[path][t, e] = following.frame[key]
-            out["actions"][t, e], out["rewards"][t, e] = row.action, row.reward
-            out["non_terminals"][t, e] = row.non_terminal
-            for name, value in row.extras.items():
-                out[f"extras/{name}"][t, e] = value
-            out["ends"][t, e] = not lane.running if is_last else lane.rows[number + 2].is_reset
-            out["episode"][t, e] = True
-    return out
-
-
-Contents = LaneContents | VectorContents
-
-
-def contents_of(layout: AnyLayout) -> Contents:
-    """Those of an empty store."""
-    return VectorContents(layout) if isinstance(layout, VectorLayout) else LaneContents(layout)
+        row = luck.randrange(lane.first, len(lane.rows))
+        entry = row * lane.n + luck.choice(sorted(lane.rows[row]))
+        column.reach((writer.base * lane.n, writer.rows * lane.n))
+        column.values[column.positions(np.array([entry]))] = value = luck.random() + 1
+        self._known.setdefault(entry, [0.0]).append(value)

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from mmreplay.system import durable_writes
-from mmreplay.writing import flush
-from mmreplay.writing.log import Log
-from tests.support.power_cut.layouts import AnyLayout
+from tests.support.oracle.layout import Layout
 from tests.support.power_cut.simulator import ViolationError, simulate, uncollected
 
 __all__ = [
@@ -35,7 +33,6 @@ __all__ = [
     "not_durable",
     "nothing",
     "unless",
-    "with_flushed",
 ]
 
 Change = tuple[Any, str, Any]
@@ -54,7 +51,7 @@ class Mutant(NamedTuple):
 
     rule: str
     changes: Callable[[], list[Change]]
-    layouts: Sequence[AnyLayout]
+    layouts: Sequence[Layout]
     others: bool | None
     noticed: str
 
@@ -87,10 +84,10 @@ def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, s
 def breaking(
     mutants: dict[str, Mutant],
     rule: str,
-    layouts: Sequence[AnyLayout],
+    layouts: Sequence[Layout],
+    noticed: str = "",
     *,
     others: bool | None = None,
-    noticed: str = "",
 ) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
     """Put a function among the mutants, by its name: it gives what is changed to break a rule."""
 
@@ -176,14 +173,3 @@ def not_durable(owner: Any, name: str) -> Change:
 
 def _volatile(write_file: Callable[..., None], path: Path, data: bytes, **how: bool) -> None:
     write_file(path, data, **{**how, "durable": False})
-
-
-def with_flushed(flushed: Callable[[Log, int], int]) -> list[Change]:
-    """`_sync_rows` that takes more rows for flushed than were."""
-    real = flush._sync_rows
-
-    def sync_rows(lane: Log, head: int) -> None:
-        with changed([(lane, "flushed", flushed(lane, head))]):
-            real(lane, head)
-
-    return [(flush, "_sync_rows", sync_rows)]

@@ -256,9 +256,7 @@ class Others:
             self.disk.others_write(os.fspath(where), data)
 
 
-_STAMP = {
-    log + name for log in ("", "ticks/", "starts/") for name in ("zarr.json", ".live/checkpoint")
-}
+_STAMP = {log + name for log in ("", "finals/") for name in ("zarr.json", ".live/checkpoint")}
 """What changes with all that is not only added to."""
 
 

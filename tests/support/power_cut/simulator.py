@@ -1,9 +1,9 @@
-"""Histories of one lane, of one environment or of many, on a disk that loses power.
+"""Histories of one lane, of any number of environments, on a disk that loses power.
 
 Invariant: a seed decides everything, and all is done in one thread; every call that reaches the
-disk and every store into a map is a moment at which the power or the process may go, or a
-background task may run from its beginning to its end, or a background task may see the writer go
-on. Whatever is found after that is held against the model.
+disk and every store into a map is a moment at which the power or the process may go, a step or a
+reset may be interrupted as by Ctrl-C, a background task may run from its beginning to its end, or a
+background task or a reader may see the writer go on. What is found then is compared with a model.
 
 The code under test is the real one, on real files in a scratch directory; only its threads are
 replaced, by tasks that run when the seed says so.
@@ -24,14 +24,16 @@ from typing import Any
 from unittest import mock
 
 import mmreplay
-from mmreplay.format import plan
+from mmreplay.batches.transitions import TransitionGatherer
+from mmreplay.format import layout, plan
 from mmreplay.storage import priority_column
 from mmreplay.system import platform, user_paths
 from mmreplay.writing import open_lanes, session
 from tests.support.disks.scratch import scratch_directory
-from tests.support.oracle import checks
-from tests.support.power_cut.contents import VectorContents, contents_of
-from tests.support.power_cut.layouts import LAYOUTS, SHORT_CHUNKS, AnyLayout
+from tests.support.oracle import checks, disk
+from tests.support.oracle.layout import Layout
+from tests.support.power_cut.contents import Contents, Priorities
+from tests.support.power_cut.layouts import ALL, SHORT_CHUNKS
 from tests.support.power_cut.others import KnownStore, Others
 from tests.support.power_cut.power import PowerDisk, power_disk
 from tests.support.power_cut.tasks import Tasks
@@ -43,7 +45,8 @@ _LIVES = (25, 80, 250, 1000), (1, 10, 30, 60)
 _SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)
 # Chances, at a call, that it is the last one, and that something else happens before it.
 _MOST_DANGER, _MOST_BUSTLE = 0.6, 0.25
-_FAR_ROWS, _FAR_TICKS = 90, 150
+_INTERRUPTS = 0.012
+_FAR_ROWS = 110
 _MISTAKES = TypeError, AttributeError, NameError, ImportError
 
 
@@ -66,6 +69,7 @@ class Counts:
         closes: stores closed, compared and verified.
         calls: calls and stores, each of which could have been the last one.
         looks: of a reader while the writer was at work.
+        interrupts: of a step, a reset or a flush, after which the same writer went on.
         moves: of a store, by others.
         links: copies made of hard links, by others.
         restores: of copies over what they were made from, by others.
@@ -77,6 +81,7 @@ class Counts:
     closes: int = 0
     calls: int = 0
     looks: int = 0
+    interrupts: int = 0
     moves: int = 0
     links: int = 0
     restores: int = 0
@@ -131,29 +136,31 @@ class _History:
     """
 
     def __init__(
-        self, root: Path, seed: int, layouts: Sequence[AnyLayout], *, others: bool | None = None
+        self, root: Path, seed: int, layouts: Sequence[Layout], *, others: bool | None = None
     ) -> None:
         self._luck = random.Random(seed)
-        layout = self._luck.choice(layouts)
-        contents = contents_of(layout)
-        self._arguments, self._writer_type = contents.arguments, contents.writer_type
-        self._is_vector = isinstance(contents, VectorContents)
-        # Of the danger at each call; two logs take twice as many until anything is written.
-        self._share = 0.5 if self._is_vector else 1.0
+        contents = Contents(self._luck.choice(layouts))
+        self._arguments = contents.layout.create_arguments()
+        self._n = contents.n
         self._store = KnownStore(_Path(root) / "s.zarr", contents)
         self._others = Others(_Path(root), seed, self._store, at_work=others)
+        self._priorities: Priorities | None = None
+        # Of a link to a file that is mapped, and of a restored copy, nothing is promised.
+        if not self._others.at_work and self._luck.random() < 0.3:
+            self._priorities = Priorities(contents.lane)
         self._disk: PowerDisk
         self._boot = 0
         self._left = 0  # calls until the crash
         # Short lives crash while what the one before left to the page cache is still there alone.
         self._short = self._luck.random() < 0.5
         # Whether the first life is to come to where rows go, far from all that comes before.
-        evicts = self._arguments["capacity"] is not None
-        self._far = evicts and self._luck.random() < 0.15
+        self._far = contents.layout.capacity is not None and self._luck.random() < 0.15
         self._rarely = False  # whether this life flushes rarely, and is ahead of its checkpoints
         self._opened = False  # whether the writer is open, and not only being opened
         self._at: list[str] = []  # what is going on, the outermost first
         self._tasks = self._new_tasks()
+        self._reader: mmreplay.Store | None = None  # that follows this life
+        self._reads = False  # whether it is between looking up and reading
         self.writer: Any = None
         self.counts = Counts()
 
@@ -171,7 +178,7 @@ class _History:
     def _new_tasks(self) -> Tasks:
         return Tasks(self.busy, functools.partial(setattr, self, "writer"))
 
-    def background(self, _: float) -> Tasks:
+    def background(self, *_: Any, **__: Any) -> Tasks:
         """In the place of the threads of this life."""
         return self._tasks
 
@@ -199,15 +206,13 @@ class _History:
         at_most = self._luck.choice(calls[least:])
         n_steps = self._luck.randrange(self._luck.choice(steps))
         if self._far:
-            at_most, n_steps = 20_000, _FAR_TICKS if self._is_vector else _FAR_ROWS
+            at_most, n_steps = 20_000, _FAR_ROWS
         self._rarely = self._luck.random() < 0.25
         # The next crash soon after: what a recovery left to the page cache may be lost.
         again = self._store.path.exists() and self._luck.random() < 0.3
         if again:
             n_steps = self._luck.randrange(3)
-        if self._is_vector:
-            at_most *= 3
-        self._left = self._luck.randrange(at_most // 20, at_most)
+        self._left = self._luck.randrange(at_most // 10, 2 * at_most)
         self._opened = False
         try:
             with self.busy("writer"):
@@ -224,6 +229,10 @@ class _History:
     def _end(self) -> None:
         self._left = 0  # calls of handlers that still run reach nothing
         self._far = self._far and not self._opened
+        self._reads = False
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         if self.writer is not None:
             self.writer._session.abandon()
             self.writer.files.release()
@@ -241,12 +250,18 @@ class _History:
         """The end, or what else happens at this moment."""
         self._left -= 1
         luck = self._luck.random()
-        if self._left <= 0 or (luck > 1 - _MOST_DANGER and luck > 1 - self._danger() * self._share):
+        # Two logs take twice as many calls until anything is written.
+        if self._left <= 0 or (luck > 1 - _MOST_DANGER and luck > 1 - self._danger() / 2):
             self._left = 0
             raise _Crash
         self.counts.calls += 1
         if self._others.at_work:
             self._others.meanwhile(self._store, self._look, opened=self._opened)
+        if luck < _INTERRUPTS and self._at == ["writer", "call"]:
+            writer = self.writer
+            # Python looks for signals before calls: none comes while a word is being stored.
+            if writer._head == writer.files.rows.head:
+                raise KeyboardInterrupt
         if luck < _MOST_BUSTLE and luck < self._bustle():
             self._meanwhile()
 
@@ -254,13 +269,19 @@ class _History:
         """More where two things meet: in the middle of a seal or a flush, and while files go."""
         if self._files_go():
             return 0.2 if self._opened else 0.08
+        if self._is_held():
+            return _MOST_BUSTLE
         if "writer" not in self._at:
             return _MOST_BUSTLE
-        return 0.02 if self._at == ["writer"] else 0.1
+        return 0.02 if self._at[-1] in ("writer", "call") else 0.1
 
     def _files_go(self) -> bool:
         """Whether a file is about to be removed, or has just been."""
         return "unlink" in self._disk.calls[-2:]
+
+    def _is_held(self) -> bool:
+        """Whether a step is committed whose final observations are not."""
+        return self.writer is not None and self.writer.files.held is not None
 
     def _danger(self) -> float:
         """More of the moments at which much is open: written and not synced, or half begun."""
@@ -284,9 +305,9 @@ class _History:
             if self._store.path.exists() and self._luck.random() < 0.12:
                 self._look(self._store)  # while it is opened, or recovered
             return
-        lane, contents = writer.files, self._store.contents
+        lane = writer.files
         free = not any(log.checkpoint_lock.locked() for log in lane.logs)
-        if self._files_go():
+        if self._files_go() or (self._is_held() and self._luck.random() < 0.7):
             self._look(self._store)
             return
         choices: list[Callable[[], None]] = []
@@ -296,9 +317,9 @@ class _History:
             choices.append(self._flush_by_clock)
         if "writer" not in self._at:
             may_wait = free and "seal" not in self._at
-            if may_wait or not contents.has_to_wait(writer):
+            if may_wait or not Contents.has_to_wait(writer, self._n):
                 choices.append(self._step)
-        if self._luck.random() < 0.05:
+        if self._luck.random() < (0.2 if self._at[-1:] == ["call"] else 0.05):
             choices.append(functools.partial(self._look, self._store))
         if choices:
             self._luck.choice(choices)()
@@ -315,22 +336,20 @@ class _History:
         there = self._store.path.exists()
         # A store that was closed has to be whole, with all that nobody reads but to verify it.
         was_closed, self._store.is_closed = self._store.is_closed, False
+        self._store.contents.exact = False
         if (self._luck.random() < 0.03 or was_closed) and there and not self._store.is_restored:
             self._look_and_verify()
         if there and self._luck.random() < 0.9:
             # What `create` does in the end; before that it looks at what it was asked for.
-            self._writer_type(self._store.path, background=self._tasks)  # type: ignore[arg-type]
+            open_lanes.open_writer(self._store.path, {}, 0)
         else:
             mmreplay.create(self._store.path, **self._arguments, append=True, flush_s=0)
         is_after_kill = self._store.powered
         self._check_head()
         if self._luck.random() < 0.6:
             self._check_rows()
-        if isinstance(contents := self._store.contents, VectorContents):
-            if self._luck.random() < 0.1:
-                checks.check_verified(self._store.path)
-            if not self._others.at_work:  # a link to a file that is mapped sees what is stored
-                contents.open_priorities(self.writer, exact=is_after_kill)
+        if self._priorities is not None:
+            self._priorities.open(self.writer, exact=is_after_kill)
 
     def _work(self, n_steps: int) -> None:
         flushes = 0.01 if self._rarely else 0.1
@@ -339,35 +358,75 @@ class _History:
                 raise _Crash
             pick = self._luck.random()
             if pick < flushes / 2:
-                with self.busy("writer"):
-                    self.writer.flush()
-                self._store.flushed = self._store.returned
+                self._call(self.writer.flush)
             elif pick < flushes:
                 self._flush_by_clock()
             elif pick > 0.94 and self._tasks:
                 self._tasks.run_one()
+            elif pick > 0.9:
+                self._read()
             else:
                 self._step()
 
-    def _step(self) -> None:
-        """A step or a reset."""
+    def _call(self, call: Callable[[], object]) -> None:
+        """What the user calls; he may interrupt it, and goes on."""
+        try:
+            with self.busy("writer"), self.busy("call"):
+                call()
+        except KeyboardInterrupt:
+            self.counts.interrupts += 1
+            self._store.contents.settle(self.writer)
+        else:
+            if call == self.writer.flush:
+                self._store.flushed = self._store.returned
+        self._store.returned = len(self._store.contents)
+
+    def _step(self, *, again: bool = False) -> None:
+        """A step or a reset; `again`: a reset in the middle of an episode."""
         if self.writer is None:
             raise RuntimeError("nobody writes")
-        store = self._store
-        with self.busy("writer"):
-            store.contents.step(self.writer, self._luck, store.number)
-        store.returned = len(store.contents)
+        if self._priorities is not None and self._luck.random() < 0.2:
+            self._priorities.give(self.writer, self._luck)
+        store, calm = self._store, bool(self._at)
+        step = store.contents.step
+        self._call(lambda: step(self.writer, self._luck, store.number, calm=calm, again=again))
+
+    def _read(self) -> None:
+        """Transitions, while the writer goes on between looking up and reading."""
+        contents = self._store.contents
+        lane = contents.lane
+        entries = lane.transitions()[-3 * self._n :]
+        if not entries or self._others.at_work:
+            return
+        if self._reader is None:
+            self._reader = mmreplay.open(self._store.path)
+        self.counts.looks += 1
+        ids = sorted(self._luck.sample(entries, min(len(entries), 8)))
+        newest = len(lane.rows) - 1
+        self._reads = True
+        with contextlib.suppress(mmreplay.InvalidIdError):  # evicted meanwhile
+            contents.check_batch(self._reader, contents.model, ids, newest, n_step=1)
+        self._reads = False
+
+    def while_reading(self) -> None:
+        """A reader knows where to read, and has not read yet."""
+        if self._reads and "writer" not in self._at:
+            self._reads = False
+            for _ in range(self._luck.randrange(4)):
+                self._step(again=self._luck.random() < 0.3)
 
     def _close(self) -> None:
+        contents = self._store.contents
+        contents.exact = False
         self.writer.close()
         self.counts.closes += 1
         self._store.is_closed = True
-        self._store.flushed = self._store.returned = len(self._store.contents)
-        self._store.contents.end_session()
+        self._store.flushed = self._store.returned = len(contents)
+        contents.recovered(len(contents))
         self._check_rows()
-        checks.check_plain_zarr(self._store.path)
         if self._luck.random() < 0.2:
             checks.check_verified(self._store.path)
+            disk.check_closed(self._store.path, contents.model)
 
     # ------------------------------------------------------------ what is found
 
@@ -380,34 +439,38 @@ class _History:
                 f"rows: expected {least} to {len(self._store.contents)}, found {head}"
                 f"{'' if self._store.powered else ' after a power cut'}"
             )
-        self._store.contents.cut(head)
+        self._store.contents.recovered(head)
+        self._store.contents.check_finals(self.writer.files)
         self._store.returned = head
         if not self._store.powered:
             self._store.flushed = head  # what was found then is on the disk
         self._store.powered, self._store.is_restored = True, False
 
     def _check_rows(self) -> None:
+        contents = self._store.contents
         with mmreplay.open(self._store.path) as store:
-            self._store.contents.check(store)
+            contents.check(store, self._luck)
+            contents.lane.forget(store.lanes[0].base)
         self._check_litter()
 
     def _check_litter(self) -> None:
         """Nothing is left of what a crash interrupted, and nothing that was evicted."""
-        writer = self.writer
-        if writer is None:
-            raise RuntimeError("nobody writes")
         found = {folder: names for folder, _, names in os.walk(self._store.path)}
         for folder, names in found.items():
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
-        for folder, log in self._store.contents.logs(writer).items():
-            for path, spec in self._store.contents.arrays(log, self._store.path / folder).items():
-                names = found[f"{self._store.path}/{folder}{path}"]
+        files = self.writer.files
+        own = priority_column.find_spec(self._store.path, files.environments)
+        for log in files.logs:
+            folder = self._store.path / ("" if log is files.rows else layout.FINALS)
+            more = {own.path: own} if own is not None and log is files.rows else {}
+            for path, spec in {**log.specs, **more}.items():
+                names = found[f"{folder}/{path}"]
                 for chunk in (int(name.split(".")[1]) for name in names if name.startswith("c.")):
                     start = chunk * spec.chunk_rows
-                    if start + spec.chunk_rows <= log.base or start > log.head:
+                    if start + spec.chunk_rows <= log.base or start > log.head + log.beyond(spec):
                         raise ViolationError(
-                            f"{folder}{path}: chunk {chunk} of rows {start} to "
+                            f"{folder}/{path}: chunk {chunk} of rows {start} to "
                             f"{start + spec.chunk_rows} is left, of {log.base} to {log.head} in "
                             f"the store"
                         )
@@ -423,28 +486,30 @@ class _History:
 
     def _compare(self, known: KnownStore) -> None:
         with mmreplay.open(known.path) as store:
-            self._compare_opened(store, known)
-
-    @staticmethod
-    def _compare_opened(store: mmreplay.Store, known: KnownStore) -> None:
-        rows = store.lanes[0].rows
-        if not known.least <= rows <= len(known.contents):
-            raise ViolationError(
-                f"{known.path}: a reader: rows: expected {known.least} to {len(known.contents)}, "
-                f"found {rows}"
-            )
-        known.contents.check_seen(store)
+            rows = store.lanes[0].rows
+            if not known.least <= rows <= len(known.contents):
+                raise ViolationError(
+                    f"{known.path}: a reader: rows: expected {known.least} to "
+                    f"{len(known.contents)}, found {rows}"
+                )
+            known.contents.check(store, self._luck)
 
 
 @contextlib.contextmanager
 def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
     """The disk, the boot id and the threads that a history is lived with."""
+    real_fetch = TransitionGatherer.fetch
+
+    def fetch(self: TransitionGatherer, *args: Any) -> Any:
+        history.while_reading()
+        return real_fetch(self, *args)
 
     with (
         power_disk(root, history.before_call, stores=True) as disk,
         mock.patch.object(platform, "boot_id", history.boot_id),
         mock.patch.object(open_lanes, "Background", history.background),
         mock.patch.object(session, "Thread", _NoThread),
+        mock.patch.object(TransitionGatherer, "fetch", fetch),
         mock.patch.object(user_paths, "Path", functools.cache(_Path)),
         mock.patch.multiple(plan, **SHORT_CHUNKS),
         mock.patch.object(priority_column, "_CHUNK_ROWS", 512),  # a page
@@ -458,7 +523,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
 def simulate(
     seed: int,
     n_crashes: int,
-    layouts: Sequence[AnyLayout] = LAYOUTS,
+    layouts: Sequence[Layout] = ALL,
     *,
     others: bool | None = None,
 ) -> Counts:
@@ -497,7 +562,7 @@ def _raise_mistakes(error: BaseException | None) -> None:
 
 
 def simulate_all(
-    seeds: Sequence[int], n_crashes: int, layouts: Sequence[AnyLayout] = LAYOUTS
+    seeds: Sequence[int], n_crashes: int, layouts: Sequence[Layout] = ALL
 ) -> tuple[Counts, list[str]]:
     """Live many histories; returns what was tried, and every violation."""
     counts, violations = Counts(), []

@@ -14,15 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from mmreplay.format.layout import CONTEXT_ROWS
 
-from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS, STARTS, TICKS
-
-__all__ = ["Damage", "LaneDamage", "VectorDamage", "lane_directories"]
-
-
-_DERIVED = ("count", "env", "tick")
+__all__ = ["Damage", "LaneDamage", "lane_directories"]
 
 
 def lane_directories(root: Path) -> list[Path]:
@@ -32,24 +26,18 @@ def lane_directories(root: Path) -> list[Path]:
 
 @dataclass
 class LaneDamage:
-    """A lane, or a log of a lane of many environments, and what was done to it.
+    """A lane of one environment, and what was done to it.
 
     Attributes:
         path: its directory.
-        context: rows kept below the oldest one that may be sampled.
         lost: rows that nobody can vouch for any more.
-        blind: rows among them of which nobody knows whether an episode begins there.
-        derived: columns of a log that were damaged, and that others tell.
         layout_lost: whether the only copy of how a compressed array is laid out is gone.
         layout_changed: whether a bit of such a copy has flipped, so that it may be gone.
         done: in words.
     """
 
     path: Path
-    context: int = CONTEXT_ROWS
     lost: set[int] = field(default_factory=set)
-    blind: set[int] = field(default_factory=set)
-    derived: set[str] = field(default_factory=set)
     layout_lost: bool = False
     layout_changed: bool = False
     done: list[str] = field(default_factory=list)
@@ -58,26 +46,21 @@ class LaneDamage:
         """Read how the lane is laid out, while it is sound."""
         own = _document(self.path)["attributes"]["mmreplay"]
         self.head: int = own["rows"]
-        self.base: int = max(own["first"] - self.context, 0)
-        self._is_log = own["kind"] == "log"
-        lane = self.path.parent if self._is_log else self.path
-        self._has_copy = "consolidated_metadata" in _document(lane)
+        self.base: int = max(own["first"] - CONTEXT_ROWS, 0)
+        self._has_copy = "consolidated_metadata" in _document(self.path)
         self.arrays: dict[str, _Array] = {}
         for one in sorted(self.path.rglob("zarr.json")):
             name = str(one.parent.relative_to(self.path))
             if _document(one.parent)["node_type"] == "array":
                 self.arrays[name] = _Array(_document(one.parent))
         self._touched: set[str] = set()
-        self.starts: list[int] = []
-        if self._is_log:
-            return
         resets = b"".join(
             (self.path / "resets" / f"c.{n}").read_bytes()
             if (self.path / "resets" / f"c.{n}").exists()
             else bytes(self.arrays["resets"].chunk_rows)
             for n in range(-(-self.head // self.arrays["resets"].chunk_rows))
         )
-        self.starts = [row for row in range(self.base, self.head) if resets[row]]
+        self.starts: list[int] = [row for row in range(self.base, self.head) if resets[row]]
 
     # ------------------------------------------------------------ what must be left
 
@@ -89,15 +72,16 @@ class LaneDamage:
 
     @property
     def later(self) -> list[tuple[int, int]]:
-        """[start, stop) of the whole episodes after it that have no damaged row."""
-        ends = [*self.starts[1:], self.head]
-        return [
-            (start, end)
-            for start, end in zip(self.starts, ends, strict=True)
-            if start >= self.stop
-            and not self.lost & set(range(start, end))
-            and end not in self.blind
-        ]
+        """[start, stop) of sound rows after it, cut at damage and where an episode begins."""
+        out: list[list[int]] = []
+        for row in range(max(self.stop, self.base), self.head):
+            if row in self.lost:
+                continue
+            if out and out[-1][1] == row and row not in self.starts:
+                out[-1][1] += 1
+            else:
+                out.append([row, row + 1])
+        return [(start, stop) for start, stop in out if stop - start > 1]
 
     # ------------------------------------------------------------ doing damage
 
@@ -114,12 +98,7 @@ class LaneDamage:
         return range(max(chunk * length, self.base), min((chunk + 1) * length, self.head))
 
     def _lose(self, array: str, rows: range) -> None:
-        if self._is_log and array in _DERIVED:
-            self.derived.add(array)
-            return
         self.lost |= set(rows)
-        if array == "resets":
-            self.blind |= set(rows)
 
     def _choose(self, luck: random.Random) -> tuple[str, int, Path] | None:
         """A chunk file of rows that nothing was done to yet."""
@@ -223,7 +202,7 @@ class LaneDamage:
             self.layout_lost |= only_copy and not self._has_copy
             file.unlink()
         else:
-            self.layout_changed |= only_copy or self._is_log  # they must agree on their rows
+            self.layout_changed |= only_copy
             data = bytearray(file.read_bytes())
             data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
             file.write_bytes(data)
@@ -273,37 +252,6 @@ class Damage:
     def __str__(self) -> str:
         """What was done."""
         return "; ".join(f"{lane.path.name}: {one}" for lane in self.lanes for one in lane.done)
-
-
-class VectorDamage:
-    """Damage to a closed lane of many environments, all of whose arrays are uncompressed.
-
-    Attributes:
-        ticks, starts: its logs.
-    """
-
-    def __init__(self, root: Path) -> None:
-        """Look at the lane while it is sound."""
-        self.ticks = LaneDamage(root / TICKS, CONTEXT_TICKS)
-        self.starts = LaneDamage(root / STARTS)
-
-    def harm(self, luck: random.Random, times: int) -> None:
-        """Damage so many files, of the ticks more often."""
-        for _ in range(times):
-            luck.choice([self.ticks, self.ticks, self.starts]).harm(luck)
-
-    def stop(self, episodes: npt.NDArray[np.int64]) -> int:
-        """The first tick that cannot be kept, by the array of that name of those from the base."""
-        base, n_starts = self.ticks.base, min(self.starts.lost, default=self.starts.head)
-        of_lost = np.flatnonzero((episodes >= n_starts).any(1))[:1] + base
-        stop = min([self.ticks.head, *self.ticks.lost, *of_lost.tolist()])
-        return 0 if base and stop < base + CONTEXT_TICKS else stop
-
-    def __str__(self) -> str:
-        """What was done."""
-        return "; ".join(
-            f"{log.path.name}: {one}" for log in (self.ticks, self.starts) for one in log.done
-        )
 
 
 class _Array:

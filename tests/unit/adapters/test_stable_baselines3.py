@@ -17,7 +17,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 
 import mmreplay
 from mmreplay.adapters.stable_baselines3 import DiskHerReplayBuffer, DiskReplayBuffer
-from tests.support.tampering.repairs import damage_start
 
 
 class Beside(DiskReplayBuffer):
@@ -475,20 +474,6 @@ def test_steps_that_were_left_out_are_not_drawn_whatever_the_size(left_alone):
         assert len(every) == min(size, 70)
         assert set(found) == set(every)
         buffer.close()
-
-
-def test_a_store_of_which_a_repair_kept_no_step_says_so_and_goes_on(left_alone):
-    damage_start(left_alone, 0)
-    assert mmreplay.repair(left_alone).left_out == 70
-    given = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-9, 9, (1,), np.float32)
-    buffer = DiskReplayBuffer(200, *given, n_envs=2, path=left_alone, device="cpu")
-    with pytest.raises(mmreplay.EmptyBufferError, match="no transition yet"):
-        buffer.sample(1)
-    frames = np.ones((2, 3), "f4")
-    buffer.add(frames, frames, np.ones((2, 1), "f4"), np.array([1, 2]), np.zeros(2), [{}] * 2)
-    assert set(buffer.sample(100).rewards.ravel().tolist()) == {1, 2}
-    buffer.close()
-    assert mmreplay.verify(left_alone).sound
 
 
 def test_empty_buffer_and_one_for_other_environments_say_so(tmp_path):

@@ -15,8 +15,8 @@ from tests.support.played_episodes import DICT, assert_same, play, read_back, wr
 @pytest.mark.parametrize("make", [write, write_vector])
 @pytest.mark.parametrize("block", [3, 1000])
 def test_there_and_back(tmp_path, quick_disk, monkeypatch, make, block):
-    for module in ("stored", "columns"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    for module in ("maintenance.episodes", "exchange.columns"):
+        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
     monkeypatch.setattr("mmreplay.exchange.diffusion_policy.BLOCK_BYTES", 1000)
     episodes = play(frames=DICT)
     store = make(tmp_path / "a.zarr", episodes)
@@ -179,3 +179,16 @@ def test_no_codec_but_ours_is_reached(pusht, tmp_path, change, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FormatError, match=message):
         import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
+
+
+def test_a_column_that_cannot_be_read_and_was_not_chosen_is_a_loss(pusht, tmp_path, quick_disk):
+    pusht(tmp_path / "in.zarr")
+    path = tmp_path / "in.zarr" / "data" / "img" / ".zarray"
+    about = json.loads(path.read_text()) | {"compressor": {"id": "imagecodecs_jpegxl"}}
+    path.write_text(json.dumps(about))
+    with pytest.raises(FormatError, match="img: expected one of blosc, zstd, gzip"):
+        import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
+    made = import_dataset(
+        "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
+    )
+    assert any(one.what.startswith("column img, which cannot be read") for one in made.losses)

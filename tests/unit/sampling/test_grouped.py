@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError
 from mmreplay.sampling.blocks import Blocks
 from mmreplay.sampling.grouped import grouped_ids
 from tests.support.chance import goodness
+from tests.support.lane_history import History, loaded
 
 BLOCKS = Blocks(np.array([4, 5]), np.array([1, 1]))
 
@@ -42,4 +42,4 @@ def test_the_same_seed_draws_the_same_groups(index):
 
 def test_there_is_no_group_of_nothing():
     with pytest.raises(EmptyBufferError):
-        grouped_ids(RowIndex(1), BLOCKS, 2, 2, 0)
+        grouped_ids(loaded([History(1, 0)]), BLOCKS, 2, 2, 0)

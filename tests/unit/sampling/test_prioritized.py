@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from mmreplay import PrioritizedReplayBuffer
-from mmreplay.episode_index import TickIndex
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
 from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.storage.priority_column import PriorityColumn
 from tests.support.even_draws import even_draws
-from tests.support.oracle.ticks import TicksOnDisk
-from tests.support.oracle.vector_pair import in_memory
+from tests.support.lane_history import History, follow, loaded
 from tests.support.prioritized import FRAME, RAW, ROWS, VARIANTS, give, play
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -182,26 +180,23 @@ def test_beta_grows_in_a_straight_line():
     assert Prioritization(beta=0.5).beta_at(1000) == 0.5
 
 
-# ---------------------------------------------------------------- vector lanes
+# ---------------------------------------------------------------- many environments
 
 
 @pytest.mark.parametrize("capacity", [None, 40])
-def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, capacity):
+def test_entries_that_are_transitions_have_a_priority_and_no_others(tmp_path, capacity):
     random = np.random.default_rng(0)
-    model = in_memory(3, capacity)
-    disk = TicksOnDisk(model)
-    index = TickIndex(disk, "lane")
-    index.load(0, 0, capacity, disk.starts)
+    history = History(3, 1, idle=0.3, capacity=capacity)
+    index = loaded([history])
     column = PriorityColumn(tmp_path, (0, 0), 3)
     sampler = PrioritizedSampler(column, Prioritization(1.0), index, None)
     with pytest.raises(EmptyBufferError):
         sampler.draw(index, np.array([0.5]))
     known, largest = {}, 1.0
     for _ in range(30):
-        model.play(int(random.integers(1, 12)), 0.3)
-        model.evict()
-        vars(disk).update(vars(TicksOnDisk(model)))
-        index.extend(model.base, len(model.ticks), disk.starts)
+        history.play(int(random.integers(1, 12)))
+        history.evict()
+        follow(index, [history])
         ids = index.ids()
         known = {one: known.get(one, largest) for one in ids.tolist()}
         assert sampler.priorities(index, ids).tolist() == list(known.values())

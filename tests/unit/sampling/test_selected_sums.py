@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.sampling.selected_sums import SelectedSums
 from mmreplay.sampling.selection import Selection
 from mmreplay.sampling.windows import BOUNDARIES, Windows
+from tests.support.lane_history import History, follow, loaded
 
 
 def ids(*values):
@@ -36,12 +36,13 @@ def test_the_windows_of_any_part_of_any_episode_are_those_that_lie_in_it(boundar
 
 
 def test_an_episode_that_grows_counts_as_it_is_now():
-    index = RowIndex(1)
-    index.load(0, 0, 9, ids(0, 5), None, live=True)
-    selection = Selection(ids(0, 5), ids(4, 3), [1], ["a"])
+    history = History.of(4, 3)
+    index = loaded([history])
+    selection = Selection(ids(0, 4), ids(4, 3), [1], ["a"])
     sums = SelectedSums(selection, lambda steps, skipped, kept: (skipped, steps), whole=True)
     assert sums.follow(index) == 7
-    assert sums.at(ids(0, 4))[0].tolist() == [0, 5]
-    index.extend(0, 0, 10, ids())
+    assert sums.at(ids(0, 4))[0].tolist() == [0, 4]
+    history.extend(1)
+    follow(index, [history])
     assert sums.follow(index) == 4  # of the other one a step is not selected
     assert sums.longest() == 4

@@ -5,36 +5,34 @@ import pickle
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.sampling.selection import Keys, Selection
+from tests.support.lane_history import History, loaded
 
 
 def ids(*values):
     return np.array(values, np.int64)
 
 
-def rows(head, starts, capacity=None):
-    index = RowIndex(1)
-    index.load(0, 0, head, ids(*starts), capacity)
-    return index
+def rows(*lengths, capacity=None):
+    return loaded([History.of(*lengths, capacity=capacity)])
 
 
 def test_keys_put_the_steps_of_an_environment_side_by_side():
     keys = Keys([1, 3])
-    cells = np.arange(12) + (1 << LANE_SHIFT)
-    found = keys.of(cells)
-    assert keys.ids(found).tolist() == cells.tolist()
+    entries = np.arange(12) + (1 << LANE_SHIFT)
+    found = keys.of(entries)
+    assert keys.ids(found).tolist() == entries.tolist()
     assert np.diff(found.reshape(4, 3), axis=0).tolist() == [[1] * 3] * 3
-    assert keys.ticks(found).tolist() == np.repeat(np.arange(4), 3).tolist()
+    assert keys.rows(found).tolist() == np.repeat(np.arange(4), 3).tolist()
     assert keys.of(ids(0, 7)).tolist() == [0, 7]
     assert (np.sort(found) >> LANE_SHIFT == 1).all()
 
 
 def test_ranks_are_spread_over_the_runs():
     selection = Selection(ids(0, 6, 20), ids(2, 3, 1), [1], ["a"])
-    now = selection.now(rows(30, [0, 5, 15]))
+    now = selection.now(rows(5, 10, 14))
     assert now.n_transitions == 6
     assert now.ids().tolist() == [0, 1, 6, 7, 8, 20]
     assert now.at(np.arange(6)).tolist() == [0, 1, 6, 7, 8, 20]
@@ -45,22 +43,22 @@ def test_ranks_are_spread_over_the_runs():
 
 
 def test_what_a_capacity_evicts_is_in_it_no_more():
-    index = rows(30, [0, 5, 15], 12)
+    index = rows(5, 10, 14, capacity=12)
     first = index.window(0)[1]
-    now = Selection(ids(0, 15, 20), ids(2, 3, 1), [1], ["a"]).now(index)
-    assert now.ids().tolist() == [row for row in (15, 16, 17, 20) if row >= first] != []
+    now = Selection(ids(0, 16, 20), ids(2, 3, 1), [1], ["a"]).now(index)
+    assert now.ids().tolist() == [row for row in (16, 17, 18, 20) if row >= first] != []
 
 
 def test_what_was_never_a_transition_of_an_index_is_refused():
     selection = Selection(ids(0, 28), ids(2, 1), [1], ["a"])
-    assert selection.now(rows(30, [0])).n_transitions == 3
+    assert selection.now(rows(29)).n_transitions == 3
     with pytest.raises(SchemaError, match="found no 28 any more"):
-        selection.now(rows(29, [0]))
+        selection.now(rows(28))
 
 
 def test_a_pickle_holds_the_runs_and_not_the_index():
     selection = Selection(ids(0, 6), ids(2, 3), [1], ["a"])
-    selection.now(rows(30, [0, 5, 15]))
+    selection.now(rows(5, 10, 14))
     copy = pickle.loads(pickle.dumps(selection))
     assert copy.digest == selection.digest != selection.taken(np.array([True, False])).digest
     assert copy.uuids == ("a",)

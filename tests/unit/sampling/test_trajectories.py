@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.trajectories import TrajectorySampler
 from tests.support.even_draws import even_draws
+from tests.support.lane_history import History, loaded
 
 
 def test_trajectories_are_whole_episodes(index, whole_episodes):
@@ -25,4 +25,4 @@ def test_without_replacement_each_whole_episode_is_drawn_once(index, whole_episo
 
 def test_a_draw_from_no_whole_episode_is_refused():
     with pytest.raises(EmptyBufferError, match="there is no whole episode"):
-        TrajectorySampler().draw(RowIndex(1), np.array([0.5]))
+        TrajectorySampler().draw(loaded([History(1, 0)]), np.array([0.5]))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.sampling.uniform import uniform_ids
+from tests.support.lane_history import History, loaded
 
 
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 1000])
@@ -20,8 +20,7 @@ def test_each_draw_gives_one_transition_and_the_same_draws_the_same(index, size)
 
 
 def test_a_single_transition_is_all_that_is_drawn():
-    index = RowIndex(3)
-    index.load(1, 0, 2, np.array([0]), None)
+    index = loaded([History(1, 0), History.of(1), History(1, 0)])
     draws = np.random.default_rng(0).random(5)
     assert uniform_ids(index, draws).tolist() == [1 << LANE_SHIFT] * 5
 
@@ -38,8 +37,6 @@ def test_every_transition_has_its_stretch_of_the_draws(index):
 
 
 def test_nothing_can_be_drawn_from_nothing():
-    for head in (0, 1):
-        index = RowIndex(2)
-        index.load(0, 0, head, np.arange(head), None)
-        with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
-            uniform_ids(index, np.array([0.5]))
+    index = loaded([History(1, 0), History(4, 0)])
+    with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
+        uniform_ids(index, np.array([0.5]))

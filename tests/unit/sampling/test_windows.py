@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
 from tests.support.even_draws import even_draws
+from tests.support.lane_history import History, loaded
 from tests.support.oracle.naive_windows import WINDOWS, naive_starts
 
 
@@ -22,7 +22,7 @@ def test_where_no_window_fits_the_longest_episode_is_named(index):
         PortionSampler(Windows(21)).draw(index, np.zeros((2, 1)))
     for sampler in (WindowSampler(Windows(2)), WindowSampler(Windows(2, 0, "pad"))):
         with pytest.raises(EmptyBufferError, match="there is no episode of a step yet"):
-            sampler.draw(RowIndex(2), np.array([0.5]))
+            sampler.draw(loaded([History(1, 0), History(1, 0)]), np.array([0.5]))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_window_out_of_its_range_is_refused(wrong, match):
 
 
 def test_portions_are_windows_of_whole_episodes(index, whole_episodes):
-    assert index.window(1) == (0, 3, 30)  # the second lane's episode of 8 steps was cut into
+    assert index.window(1) == (0, 2, 27)  # the second lane's episode of 8 steps was cut into
     # Of 52 steps in episodes of 13 or more, each stands for its episode.
     draws = even_draws(52)
     drawn = PortionSampler(Windows(13)).draw(index, np.stack((draws, np.zeros(52))))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.without_replacement import distinct_ids
+from tests.support.lane_history import History, loaded
 
 
 def test_without_replacement_each_transition_is_drawn_once(index):
@@ -22,4 +22,4 @@ def test_more_than_there_are_is_refused(index):
     with pytest.raises(SchemaError, match=f"at most the {count} transitions there are"):
         distinct_ids(index, count + 1, 0)
     with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
-        distinct_ids(RowIndex(2), 1, 0)
+        distinct_ids(loaded([History(1, 0), History(1, 0)]), 1, 0)

@@ -42,7 +42,6 @@ AT_HOME = {
     "system/memory_maps.py": {"ctypes", "mmap", "LIBC"},
     "system/durable_writes.py": CHANGES | {"ctypes", "tempfile", "fcntl", "LIBC"},
     "system/locks.py": {"fcntl"},
-    "system/worker_processes.py": {"fcntl", "pwrite"},  # of a file in memory, which has no name
     # What is no store: files of other libraries and of the page, below a name that they get whole.
     "exchange/lerobot_files.py": {"write_text"},
     "exchange/minari_export.py": {"write_text"},

@@ -61,7 +61,7 @@ def test_what_cannot_be_written_is_told_of_the_target(tmp_path, monkeypatch, num
 
     monkeypatch.setattr(os, "write", fail)
     with pytest.raises((DiskFullError, FailedStoreError), match=f"^{tmp_path}/s.zarr: {text}"):
-        mmreplay.pack(source, tmp_path / "s.zarr")
+        mmreplay.snapshot(source, tmp_path / "s.zarr")
     monkeypatch.setattr(os, "write", write)
     assert names(tmp_path) == ["source"]
 

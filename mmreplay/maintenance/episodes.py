@@ -1,0 +1,94 @@
+"""The road of whatever rewrites a store: episodes are read in runs, and written by a `Writer`.
+
+Invariant: every chosen episode comes once, in the order given, and no more than a few blocks of
+steps are in memory.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.batches.runs import Steps, block_steps
+from mmreplay.reading.store import Store
+from mmreplay.schema import Schema
+from mmreplay.system.held_directories import AnyPath
+from mmreplay.writing.background import Background
+from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.writer import Writer
+
+__all__ = ["read_runs", "row_bytes", "write_runs"]
+
+_AHEAD = 8
+"""Runs that wait to be written."""
+
+
+def row_bytes(schema: Schema) -> int:
+    """Bytes of a row, uncompressed."""
+    return sum(one.row_bytes for one in schema.columns().values())
+
+
+def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
+    """All steps of these episodes, a block at a time; a run ends where its episode does.
+
+    Args:
+        store: where they are.
+        episodes: (n,) of `Store.episodes`, in the order in which they are wanted.
+    """
+    schema, live, uuids = store.schema, store.live, store.live.uuids
+    size = block_steps(row_bytes(schema))
+    for first, length in zip(episodes["id"].tolist(), episodes["length"].tolist(), strict=True):
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            rows = functools.partial(live.episode_rows, first=first, skip=start, uuids=uuids)
+            yield Steps(
+                {key: rows(path, n_rows=stop + 1) for key, path in schema.frame_paths.items()},
+                rows("actions", n_rows=stop),
+                rows("rewards", n_rows=stop),
+                rows("non_terminals", n_rows=stop) == 0,
+                {name: rows(path, n_rows=stop) for name, path in schema.extra_paths.items()},
+                begins=start == 0,
+                ends=stop == length,
+            )
+
+
+def write_runs(
+    lane: AnyPath,
+    runs: Iterable[Steps],
+    n_threads: int,
+    wrote: Callable[[int], None] = lambda _n_steps: None,
+) -> None:
+    """Append runs to a closed lane that nobody knows yet, and close it again.
+
+    Args:
+        lane: its directory; the caller removes it if this raises.
+        runs: read in a thread, ahead of what is written.
+        n_threads: that compress.
+        wrote: called with the steps of each run that was written.
+    """
+    writer = Writer(LockedLane(lane, {}), Background(0, n_threads, patient=True))
+    try:
+        for run in _ahead(runs):
+            writer._extend(run)  # noqa: SLF001 (of the package, for its loop)
+            wrote(len(run))
+        writer.close()
+    except BaseException:
+        writer._release_unclosed()  # noqa: SLF001 (nobody shall have this lane)
+        raise
+
+
+def _ahead(runs: Iterable[Steps]) -> Iterator[Steps]:
+    """The same runs; while one is used, the next ones are read in a thread."""
+    source, pool = iter(runs), concurrent.futures.ThreadPoolExecutor(1, "mmreplay-read")
+    try:
+        coming = collections.deque(pool.submit(next, source, None) for _ in range(_AHEAD))
+        while (run := coming.popleft().result()) is not None:
+            coming.append(pool.submit(next, source, None))
+            yield run
+    finally:
+        pool.shutdown(cancel_futures=True)

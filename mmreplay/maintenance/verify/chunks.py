@@ -1,0 +1,359 @@
+"""The chunk files of one lane: size, checksum, and the rows in them, each file read once.
+
+Invariant: a file is read before it is mapped, so that a bad sector is an error and not the end of
+the process; what lies in holes is never looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmreplay.errors import CorruptStoreError, MmreplayError
+from mmreplay.format import compression
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import Array
+from mmreplay.maintenance.verify.documents import PRIORITIES, Log
+from mmreplay.maintenance.verify.report import Notes, Tally, reason
+from mmreplay.storage import shard_file
+from mmreplay.storage.checksums import crc32c_of_file, only
+from mmreplay.storage.chunk_files import byte_ranges, chunk_files, chunk_path
+from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
+
+__all__ = ["NO_CHECKSUM", "WRONG_CHECKSUM", "ChunkReader", "Piece"]
+
+NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
+"""Of a chunk file: nothing tells whether it is another, or, if it is raw, damaged."""
+
+WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
+"""Of a chunk file that is sound: a bit that flips in it changes many bits of its crc32c."""
+
+Entries = tuple[int, int | None, Array]
+"""First, environment and values as of `Piece`, of all that stand in a file."""
+
+_MISSING = "expected this chunk file, found none"
+_PIECE_BYTES = 4 << 20
+_FEW = 16  # missing files, or inner chunks of a shard, that each have a finding
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Entries of an array that lie one after the other in a chunk file, and are kept.
+
+    Attributes:
+        first: the first of them: row * n + environment; a row if `environment` is given.
+        environment: whose entries they are, where a file has a part for each one; else None.
+        n: entries of a row, 1 where `environment` is given.
+        values: (k, *entry_shape).
+    """
+
+    first: int
+    environment: int | None
+    n: int
+    values: Array
+
+    @property
+    def rows(self) -> range:
+        """Those that they are in."""
+        return range(self.first // self.n, -(-(self.first + len(self.values)) // self.n))
+
+
+class ChunkReader:
+    """Reads the arrays of one lane, and notes what is wrong with their files.
+
+    Args:
+        notes: takes it.
+        tally: of the whole store.
+        state: of the lane.
+
+    Attributes:
+        damaged: [start, stop) of the rows of damaged files, by the array's path below the lane.
+    """
+
+    def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
+        self._notes, self._tally, self._state = notes, tally, state
+        self.damaged: dict[str, list[tuple[int, int]]] = {}
+        self._sums: tuple[tuple[str, int], Array | None] | None = None
+
+    def pieces(self, log: Log, path: str, *, by_entry: bool = True) -> Iterator[Piece]:
+        """All chunk files of an array; unless `by_entry` they are checked, and nothing is yielded.
+
+        Left out is what lies in holes, below the base or past the head.
+        """
+        spec = log.specs[path]
+        for chunk in self._chunks(log, spec):
+            found = self._raw(log, spec, chunk) if spec.is_raw else self._shard(log, spec, chunk)
+            for first, environment, values in found:
+                if by_entry:
+                    yield from _kept(log, Piece(first, environment, _n(log, environment), values))
+        if self._state != "live":
+            self._check_sums(log, spec)
+
+    # ------------------------------------------------------------ which files there are
+
+    def _chunks(self, log: Log, spec: ArraySpec) -> Iterator[int]:
+        """The chunk files of an array that exist; a finding for others, or one for a long gap.
+
+        Metadata may speak of any number of rows.
+        """
+        kept = log.chunks(spec)
+        try:
+            existing = [chunk for chunk in chunk_files(log.path, spec) if chunk in kept]
+        except (MmreplayError, OSError):
+            existing = []
+        if spec.path == PRIORITIES:  # no file is made for rows that were given none
+            yield from existing
+            for chunk in self._with_sums(log, spec):
+                if chunk in kept and chunk not in existing:
+                    self._find(log, spec, range(chunk, chunk + 1), _MISSING)
+            return
+        for before, chunk in itertools.pairwise([kept.start - 1, *existing, kept.stop]):
+            gap = range(before + 1, chunk)
+            if len(gap) > _FEW:
+                text = f"expected this chunk file and {len(gap) - 1:,} after it, found none"
+                self._find(log, spec, gap, text)
+            else:
+                for one in gap:
+                    self._find(log, spec, range(one, one + 1), _MISSING)
+            if chunk < kept.stop:
+                yield chunk
+
+    def _find(
+        self,
+        log: Log,
+        spec: ArraySpec,
+        chunks: range,
+        text: str,
+        rows: tuple[int, int] | None = None,
+    ) -> None:
+        """Note damage to rows of chunk files: to all of them, if it is not said which."""
+        start, stop = chunks.start * spec.chunk_rows, chunks.stop * spec.chunk_rows
+        rows = rows or (max(start, log.base), min(stop, log.head))
+        array = log.prefix + spec.path
+        self.damaged.setdefault(array, []).append(rows)
+        self._notes.find(f"{array}/{spec.key(chunks.start)}", text, array, rows)
+
+    # ------------------------------------------------------------ uncompressed
+
+    def _raw(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Entries]:
+        """The entries in an uncompressed chunk file; its checksum is compared in the end."""
+        here, path = range(chunk, chunk + 1), chunk_path(log.path, spec, chunk)
+        expected = self._sum(log, spec, chunk)  # before the file: one that is there is final
+        if not log.closed and chunk >= max(log.head - 1, 0) // spec.chunk_rows:
+            expected = None  # the newest row changes, and so do rows that a power cut took back
+        start, n_rows = chunk * spec.chunk_rows, spec.chunk_rows
+        if log.closed:
+            n_rows = min(max(log.head - start, 0), n_rows)
+        used = byte_ranges(spec, 0, n_rows)
+        entry = spec.row_bytes // log.n
+        found = n_other = end = 0
+        try:
+            if self._is_unfinished(log, spec, path):
+                return
+            step = max(_PIECE_BYTES // entry, 1) * entry
+            for offset, data in checked_reads.read_filled(path, spec.chunk_bytes, step):
+                found = compression.crc32c(data, compression.crc32c_of_zeros(offset - end, found))
+                end = offset + len(data)
+                if n_rows < spec.chunk_rows:
+                    n_other += _n_filled(data) - _n_filled(only(used, offset, data))
+                values = np.frombuffer(data, spec.dtype).reshape(-1, *_entry_shape(log, spec))
+                yield from _entries(log, spec, chunk, offset // entry, values)
+        except FileNotFoundError:  # since the directory was listed
+            self._find(log, spec, here, _MISSING)
+            return
+        except (MmreplayError, OSError) as error:
+            self._find(log, spec, here, reason(error, path))
+            return
+        self._tally.add(spec.chunk_bytes)
+        found = compression.crc32c_of_zeros(spec.chunk_bytes - end, found)
+        if text := self._sum_problem(log, found, expected):
+            self._find(log, spec, here, text)
+        if n_other:
+            text = (
+                f"expected zeros past the last of {log.head:,} rows, found {n_other:,} other bytes"
+            )
+            self._find(log, spec, here, text)
+
+    def _is_unfinished(self, log: Log, spec: ArraySpec, path: AnyPath) -> bool:
+        """Whether a file of priorities was being made when its maker died; the next one goes on."""
+        if log.closed or spec.path != PRIORITIES:
+            return False
+        return checked_reads.regular_size(path, spec.chunk_bytes) < spec.chunk_bytes
+
+    # ------------------------------------------------------------ compressed
+
+    def _shard(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Entries]:
+        """The entries in a shard: first it is read whole, then its index, then each inner chunk.
+
+        Where inner chunks are damaged, which explains its checksum, the others are sound.
+        """
+        here, path = range(chunk, chunk + 1), chunk_path(log.path, spec, chunk)
+        expected, array = self._sum(log, spec, chunk), log.prefix + spec.path
+        wrong: list[tuple[str, tuple[int, int]]] = []
+        try:
+            size = shard_file.file_size(path, spec)
+            text = self._sum_problem(log, crc32c_of_file(path, size), expected)
+            self._tally.add(size)
+            shard = shard_file.Shard(path, spec, compression.make_codec(spec.codec or {}))
+            found, digest = shard.digests()
+            if found != digest and not text:
+                text = f"digest: expected {digest.hex()}, found {found.hex()}"
+            yield from self._inner_chunks(log, spec, chunk, shard, wrong)
+        except FileNotFoundError:
+            text = _MISSING
+        except (MmreplayError, OSError) as error:
+            text = reason(error, path)
+        if len(wrong) > _FEW:
+            text = f"{wrong[0][0]}; and {len(wrong) - 1:,} more inner chunks are damaged"
+        if text and not 0 < len(wrong) <= _FEW:
+            self._find(log, spec, here, text)
+            return
+        for message, rows in wrong:
+            self._find(log, spec, here, message, rows)
+        if not expected and not log.closed:
+            text = "has no checksum: only its inner chunks could be checked"
+            self._notes.warn(f"{array}/{spec.key(chunk)}", text, array)
+
+    def _inner_chunks(
+        self,
+        log: Log,
+        spec: ArraySpec,
+        chunk: int,
+        shard: shard_file.Shard,
+        wrong: list[tuple[str, tuple[int, int]]],
+    ) -> Iterator[Entries]:
+        """The entries in the inner chunks of a shard; what is wrong with some goes to `wrong`."""
+        scratch = np.empty(spec.inner_bytes, np.uint8)
+        for number, place in enumerate(shard.slices):
+            block, environment = divmod(number, spec.width)
+            first = chunk * spec.chunk_rows + block * spec.inner_rows
+            stop = min(first + spec.inner_rows, log.in_shards)
+            text = ""
+            if first < log.in_shards:
+                # Also those below base: they are kept, and were whole when they were written.
+                try:
+                    shard.decode(number, scratch)
+                    values = scratch.view(spec.dtype).reshape(-1, *_entry_shape(log, spec))
+                    yield first, environment if spec.width > 1 else None, values[: stop - first]
+                    if log.closed and values[stop - first :].view(np.uint8).any():
+                        text = "expected zeros past the last row, found other bytes"
+                except CorruptStoreError as error:
+                    text = reason(error).partition(f"inner chunk {number}: ")[2]
+            elif log.closed and place is not None:
+                text = "expected none past the last row, found one"
+            if text:
+                of = f" (environment {environment})" if spec.width > 1 else ""
+                rows = (first, max(stop, first + 1))
+                wrong.append((f"inner chunk {number}: {text}{of}", rows))
+
+    # ------------------------------------------------------------ checksums
+
+    def _sum(self, log: Log, spec: ArraySpec, chunk: int) -> int | None:
+        """The checksum of a chunk file; 0 if it has none, None if that cannot be read."""
+        sums = log.sums.get(spec.path)
+        if sums is None:
+            return None
+        file, entry = divmod(chunk, sums.chunk_rows)
+        if self._sums is None or self._sums[0] != (log.prefix + spec.path, file):
+            path = chunk_path(log.path, sums, file)
+            values: Array | None = np.zeros(sums.chunk_rows, sums.dtype)
+            try:
+                data = checked_reads.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
+                values = np.frombuffer(data, sums.dtype)
+            except FileNotFoundError:
+                pass
+            except (CorruptStoreError, OSError):
+                values = None  # a finding of its own, in the end
+            self._sums = (log.prefix + spec.path, file), values
+        values = self._sums[1]
+        return None if values is None else int(values[entry])
+
+    def _with_sums(self, log: Log, spec: ArraySpec) -> Iterator[int]:
+        """The chunk files of an array of a closed lane that have a checksum."""
+        sums = log.sums.get(spec.path)
+        if sums is None or not log.closed:
+            return
+        with contextlib.suppress(MmreplayError, OSError):  # a finding of its own
+            for file in chunk_files(log.path, sums):
+                chunks = range(file * sums.chunk_rows, (file + 1) * sums.chunk_rows)
+                yield from (chunk for chunk in chunks if self._sum(log, spec, chunk))
+
+    @staticmethod
+    def _sum_problem(log: Log, found: int, expected: int | None) -> str:
+        """What is wrong with a file of this crc32c; empty if there is none to compare it with."""
+        found = found or 1
+        if expected == 0 and log.closed:
+            return NO_CHECKSUM
+        if not expected or found == expected:
+            return ""
+        if (found ^ expected).bit_count() == 1:
+            return WRONG_CHECKSUM
+        return f"checksum: expected crc32c {expected:08x}, found {found:08x}"
+
+    def _check_sums(self, log: Log, spec: ArraySpec) -> None:
+        """The files of an array's checksums; past the last one of a closed lane lie zeros."""
+        sums = log.sums.get(spec.path)
+        if sums is None:
+            return
+        n_chunks = -(-log.head // spec.chunk_rows)
+        try:
+            files = chunk_files(log.path, sums)
+        except (MmreplayError, OSError):
+            return  # a finding of its own
+        for file in files:
+            path, array = chunk_path(log.path, sums, file), log.prefix + sums.path
+            n_here = min(n_chunks - file * sums.chunk_rows, sums.chunk_rows)
+            if n_here <= 0:
+                continue  # it does not belong there: a finding of its own
+            text = ""
+            try:
+                data = checked_reads.read_bytes(path, sums.chunk_bytes)
+                self._tally.add(len(data))
+                if len(data) < sums.chunk_bytes:
+                    # A power cut leaves the name of a file whose length was not durable yet.
+                    if log.closed or any(data):
+                        text = f"expected {sums.chunk_bytes:,} bytes, found {len(data):,}"
+                elif log.closed and any(data[n_here * sums.row_bytes :]):
+                    text = f"expected zeros past the last of {n_chunks:,} checksums, found others"
+            except (MmreplayError, OSError) as error:
+                text = reason(error, path)
+            if text:
+                self._notes.find(f"{array}/{sums.key(file)}", text, array)
+
+
+def _n(log: Log, environment: int | None) -> int:
+    return log.n if environment is None else 1
+
+
+def _entry_shape(log: Log, spec: ArraySpec) -> tuple[int, ...]:
+    return spec.row_shape[len(log.axes) - 1 :]
+
+
+def _entries(log: Log, spec: ArraySpec, chunk: int, place: int, values: Array) -> Iterator[Entries]:
+    """(first, environment, values) as of `Piece` of what stands at `place` of a raw chunk file."""
+    if spec.width == 1:
+        yield chunk * spec.chunk_rows * log.n + place, None, values
+        return
+    while len(values):
+        environment, row = divmod(place, spec.chunk_rows)
+        part = values[: spec.chunk_rows - row]
+        yield chunk * spec.chunk_rows + row, environment, part
+        values, place = values[len(part) :], place + len(part)
+
+
+def _kept(log: Log, piece: Piece) -> Iterator[Piece]:
+    """The part of it in rows that are kept."""
+    first = max(piece.first, log.base * piece.n)
+    stop = min(piece.first + len(piece.values), log.head * piece.n)
+    if first < stop:
+        values = piece.values[first - piece.first : stop - piece.first]
+        yield Piece(first, piece.environment, piece.n, values)
+
+
+def _n_filled(data: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8)))

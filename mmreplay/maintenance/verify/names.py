@@ -1,0 +1,112 @@
+"""The names in a store's directories: what belongs there, what is litter, what is foreign.
+
+Invariant: nothing is opened here, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from mmreplay.errors import CorruptStoreError
+from mmreplay.format.layout import FINALS, ArraySpec, group_paths
+from mmreplay.maintenance.verify.report import STRAY
+from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
+
+__all__ = ["Arrays", "foreign_in_lane", "foreign_in_store"]
+
+Entry = tuple[str, str, bool]
+"""Path below the store or lane, what is wrong with it, and whether it is mere litter."""
+
+Arrays = Mapping[str, tuple[ArraySpec, range] | None]
+"""By path below the lane: an array, and the chunk files that it may have; None if not known."""
+
+_LITTER = "left by a write that was cut off; the next writer removes it"
+_PRIVATE = ("state", "checkpoint", "writer", "generator")
+
+
+def foreign_in_lane(lane: AnyPath, arrays: Arrays, state: str) -> Iterator[Entry]:
+    """What lies in a lane's directories and should not; `arrays` are all that it may have."""
+    logs = ("", FINALS)
+    children: dict[str, set[str]] = {log: {".live"} for log in logs}
+    for path in (FINALS, *group_paths(arrays), *arrays):
+        parent, _, name = path.rpartition("/")
+        children.setdefault(parent, set()).add(name)
+    for folder, names in children.items():
+        for name, path in _entries(lane, folder):
+            if name in names:
+                yield from _not_a_directory(lane, path)
+            elif name != "zarr.json":
+                yield from _foreign(path, state, "expected arrays and groups of the schema only")
+    for path, known in arrays.items():
+        yield from _in_array(lane, path, known, state)
+    for log in logs:
+        yield from _in_private(lane, f"{log}/.live".lstrip("/"), state)
+
+
+def foreign_in_store(root: AnyPath, lanes: Iterable[AnyPath]) -> Iterator[Entry]:
+    """The same for the directory of a store of many lanes, without those of the lanes."""
+    names = {path.name for path in lanes}
+    for name, path in _entries(root, ""):
+        if name in names:
+            yield from _not_a_directory(root, path)
+        elif name != "zarr.json":
+            yield from _foreign(path, "unknown", "expected lanes only")
+
+
+def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
+    """Names in a directory of a lane or store, and their paths; none if it cannot be read."""
+    found: list[str] = []
+    # Its files are missing or cannot be read then, and are named for it.
+    with contextlib.suppress(OSError, CorruptStoreError):
+        if folder:
+            checked_reads.check_directories(root, folder)
+        found = checked_reads.names(root / folder if folder else root)
+    for name in found:
+        yield name, f"{folder}/{name}" if folder else name
+
+
+def _not_a_directory(root: AnyPath, path: str) -> Iterator[Entry]:
+    there = root / path
+    if there.is_symlink() or (there.exists() and not there.is_dir()):
+        yield path, "expected a directory, found a link or a file", False
+
+
+def _in_array(
+    lane: AnyPath, path: str, known: tuple[ArraySpec, range] | None, state: str
+) -> Iterator[Entry]:
+    """What lies in an array's directory and should not."""
+    for name, file in _entries(lane, path):
+        if name == "zarr.json" or (known is None and name.startswith("c.")):
+            continue
+        chunk = None if known is None else known[0].chunk_of(name)
+        if known is None or chunk is None:
+            yield from _foreign(file, state, "expected chunk files only")
+        # An open lane has room made ahead, and files that are being evicted.
+        elif chunk not in known[1] and state == "closed":
+            start, stop = chunk * known[0].chunk_rows, (chunk + 1) * known[0].chunk_rows
+            text = f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"
+            yield file, text, False
+
+
+def _foreign(path: str, state: str, expected: str) -> Iterator[Entry]:
+    """Something that is not known: left by a write, or foreign."""
+    if not path.endswith(".tmp"):
+        yield path, f"{STRAY}: {expected}", False
+    elif state != "live":  # a live lane writes temporary files and renames them
+        yield path, _LITTER, True
+
+
+def _in_private(lane: AnyPath, folder: str, state: str) -> Iterator[Entry]:
+    """What lies in a ``.live``."""
+    if state == "closed":
+        if (lane / folder).exists():
+            yield folder, f"a closed lane needs none: {_LITTER}", True
+        return
+    for name, path in _entries(lane, folder):
+        there = lane / path
+        if there.is_symlink() or there.is_dir():
+            yield path, "expected a file, found a link or a directory", False
+        elif name not in _PRIVATE and not name.endswith((".tail", ".tmp")):
+            yield path, "unknown to format 1", True

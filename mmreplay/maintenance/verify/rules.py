@@ -1,0 +1,342 @@
+"""What rows may hold: docs/semantics.md, "Rows".
+
+Invariant: a rule speaks only of rows that no writer changes any more, and of files that are sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import MmreplayError
+from mmreplay.ids import Array, Ids
+from mmreplay.maintenance.verify.chunks import ChunkReader, Piece
+from mmreplay.maintenance.verify.documents import PRIORITIES, Log
+from mmreplay.maintenance.verify.report import Notes
+from mmreplay.storage import chunk_files
+
+__all__ = ["Rules"]
+
+Mask = npt.NDArray[np.bool_]
+
+_BLOCK_ENTRIES = 1 << 16
+_FLAGS = ("non_terminals", "resets", "ends")
+_NO_ENTRY = np.empty(0, np.int64)
+
+NO_TRANSITION = "expected a transition in every row, found none"
+NUMBER = "expected 1, or one more than in the row before; found another"
+RESET = "expected 1 exactly where `step` is 1"
+END = "expected 1 exactly in the last step of each episode"
+LEFT_OUT = "expected zeros where an environment was left out (`step` is 0), found others"
+FLAG = "expected 0 or 1, found others"
+PRIORITY = "expected finite numbers of 0 or more, found others"
+NO_FINAL = "expected one final observation of each episode that ended, found none"
+NO_END = "expected the last step of an episode, in ascending rows, each once; found another"
+FIRST = "expected the first step of the episode that ends with `id`, found another"
+
+
+class Rules:
+    """The rules for one lane; what is not as they say becomes findings with `note`.
+
+    Args:
+        rows, finals: its logs.
+        reader: reads their arrays.
+        first: the oldest row to sample; below it nothing is counted.
+
+    Attributes:
+        n_kept: transitions from `first` on.
+        n_before: those of the row before it.
+        n_odd: by array, how many values are NaN or infinite, and the first row with one.
+    """
+
+    def __init__(self, rows: Log, finals: Log, reader: ChunkReader, first: int) -> None:
+        self._rows, self._finals, self._reader, self._first = rows, finals, reader, first
+        self.n_kept = self.n_before = 0
+        self.n_odd: dict[str, tuple[int, int]] = {}
+        self._has_gaps = False
+        # By log, array, chunk file and rule: the first and the last row, entries, other arrays.
+        self._wrong: dict[tuple[str, str, int, str], tuple[int, int, int, tuple[str, ...]]] = {}
+
+    def note(self, notes: Notes, evicted: tuple[int, int]) -> None:
+        """Add what is wrong to a lane's notes, but for what damaged files explain.
+
+        `evicted` are the bases of both logs by now: what lies below may have gone meanwhile.
+        """
+        bases = {self._rows.prefix: evicted[0], self._finals.prefix: evicted[1]}
+        logs = {log.prefix: log for log in (self._rows, self._finals)}
+        for (prefix, path, chunk, text), (first, last, count, needed) in self._wrong.items():
+            arrays = (prefix + path, *needed)
+            # Rows of the one log are not those of the other.
+            span = (first, last) if prefix == self._rows.prefix else None
+            if first < bases[prefix] or any(self._is_damaged(one, span) for one in arrays):
+                continue
+            where = f"row {first:,}"
+            if count > 1:
+                where = f"{count:,} entries, the first of them in row {first:,}"
+            file = f"{prefix}{path}/{logs[prefix].specs[path].key(chunk)}"
+            notes.find(file, f"{text}, in {where}", prefix + path, (first, last + 1))
+
+    def _is_damaged(self, array: str, span: tuple[int, int] | None) -> bool:
+        """Whether a file of an array is damaged: any of a final's, else one near these rows."""
+        spans = self._reader.damaged.get(array, [])
+        if span is None or array.startswith(self._finals.prefix):
+            return bool(spans)
+        return any(start <= span[1] + 1 and span[0] - 1 < stop for start, stop in spans)
+
+    def _break(self, log: Log, path: str, text: str, rows: Ids, *needed: str) -> None:
+        """A rule is broken in these rows of an array, ascending; `needed` are others it asked."""
+        chunks = rows // log.specs[path].chunk_rows
+        edges = np.flatnonzero(np.diff(chunks, prepend=-1))
+        for part in np.split(rows, edges[1:]) if rows.size else ():
+            key = (log.prefix, path, int(part[0]) // log.specs[path].chunk_rows, text)
+            first, _, count, _ = self._wrong.get(key, (int(part[0]), 0, 0, ()))
+            self._wrong[key] = (first, int(part[-1]), count + part.size, needed)
+
+    # ------------------------------------------------------------ one array
+
+    def check_array(self, log: Log, path: str) -> None:
+        """The values of an array, each by itself; `check_steps` goes before."""
+        spec = log.specs[path]
+        has_gaps = self._has_gaps and log is self._rows
+        is_bool, is_float = spec.dtype == np.bool_, spec.dtype.kind == "f"
+        by_entry = has_gaps or is_bool or is_float or path in _FLAGS
+        for piece in self._reader.pieces(log, path, by_entry=by_entry):
+            values = piece.values.reshape(len(piece.values), -1)
+            if is_bool or path in _FLAGS:
+                self._break_entries(log, path, FLAG, piece, (values.view(np.uint8) > 1).any(1))
+            elif path == PRIORITIES:
+                wrong = ~((values >= 0) & (values < np.inf)).all(1)
+                self._break_entries(log, path, PRIORITY, piece, wrong)
+            elif is_float:
+                self._count_odd(log.prefix + path, piece, ~np.isfinite(values).all(1))
+            if has_gaps and (absent := self._absent(piece)) is not None:
+                others = absent & values.view(np.uint8).any(1)
+                self._break_entries(log, path, LEFT_OUT, piece, others, "step")
+
+    def _break_entries(
+        self, log: Log, path: str, text: str, piece: Piece, wrong: Mask, *needed: str
+    ) -> None:
+        found = np.flatnonzero(wrong)
+        if found.size:
+            self._break(log, path, text, (found + piece.first) // piece.n, *needed)
+
+    def _count_odd(self, array: str, piece: Piece, odd: Mask) -> None:
+        if n := int(np.count_nonzero(odd)):
+            first = (int(odd.argmax()) + piece.first) // piece.n
+            count, row = self.n_odd.get(array, (0, first))
+            self.n_odd[array] = count + n, min(first, row)
+
+    def _absent(self, piece: Piece) -> Mask | None:
+        """Which entries are of environments that were left out; None if that cannot be read."""
+        log, rows = self._rows, piece.rows
+        try:
+            steps = chunk_files.read_rows(log, log.specs["step"], rows.start, rows.stop)
+        except (KeyError, MmreplayError, OSError):
+            return None  # a finding of its own, or evicted
+        absent = steps.reshape(len(rows), -1) == 0
+        if piece.environment is not None:
+            return absent[:, piece.environment]
+        start = piece.first - rows.start * piece.n
+        return absent.reshape(-1)[start : start + len(piece.values)]
+
+    # ------------------------------------------------------------ steps and episodes
+
+    def check_steps(self) -> None:
+        """How the numbers of steps, resets, ends and final observations fit each other."""
+        log, n = self._rows, self._rows.n
+        streams = {path: _Stream(self._reader, log, path) for path in ("step", "resets", "ends")}
+        finals = _Finals(self._reader, self._finals, log.base * n)
+        block = max(_BLOCK_ENTRIES // n, 1)
+        row, before = log.base, None if log.base else (np.zeros(n, np.int64), np.zeros(n, bool))
+        while row < log.head:
+            # Where nobody wrote, metadata may speak of any number of rows.
+            filled = min(streams["step"].filled // n, log.head)
+            if filled > row:
+                edges = np.array([row, filled - 1])[: filled - row]
+                self._break(log, "step", NO_TRANSITION, edges)
+                row, before = filled, None
+                continue
+            stop = min(row + block, log.head)
+            step, resets, ends = (one.take(row * n, stop * n, n) for one in streams.values())
+            for path, flags in (("resets", resets), ("ends", ends)):
+                self._break(log, path, FLAG, row + np.flatnonzero((flags > 1).any(1)))
+            self._check_rows(row, step, resets != 0, ends != 0, before)
+            self._check_finals(row, step, ends != 0, finals)
+            self._count(row, step > 0)
+            before = step[-1], ends[-1] != 0
+            row = stop
+        for numbers in finals.rest():
+            if log.closed:  # else of steps that are not examined
+                self._break(self._finals, "id", NO_END, numbers, "step", "ends")
+        for one in streams.values():
+            one.drain()
+
+    def _check_rows(
+        self,
+        row: int,
+        step: Ids,
+        resets: Mask,
+        ends: Mask,
+        before: tuple[Ids, Mask] | None,
+    ) -> None:
+        """The rules for rows from `row` on, (rows, n) each; `before` is that before, if known."""
+        log, there = self._rows, step > 0
+        self._has_gaps |= not there.all()
+        rows = np.arange(row, row + len(step))
+        self._break(log, "step", NO_TRANSITION, rows[~there.any(1)])
+        self._break(log, "resets", RESET, _rows(rows, resets != (step == 1)), "step")
+        self._break(log, "ends", LEFT_OUT, _rows(rows, ends & ~there), "step")
+        if before is None:  # nothing is known of the row before
+            before, step, rows = (step[0], ends[0]), step[1:], rows[1:]
+            ends = ends[1:]
+        was, ended = _below(step, before[0]), _below(ends, before[1])
+        goes_on = (step > 1) & (step == was + 1)
+        self._break(log, "step", NUMBER, _rows(rows, (step < 0) | ((step > 1) & ~goes_on)))
+        # Whether an episode ended is known with the row after, or once the lane is closed.
+        wrong = np.where(step > 1, goes_on & ended, (was > 0) & ~ended)
+        self._break(log, "ends", END, _rows(rows - 1, wrong), "step")
+        if log.closed and rows.size and rows[-1] == log.head - 1:
+            wrong = (step[-1:] > 0) & ~ends[-1:]
+            self._break(log, "ends", END, _rows(rows[-1:], wrong), "step")
+
+    def _check_finals(self, row: int, step: Ids, ends: Mask, finals: _Finals) -> None:
+        """Each episode that ended in these rows has one final observation, and no other has one."""
+        log, n, stop = self._rows, self._rows.n, row + len(step)
+        ended = (step > 0) & ends
+        for start, ids, firsts in finals.below(stop * n):
+            numbers = np.arange(start, start + ids.size)
+            inside = (ids >= row * n) & (ids < stop * n)
+            places = np.where(inside, ids - row * n, 0)
+            flat, known = step.reshape(-1), ended.reshape(-1)
+            if not log.closed and stop == log.head:  # of the newest row, these say what ended
+                known[places[inside & (places >= ended.size - n)]] = True
+                known &= flat > 0
+            wrong = ~inside | ~known[places]
+            known[places[~wrong]] = False  # each once
+            again = np.zeros(ids.size, bool)
+            again[_repeated(ids)] = True
+            late = np.flatnonzero(np.diff(ids // n) < 0) + 1
+            again[late] = True
+            needed = ("step", "ends")
+            self._break(self._finals, "id", NO_END, numbers[wrong | again], *needed)
+            odd = ~wrong & (firsts != ids - (flat[places] - 1) * n)
+            self._break(self._finals, "first", FIRST, numbers[odd], "finals/id", "step")
+            ended = known.reshape(ended.shape)
+        if not log.closed and stop == log.head:
+            ended[-1] = False
+        lost = row + np.flatnonzero(ended.any(1))
+        self._break(log, "ends", NO_FINAL, lost, "step", "finals/id")
+
+    def _count(self, row: int, there: Mask) -> None:
+        at = self._first - row
+        self.n_kept += int(np.count_nonzero(there[max(at, 0) :]))
+        if 0 < at <= len(there):
+            self.n_before = int(np.count_nonzero(there[at - 1]))
+
+
+def _below(rows: Array, before: Array) -> Array:
+    """The row before each of these, where that before the first one is given."""
+    return np.concatenate((before[None], rows[:-1]))
+
+
+def _rows(rows: Ids, wrong: Mask) -> Ids:
+    """The rows of wrong entries, one for each entry."""
+    found: Ids = rows[np.nonzero(wrong)[0]]
+    return found
+
+
+def _repeated(ids: Ids) -> Ids:
+    """The places of numbers that stand before, too."""
+    order = np.argsort(ids, kind="stable")
+    same = np.flatnonzero(np.diff(ids[order]) == 0) + 1
+    found: Ids = order[same]
+    return found
+
+
+class _Stream:
+    """The rows of an uncompressed array, one after the other."""
+
+    def __init__(self, reader: ChunkReader, log: Log, path: str) -> None:
+        self._pieces: Iterator[Piece] = reader.pieces(log, path)
+        self._dtype = log.specs[path].dtype
+        self._piece: Piece | None = next(self._pieces, None)
+
+    @property
+    def filled(self) -> int:
+        """The next entry that lies in no hole; a large number if there is none."""
+        return 1 << 62 if self._piece is None else self._piece.first
+
+    def take(self, start: int, stop: int, n: int = 1) -> Array:
+        """Entries [start, stop), as rows of n; those before are passed over."""
+        out = np.zeros(stop - start, self._dtype)
+        while (piece := self._piece) is not None and piece.first < stop:
+            end = piece.first + len(piece.values)
+            first, last = max(piece.first, start), min(end, stop)
+            if first < last:
+                part = piece.values[first - piece.first : last - piece.first]
+                out[first - start : last - start] = part
+            if end > stop:
+                self._piece = Piece(stop, None, piece.n, piece.values[stop - piece.first :])
+                break
+            self._piece = next(self._pieces, None)
+        return out.reshape(-1, n) if n > 1 else out[:, None]
+
+    def drain(self) -> None:
+        """Check the files that are left."""
+        for _ in self._pieces:
+            pass
+
+
+class _Finals:
+    """Of the final observations, the ids of the last and of the first steps of their episodes.
+
+    Those before the first id of at least `first` are passed over: their steps are evicted.
+    """
+
+    def __init__(self, reader: ChunkReader, log: Log, first: int) -> None:
+        self._log, self._row, self._first = log, log.base, first
+        self._ids, self._firsts = (_Stream(reader, log, path) for path in ("id", "first"))
+        self._block = (log.base, _NO_ENTRY, _NO_ENTRY)
+
+    def below(self, stop: int) -> Iterator[tuple[int, Ids, Ids]]:
+        """(row of the first, ids, first steps) of the next ones, up to the first id >= `stop`."""
+        while True:
+            start, ids, firsts = self._block
+            if self._first and ids.size:
+                n_old = int(np.append(np.flatnonzero(ids >= self._first), ids.size)[0])
+                start, ids, firsts = start + n_old, ids[n_old:], firsts[n_old:]
+                self._first = 0 if ids.size else self._first
+            n_here = int(np.append(np.flatnonzero(ids >= stop), ids.size)[0])
+            self._block = (start + n_here, ids[n_here:], firsts[n_here:])
+            if n_here:
+                yield start, ids[:n_here], firsts[:n_here]
+            if n_here < ids.size or not self._read():
+                return
+
+    def _read(self) -> bool:
+        """Take the next block; False if there is none."""
+        start = self._row
+        if start >= self._log.head:
+            return False
+        # Of a long hole two are enough to tell that they are wrong.
+        self._row = min(start + _BLOCK_ENTRIES, self._log.head)
+        if self._ids.filled >= self._row:
+            self._row = min(self._ids.filled, self._log.head)
+            self._block = (start, *np.zeros((2, min(self._row - start, 2)), np.int64))
+            return True
+        taken = (one.take(start, self._row).reshape(-1) for one in (self._ids, self._firsts))
+        self._block = (start, *taken)
+        return True
+
+    def rest(self) -> Iterator[Ids]:
+        """The rows of those that are left, and the rest of the files is checked."""
+        while True:
+            start, ids, _ = self._block
+            if ids.size:
+                yield np.arange(start, start + ids.size)
+            if not self._read():
+                break
+        for one in (self._ids, self._firsts):
+            one.drain()

@@ -1,0 +1,73 @@
+"""Names that do not belong into a store: files, folders, links, litter."""
+
+import shutil
+
+import pytest
+
+from mmreplay import Field, verify
+from tests.support.tampering.findings import messages, texts
+
+ACTION = Field((), "uint8", chunk=8)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("frames/c.99.0", "no part of the store: expected no chunk file for rows 792 to 799"),
+        ("frames/c.0", "no part of the store: expected chunk files only"),
+        ("rewards/notes.txt", "no part of the store: expected chunk files only"),
+        (
+            "checksums/rewards/c.1",
+            "no part of the store: expected no chunk file for rows 1,024 to 2,047",
+        ),
+        ("finals/id/c.7", "no part of the store: expected no chunk file"),
+        ("finals/notes.txt", "no part of the store: expected arrays and groups of the schema only"),
+        ("notes.txt", "no part of the store: expected arrays and groups of the schema only"),
+        ("extras/notes.txt", "no part of the store: expected arrays and groups of the schema only"),
+    ],
+)
+def test_a_foreign_file_is_named(lz4_store, path, text):
+    (lz4_store / path).write_bytes(b"x")
+    (found,) = messages(lz4_store, path)
+    assert found.startswith(text)
+
+
+def test_a_foreign_folder_is_named(lz4_store):
+    (lz4_store / "more").mkdir()
+    assert messages(lz4_store, "more")
+
+
+def test_no_link_is_followed(lz4_store, tmp_path):
+    file = lz4_store / "rewards" / "c.0"
+    file.rename(tmp_path / "away")
+    file.symlink_to(tmp_path / "away")
+    (text,) = messages(lz4_store, "rewards/c.0")
+    assert text.startswith("expected a regular file, found a link")
+    shutil.move(lz4_store / "resets", tmp_path / "resets")
+    (lz4_store / "resets").symlink_to(tmp_path / "resets")
+    assert "resets: expected a directory, found a link or a file" in texts(verify(lz4_store))
+
+
+def test_litter_in_a_closed_store_is_a_warning(lz4_store):
+    (lz4_store / "zarr.json.12ab.tmp").write_bytes(b"{")
+    (lz4_store / "frames" / "c.0.0.12ab.tmp").write_bytes(b"")
+    (lz4_store / "finals" / ".live").mkdir()
+    report = verify(lz4_store)
+    assert report.sound
+    assert [one.file for one in report.warnings] == [
+        "zarr.json.12ab.tmp",
+        "frames/c.0.0.12ab.tmp",
+        "finals/.live",
+    ]
+
+
+def test_litter_of_a_crash_is_a_warning(make, story, kill, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION)
+    story.play(writer, 15)
+    (writer.path / "frames" / "c.9.0.12ab.tmp").write_bytes(b"")
+    (writer.path / ".live" / "more").write_bytes(b"")
+    assert not verify(writer.path).warnings[1:]  # the writer may be writing that
+    kill(writer)
+    report = verify(writer.path)
+    assert report.sound
+    assert [one.file for one in report.warnings] == ["frames/c.9.0.12ab.tmp", ".live/more"]
