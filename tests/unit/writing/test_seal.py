@@ -7,7 +7,6 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field
 from mmreplay.errors import (
     DiskFullError,
 )
@@ -16,7 +15,7 @@ from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.writing import seal
 from mmreplay.writing.seal import SealJob
-from tests.support.writers import assert_store_matches, chunks, drain
+from tests.support.writers import assert_store_matches, drain
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -37,14 +36,6 @@ def in_thread(call):
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread
-
-
-def test_a_job_encodes_every_part_in_order_and_finishes_once():
-    job, done = job_of(5)
-    job.run()
-    assert done == [[bytes([n]) for n in range(5)]]
-    assert job.done.is_set
-    assert job.error is None
 
 
 def test_two_threads_share_the_parts_and_none_is_encoded_twice():
@@ -89,25 +80,6 @@ def test_the_sealing_thread_encodes_fast_once_the_writer_has_to_help():
     assert ways == [False, True, True]
 
 
-def test_finishing_does_not_wait_for_the_writers_share():
-    begun, held = threading.Event(), threading.Event()
-
-    def encode(part, fast):
-        if threading.current_thread() is not threading.main_thread():
-            begun.set()
-            assert held.wait(WAIT)
-            return b"late"
-        return bytes([part])
-
-    job, done = job_of(1, encode)
-    writer = in_thread(lambda: job.work(fast=True))
-    assert begun.wait(WAIT)
-    job.run()
-    held.set()
-    writer.join()
-    assert done == [[b"\0"]]
-
-
 @pytest.mark.parametrize("part", [0, 2, 4])
 def test_an_encoding_that_fails_is_kept_as_the_jobs_error_and_nothing_is_finished(part):
     def encode(this, fast):
@@ -120,38 +92,6 @@ def test_an_encoding_that_fails_is_kept_as_the_jobs_error_and_nothing_is_finishe
     assert job.done.is_set
     assert str(job.error) == "no memory"
     assert done == []
-
-
-def test_an_encoding_that_fails_in_the_writers_thread_ends_the_job_too():
-    begun, held = threading.Event(), threading.Event()
-
-    def encode(part, fast):
-        if fast:
-            raise RuntimeError("in the writer")
-        begun.set()
-        assert held.wait(WAIT)
-        return b""
-
-    job, done = job_of(3, encode)
-    sealing = in_thread(job.run)
-    assert begun.wait(WAIT)
-    with pytest.raises(RuntimeError, match="in the writer"):
-        job.work(fast=True)
-    held.set()
-    job.done.wait()
-    sealing.join()
-    assert str(job.error) == "in the writer"
-    assert done == []
-
-
-def test_a_finish_that_fails_is_the_jobs_error():
-    def finish(parts):
-        raise OSError("disk")
-
-    job, _ = job_of(2, None, finish)
-    job.run()
-    assert job.done.is_set
-    assert isinstance(job.error, OSError)
 
 
 def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thread():
@@ -222,23 +162,6 @@ def test_a_seal_without_its_checkpoint_does_not_free_the_tail(make, story, lz4, 
         story.check(store)
 
 
-def test_all_keys_of_a_dict_are_sealed_together(make, story):
-    frame = {
-        "a": Field((3,), "uint8", "lz4", chunk=4, shard=8),
-        "b": Field((2, 2), "float32", "zstd", chunk=2),
-        "c": Field((5,), "int16", "raw", chunk=3),
-    }
-    writer = make(frame=frame)
-    story.play(writer, 20, "truncated")
-    drain(writer)
-    assert chunks(writer, "frames/a") == chunks(writer, "frames/b") == [0, 1]
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-    writer.close()
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-
-
 def test_a_short_shard_holds_nothing_of_older_rows(make, story, lz4):
     writer = make(**lz4)
     story.play(writer, 33)  # the tail has been round twice
@@ -301,14 +224,3 @@ def test_a_tail_full_to_the_last_row_goes_on_after_a_kill(make, story, lz4, kill
     assert_store_matches(story, writer)
     writer.close()
     assert_store_matches(story, writer)
-
-
-def test_a_tail_full_to_the_last_row_is_closed_after_a_kill(make, story, lz4, kill, monkeypatch):
-    writer = make(**lz4)
-    monkeypatch.setattr(seal.SealJob, "run", lambda self: None)
-    story.play(writer, 15, "truncated")
-    kill(writer)
-    monkeypatch.undo()
-    make(append=True).close()
-    assert_store_matches(story, writer)
-    assert chunk_files.chunk_files(writer.path, writer.files.rows.specs["frames"]) == [0, 1]

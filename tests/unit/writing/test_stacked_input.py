@@ -54,15 +54,6 @@ def test_only_the_newest_frame_of_a_stack_is_stored(make, fields, settings):
     assert stored(writer) == [values[0] + values[1]]
 
 
-def test_stacks_and_plain_frames_can_be_mixed(make, fields):
-    writer = make(**fields)
-    stacks = stacks_of(*range(20))
-    writer.reset(pixel(0))
-    for t in range(1, 20):
-        writer.step(1, 1.0, stacks[t] if t % 3 else pixel(t))
-    assert stored(writer) == [list(range(20))]
-
-
 def test_a_stack_that_came_through_a_pickle_is_compared_by_value(make, fields):
     writer = make(**fields)
     stacks = [pickle.loads(pickle.dumps(stack)) for stack in stacks_of(*range(20))]
@@ -140,7 +131,7 @@ def test_reset_takes_the_first_stack_of_an_episode_only(make):
     writer.reset(stacks_of(0, padding="zero")[0])
     with pytest.raises(SchemaError, match="do not go on"):
         writer.step(1, 1.0, stacks[2])
-    assert stored(writer) == [[2, 3, 0]]
+    assert stored(writer) == [[2, 3]]
 
 
 def test_a_field_of_whole_stacks_is_refused_with_the_field_of_a_frame(make):
