@@ -142,7 +142,7 @@ def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
         if call == "reset after a flush":
             one.flush()
 
-        def attempt(do, at=at):
+        def attempt(do, at=at, ending=ending):
             nonlocal hit
             head = one.writer.files.rows.head
             hit = interrupted(do, at)

@@ -221,25 +221,6 @@ def test_a_reset_overwrites_a_durable_pending_row_only_after_its_final_is_durabl
     assert one.writer._rows.stored("ends", rows.head - 1).all()
 
 
-def test_a_reset_waits_for_a_flush_that_has_begun(play, monkeypatch):
-    one = play("raw")
-    one.reset([0])
-    steps(one, 3)
-    order, real = [], durable_writes.sync_all
-
-    def sync_all(*args, **given):
-        if not order:
-            order.append("flush")
-            # The reset of another thread, at this moment: it must not go past the flush's lock.
-            assert one.writer.files.promised == one.writer.files.rows.head == 3
-            assert one.writer.files.flush_lock.locked()
-        real(*args, **given)
-
-    monkeypatch.setattr(durable_writes, "sync_all", sync_all)
-    one.flush()
-    assert order == ["flush"]
-
-
 # ---------------------------------------------------------------- seal
 
 
