@@ -10,28 +10,23 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.support.oracle.vector_pair import VectorPair
-from tests.support.oracle.vectors import VectorModel
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS, LOGS, SCALARS, TICKS
+from mmreplay.format.layout import CONTEXT_ROWS, FINALS, SCALARS
 from mmreplay.maintenance.copy_lane import read_rows
 from mmreplay.maintenance.verify.report import Finding, Report
+from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Field
-from mmreplay.writing.open_lanes import AnyWriter
-from tests.support.oracle.checks import columns_of
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.writers import LaneWriters
 
 __all__ = [
     "KINDS",
@@ -52,7 +47,7 @@ _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 _SETTINGS = frozenset("level clevel typesize blocksize".split())
 _SHARE_OF_FILES = 0.5
 _BEGINNING = 1024
-_OF_LOGS = ("ends", "episode", "count", "env", "tick")
+_NUMBERS = (*SCALARS, "id", "first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +58,11 @@ class Kind:
         layout: of its rows.
         steps: in each lane.
         buffer: written by a plain writer, a replay buffer or a prioritized one.
-        envs: of a lane of many environments; None for lanes of one.
     """
 
     layout: Layout
     steps: int = 90
     buffer: type[ReplayBuffer] | None = None
-    envs: int | None = None
 
 
 KINDS = {
@@ -114,16 +107,19 @@ KINDS = {
         150,
         PrioritizedReplayBuffer,
     ),
-    "vector, lz4": Kind(Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, _EXTRAS), envs=3),
-    "vector, evicted": Kind(
-        Layout(Field((3,), "uint8", "raw", 8), _ACTION, {}, capacity=60), 210, envs=3
+    "vector, lz4": Kind(
+        Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, _EXTRAS, environments=3)
     ),
-    "vector, large": Kind(Layout(Field((64, 64), "uint8", "raw", 8), _ACTION, {}), 45, envs=2),
+    "vector, evicted": Kind(
+        Layout(Field((3,), "uint8", "raw", 8), _ACTION, {}, capacity=60, environments=3), 210
+    ),
+    "vector, large": Kind(
+        Layout(Field((64, 64), "uint8", "raw", 8), _ACTION, {}, environments=2), 45
+    ),
     "vector, priorities": Kind(
-        Layout(Field((3,), "uint8", "zstd", 4, 16), _ACTION, {}, capacity=300),
+        Layout(Field((3,), "uint8", "zstd", 4, 16), _ACTION, {}, capacity=300, environments=4),
         75,
         PrioritizedReplayBuffer,
-        envs=4,
     ),
 }
 """Every way in which a store may be laid out, small."""
@@ -131,8 +127,8 @@ KINDS = {
 
 def build(path: Path, kind: Kind, seed: int = 0) -> None:
     """Record a store of this kind, and close it."""
-    with record(path, kind, seed):
-        pass
+    for writer in record(path, kind, seed):
+        writer.close()
 
 
 def warnings(report: Report) -> list[Finding]:
@@ -140,31 +136,26 @@ def warnings(report: Report) -> list[Finding]:
     return [one for one in report.warnings if "NaN or infinite" not in one.message]
 
 
-def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | LaneWriters | ReplayBuffer:
-    """Record a store of this kind; what writes it is still open."""
+def record(path: Path, kind: Kind, seed: int = 0) -> Any:
+    """Record a store of this kind; what writes it, one for each lane, is still open."""
     generator = np.random.default_rng(seed)
     metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
     layout = kind.layout
-    settings = {"metadata": metadata} | ({} if kind.envs is None else {"lanes": kind.envs})
-    writer: AnyWriter | LaneWriters | ReplayBuffer
+    writers: list[Any]
     if kind.buffer is None:
-        writer = layout.create(path, **settings)
+        writers = layout.create_lanes(path, metadata=metadata)
     else:
-        writer = layout.create_buffer(path, kind.buffer, stack=2, **settings)
-    play: Callable[[int, float], None]
-    if kind.envs is None:
-        play = Pair(writer, layout.model(), generator).together
-    else:
-        model = VectorModel(layout.schema, kind.envs, layout.capacity)
-        play = VectorPair([writer], model, generator).play
+        writers = [layout.create_buffer(path, kind.buffer, stack=2, metadata=metadata)]
+    pair = Pair(writers, layout.model(), generator)
     for _ in range(3):
-        play(kind.steps // 3, 0.07)
-        if isinstance(writer, ReplayBuffer):
-            batch = writer.sample(16)
-            if isinstance(writer, PrioritizedReplayBuffer):
-                writer.update_priorities(batch.id, generator.normal(size=16))
-        writer.flush()
-    return writer
+        pair.play(kind.steps // 3, 0.07, "next step")
+        for writer in writers:
+            if isinstance(writer, ReplayBuffer):
+                batch = writer.sample(16)
+                if isinstance(writer, PrioritizedReplayBuffer):
+                    writer.update_priorities(batch.id, generator.normal(size=16))
+            writer.flush()
+    return writers
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +213,13 @@ def place_of(file: str) -> str:
     parts = file.split("/")
     if parts[0].startswith("lane-"):
         parts = parts[1:]
-    if parts[0] in LOGS:
+    if parts[0] == FINALS:
         parts = parts[1:]
     if parts[-1] == "zarr.json":
         return "documents"
-    if parts[0] in (*SCALARS, "extras", *_OF_LOGS):
+    if parts[0] in (*_NUMBERS, "extras"):
         return "numbers"
-    return {"episodes": "index"}.get(parts[0], parts[0])
+    return parts[0]
 
 
 def all_flips(root: Path, file: str) -> Iterator[Flip]:
@@ -255,11 +246,7 @@ def everything(root: Path) -> dict[str, Any]:
         for view, reader in zip(store.lanes, store.live.readers, strict=True):
             lane = view.path.name
             out |= {f"{lane} rows": view.rows, f"{lane} base": view.base}
-            if isinstance(reader, VectorReader):
-                out |= _logs(reader)
-                continue
-            for path, column in columns_of(view, store.schema).items():
-                out[f"{lane} {path}"] = column[:].tobytes()
+            out |= _logs(reader)
         out["ids"], out["episodes"] = store.ids.tobytes(), store.episodes.tobytes()
         batch = store.transitions(store.ids, stack=3, n_step=3)
         for name in ("reward", "discount", "non_terminal"):
@@ -267,18 +254,18 @@ def everything(root: Path) -> dict[str, Any]:
     for file in root.rglob("priorities/c.*"):
         if file.parts[-3] != "checksums":
             out[str(file.relative_to(root))] = file.read_bytes()
-    for folder in {root, *_lanes(root), *(root / log for log in LOGS if (root / log).is_dir())}:
+    for folder in {root, *_lanes(root)}:
         out[f"{folder.name} attributes"] = json.loads((folder / "zarr.json").read_bytes())
     return out
 
 
-def _logs(lane: VectorReader) -> dict[str, bytes]:
-    """Every column of a lane of many environments."""
+def _logs(lane: LaneReader) -> dict[str, bytes]:
+    """Every array of a lane."""
     return {
         f"{lane.path.name} {log.path.name} {path}": b"".join(
-            part.tobytes() for _, part in read_rows(log, spec, log.base, log.head)
+            part.tobytes() for _, part in read_rows(lane, log, spec, log.base, log.head)
         )
-        for log in lane.logs
+        for log in (lane.rows, lane.finals)
         for path, spec in log.specs.items()
     }
 
@@ -307,9 +294,11 @@ def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
         array, _, name = path.rpartition("/")
         document = json.loads((root / lane / array / "zarr.json").read_bytes())
         rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
-        own = json.loads((root / lane / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-        context = CONTEXT_TICKS if lane.endswith(f"{TICKS}/") else CONTEXT_ROWS
-        base = max(own["first"] - context, 0)
+        document = json.loads((root / lane.removesuffix(f"{FINALS}/") / "zarr.json").read_bytes())
+        own = document["attributes"]["mmreplay"]
+        base = max(own["first"] - CONTEXT_ROWS, 0)
+        if lane.endswith(f"{FINALS}/"):
+            base = own["first_final"]
         if int(name[2:]) * 1024 + flip.byte // 4 < base // rows:
             return "the checksum of a file that was evicted"
     return None
