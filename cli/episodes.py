@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
-_ROW = ("row",)
-_TICK = ("tick", "env")
-"""Where an episode begins, in a lane of one environment, and in one of many."""
 _EVICTED = "Episodes without their beginning are not listed; `mmreplay view` shows what is left"
 
 
@@ -36,8 +33,9 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     """List the trajectories of the store at PATH.
 
     Those that are kept whole: # is the number that Store.trajectory takes, id that of the first
-    transition, and row, or tick and environment, where that is. An episode ends terminated or
-    truncated; one that is still running says so, and its return is what it has collected so far.
+    transition, and row (and env, where several environments step together) where that is. An
+    episode ends terminated or truncated; one that is still running says so, and its return is what
+    it has collected so far.
     """
     import numpy as np
 
@@ -46,7 +44,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     with mmreplay.open(path) as store:
         found = store.episodes
         ends = store.endings(found)
-        widths = [lane.environments for lane in store.lanes]
+        environments = [lane.environments for lane in store.lanes]
         has_evicted = any(lane.first for lane in store.lanes)
     keys = ends if sort == "end" else found[sort]
     if sort in _LARGEST_FIRST:
@@ -59,34 +57,35 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     order = (order[::-1] if reverse else order)[:limit]
     if as_json:
         rows = [
-            _as_json(number_, found[number_], ends[number_], widths) for number_ in order.tolist()
+            _as_json(number_, found[number_], ends[number_], environments)
+            for number_ in order.tolist()
         ]
         echo_json({"path": path, "total": len(found), "episodes": rows})
         return
-    click.echo("\n".join(_lines(found, ends, order, widths)))
+    click.echo("\n".join(_lines(found, ends, order, environments)))
     if has_evicted:
         click.echo(_EVICTED)
 
 
-def _place(episode: np.void) -> tuple[int, int]:
-    """Lane and row of an episode's first transition."""
+def _place(episode: np.void, environments: list[int]) -> tuple[int, int, int]:
+    """Lane, row and environment of an episode's first transition."""
     from mmreplay import LANE_SHIFT
 
-    return int(episode["id"]) >> LANE_SHIFT, int(episode["id"]) & ((1 << LANE_SHIFT) - 1)
+    lane = int(episode["id"]) >> LANE_SHIFT
+    return lane, *divmod(int(episode["id"]) & ((1 << LANE_SHIFT) - 1), environments[lane])
 
 
-def _as_json(number_: int, episode: np.void, end: str, widths: list[int]) -> dict[str, Any]:
+def _as_json(number_: int, episode: np.void, end: str, environments: list[int]) -> dict[str, Any]:
     import math
 
-    lane, row = _place(episode)
+    lane, row, environment = _place(episode, environments)
     total = float(episode["return"])
-    tick, env = divmod(row, widths[lane])
     return {
         "number": number_,
         "id": int(episode["id"]),
         "lane": lane,
         "row": row,
-        **({"tick": tick, "environment": env} if widths[lane] > 1 else {}),
+        "environment": environment,
         "length": int(episode["length"]),
         "return": total if math.isfinite(total) else None,
         "terminated": str(end) == "terminated",
@@ -99,22 +98,19 @@ def _lines(
     found: npt.NDArray[np.void],
     ends: npt.NDArray[np.str_],
     order: npt.NDArray[np.intp],
-    lane_widths: list[int],
+    environments: list[int],
 ) -> list[str]:
     """Aligned columns by hand: a table of rich takes seconds for some ten thousand rows."""
-    of_many = max(lane_widths, default=1) > 1
-    heads = ("#", "id", "lane", *(_TICK if of_many else _ROW), "length", "return", "end")
+    shown = 3 if max(environments, default=1) > 1 else 2
+    heads = ("#", "id", *("lane", "row", "env")[:shown], "length", "return", "end")
     rows = [heads]
     for place in order.tolist():
         one = found[place]
-        lane, row = _place(one)
-        begin = divmod(row, lane_widths[lane]) if of_many else (row,)
         rows.append(
             (
                 str(place),
                 str(int(one["id"])),
-                str(lane),
-                *map(str, begin),
+                *map(str, _place(one, environments)[:shown]),
                 f"{int(one['length']):,}",
                 number(float(one["return"])),
                 "running" if ends[place] == "open" else str(ends[place]),

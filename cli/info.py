@@ -54,7 +54,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "environment", env
     older = sum(one["first"] for one in about["lane_details"])
     context = about["kept_rows"] - (about["rows"] - older)
-    rows = f"{about['transitions']:,} in {count(about['rows'] - older, _unit(about))}"
+    rows = f"{about['transitions']:,} in {count(about['rows'] - older, 'row')}"
     if older:
         rows += f"; {older:,} older ones evicted"
         rows += f", {context:,} of these kept for stacks" if context else ""
@@ -80,12 +80,6 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     versions = about["versions"] if isinstance(about["versions"], dict) else {}
     written = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield "made with", f"{written or 'unknown'} (format {about['format']})"
-
-
-def _unit(about: Mapping[str, Any]) -> str:
-    """What a lane has many of: what a step of all its environments gave is one tick."""
-    widths = [one["environments"] for one in about["lane_details"]]
-    return "tick" if min(widths) > 1 else "row"
 
 
 def _environment(env: Any) -> str:
@@ -134,13 +128,13 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if live["last_row_s"] is not None:
         yield "newest row", f"{age(live['last_row_s'])} ago"
     if live["last_checkpoint_s"] is not None:
-        rows = count(live["unflushed_rows"], _unit(about))
+        rows = count(live["unflushed_rows"], "row")
         yield (
             "flushed",
             f"{age(live['last_checkpoint_s'])} ago; {rows} since",
         )
     if live["untrusted_rows"]:
-        rows = count(live["untrusted_rows"], _unit(about))
+        rows = count(live["untrusted_rows"], "row")
         yield (
             "",
             f"its writer ended without close(), and {rows} after its last flush are not trusted:",
@@ -170,7 +164,7 @@ def _columns(about: Mapping[str, Any]) -> Any:
 
 def _lanes(about: Mapping[str, Any]) -> Any:
     details = about["lane_details"]
-    heads = ["lane", "name", "state", f"{_unit(about)}s", "first", "transitions"]
+    heads = ["lane", "name", "state", "rows", "first", "transitions"]
     rows = [
         [
             str(number_),

@@ -21,8 +21,7 @@ def verify(path: str, as_json: bool) -> None:
     """Read the whole store at PATH and check every checksum and rule.
 
     Exit status 0 if it is sound, 1 with the findings on stdout. Warnings are oddities that harm no
-    row. A store that is being written is checked as far as it was written when the check began; its
-    writer is not disturbed.
+    row. A store that is being written is checked up to its last flush; its writer is not disturbed.
     """
     import mmreplay
 
@@ -77,12 +76,9 @@ def _print(report: Report) -> None:
 
 
 def _read_rows(report: Report) -> str:
-    """How many rows of lanes of one environment, and ticks of lanes of many."""
-    vectors, others = report.vector_lanes, report.lanes - report.vector_lanes
-    parts = []
-    if others or not vectors:
-        parts.append(f"{count(report.rows - report.ticks, 'row')} in {count(others, 'lane')}")
-    if vectors:
-        environments = count(report.environments - others, "environment")
-        parts.append(f"{count(report.ticks, 'tick')} of {environments} in {count(vectors, 'lane')}")
-    return " and ".join(parts)
+    """How many rows, of how many environments, and how many were not examined."""
+    rows = count(report.rows, "row")
+    if report.environments > report.lanes:
+        rows += f" of {count(report.environments, 'environment')}"
+    text = f"{rows} in {count(report.lanes, 'lane')}"
+    return f"{text}, {report.unflushed:,} not flushed yet" if report.unflushed else text

@@ -209,7 +209,7 @@ class _Rows:
                 live,
                 first,
                 min(length, most or length),
-                live.readers[first >> LANE_SHIFT].width,
+                live.readers[first >> LANE_SHIFT].n,
                 terminated=bool(episode["terminated"]),
                 truncated=bool(episode["truncated"]),
             ).read()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch, Column
 from mmreplay.batches.transitions import TransitionGatherer
-from mmreplay.episode_index import Index, Steps
+from mmreplay.episode_index import Index, Span, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
 
@@ -62,27 +62,40 @@ class Relabelling:
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
         self._chances = chances
         self._some = np.empty(0, np.bool_)
-        self._goals = self._marks = self._oldest = np.empty(0, np.int64)
+        self._frames = self._marks = self._oldest = np.empty(0, np.int64)
+        self._span: Span | None = None
 
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Draw the goals' frames from the same state of the index as the steps."""
         span = index.span(ids)
         self._some, draws = self._chances(ids.size)
-        # The frame after the last step, and, unless they are gone, those from the first step on.
-        # Of those below what can be sampled, more or fewer are still on disk, depending on when it
+        # The frame after the last step, and those after all steps that can be sampled, with the
+        # episode's first one. Of earlier ones more or fewer are still on disk, depending on when it
         # was last flushed.
         first = last = span.left
         if self._strategy == "future":
             first = np.ones_like(last)
         elif self._strategy == "episode":
-            first = -span.oldest
-        frames = first + (draws * (last + 1 - first)).astype(np.int64)
-        self._oldest = span.steps.at(np.where(self._some, np.minimum(frames, 0), 0)[:, None])[:, 0]
-        self._goals = np.where(self._some, span.steps.frames(frames[:, None])[:, 0], -1)
-        before = span.steps.at(frames[:, None] - 1)[:, 0]  # the steps after which they were seen
-        marks = np.where(frames <= -span.back, FIRST_OBSERVATION, before)
-        self._marks = np.where(self._some, marks, -1)
-        steps = self._gatherer.locate(index, ids)
+            first = (span.back > span.oldest) - span.oldest
+        frames = self._frames = first + (draws * (last + 1 - first)).astype(np.int64)
+        self._span = span
+        # A goal is of the step after which it was seen, that of a first observation of the first.
+        is_first = frames <= -span.back
+        places = span.steps.at(np.where(is_first, frames, frames - 1)[:, None])[:, 0]
+        self._oldest = np.where(self._some, np.minimum(places, ids), ids)
+        self._marks = np.where(is_first, FIRST_OBSERVATION, places)
+        self._marks[~self._some] = -1
+        return self._with_pending(self._gatherer.locate(index, ids), span)
+
+    def renewed(self, index: Index, steps: Steps) -> Steps:
+        """As of the gatherer of transitions; the goals stay the same, too."""
+        span: Span = self._span  # type: ignore[assignment]
+        span = self._span = dataclasses.replace(span, steps=index.renewed(span.steps))
+        return self._with_pending(self._gatherer.renewed(index, steps), span)
+
+    @staticmethod
+    def _with_pending(steps: Steps, span: Span) -> Steps:
+        """The steps, with the pending rows that goals are read from."""
         steps.pending = tuple({*steps.pending, *span.pending})
         return steps
 
@@ -96,7 +109,10 @@ class Relabelling:
 
     def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
         """Read the transitions as if they had been recorded with these goals."""
-        goals = _Goals(self._task, columns, steps, self._goals, self._marks)
+        span: Span = self._span  # type: ignore[assignment]
+        places = span.steps.frames(self._frames[:, None])[:, 0]
+        places[~self._some] = -1
+        goals = _Goals(self._task, columns, steps, places, self._marks)
         batch = self._gatherer.fetch(goals.columns(), steps, out)
         if self._task.terminal is not None:  # which ends episodes wherever it says so
             batch.terminated[goals.some] = ~batch.non_terminal[goals.some]

@@ -83,6 +83,10 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         """Look up the windows whose first steps after the burn-in are these, (B,)."""
         return index.span(ids)
 
+    def renewed(self, index: Index, span: Span) -> Span:
+        """The same windows in an index that has followed its lanes since."""
+        return dataclasses.replace(span, steps=index.renewed(span.steps))
+
     def oldest(self, span: Span) -> Ids:
         """The ids of the windows' oldest steps, those of the burn-in among them: int64 (B,)."""
         return span.steps.at(-np.minimum(span.oldest, self._burn_in)[:, None])[:, 0]

@@ -36,6 +36,10 @@ class TransitionGatherer(BatchGatherer[Batch]):
         """Take what is needed from the index, so that `fetch` does without it."""
         return index.steps(ids, self.settings.n_step, back=self._k > 1)
 
+    def renewed(self, index: Index, steps: Steps) -> Steps:
+        """The same steps in an index that has followed its lanes since."""
+        return index.renewed(steps)
+
     def oldest(self, steps: Steps) -> Ids:
         """The ids of the oldest steps that a batch tells of: int64 (B,)."""
         return steps.ids
@@ -71,6 +75,8 @@ class TransitionGatherer(BatchGatherer[Batch]):
             np.add(ahead[:, None], self._back, out=window[:, self._k :])
         np.greater(is_over, batch.non_terminal, out=batch.terminated)
         np.logical_and(is_over, batch.non_terminal, out=batch.truncated)
+        if steps.runs.size:
+            batch.terminated[steps.runs] = batch.truncated[steps.runs] = False
         self._frames(columns, steps, window, batch)
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids

@@ -8,7 +8,7 @@ was left out, everything is arithmetic.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +18,10 @@ import numpy.typing as npt
 from mmreplay.episode_index.episodes import LaneEpisodes, lane_episodes
 from mmreplay.episode_index.finals import LaneFinals
 from mmreplay.episode_index.gaps import Gaps, floor_row
+from mmreplay.episode_index.sources import Sources
 from mmreplay.episode_index.steps import Pending, Span, Steps
 from mmreplay.errors import CorruptStoreError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids, distinct
 
 Flags = npt.NDArray[np.bool_]
 
@@ -44,32 +45,6 @@ class Transitions(Protocol):
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are none of them: (B,)."""
-
-
-class Column(Protocol):
-    """A raw column of numbers over all lanes."""
-
-    def take(self, ids: Ids) -> Array:
-        """Values by id, of any shape."""
-
-    def view(self, lane: int, start: int, stop: int) -> Array:
-        """Those of rows [start, stop) of one lane."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What the index reads: columns of entries, columns of finals, and what is wrong if one misses.
-
-    `lost(lane, message)` gives the error for a final that should be there: it may have come or gone
-    since.
-    """
-
-    step: Column
-    ends: Column
-    resets: Column
-    final_ids: Column
-    final_firsts: Column
-    lost: Callable[[int, str], Exception]
 
 
 @dataclass(slots=True, eq=False)
@@ -272,14 +247,14 @@ class Index:
         if ahead > 1:
             return self._many(ids, ahead, stride, before, near)
         until = self._ends.take(ids)
-        cut, pending = _NONE, _NO_ROW
+        runs, pending = near, _NO_ROW
         if near.size:
-            until[near], goes_no_further, pending = self._newest(ids[near])
-            cut = near[goes_no_further]
+            until[near], is_running, pending = self._newest(ids[near])
+            runs = near[is_running]
         over = until.nonzero()[0]
-        until[cut] = 1
+        until[near] = 1
         finals = self._places(ids[over]) if over.size else _NONE
-        return Steps(ids, stride, before, None, until, over, finals, pending)
+        return Steps(ids, stride, before, None, until, over, finals, runs, pending)
 
     def _many(
         self, ids: Ids, ahead: int, stride: int | Ids, before: Ids | None, near: Ids
@@ -287,7 +262,7 @@ class Index:
         """As `steps`, of more than one step each."""
         offsets = np.arange(ahead)[:, None]
         entries = offsets * stride + ids  # (ahead, B): the other way round takes twice as long
-        cut = room = lasts = near
+        runs = reach = room = lasts = near
         pending = _NO_ROW
         if near.size:
             # Rows from here on; the newest one stands in the place of those past it.
@@ -300,10 +275,10 @@ class Index:
         if near.size:
             earlier = ends[:, near] * (offsets < room - 1)
             reach = np.flatnonzero(~earlier.any(0))
-            is_over, goes_no_further, pending = self._newest(lasts[reach])
+            is_over, is_running, pending = self._newest(lasts[reach])
             earlier[room[reach] - 1, reach] = is_over
             ends[:, near] = earlier
-            cut = near[reach[goes_no_further]]
+            runs = near[reach[is_running]]
         until, over = np.full(ids.size, ahead + 1, np.int64), _NONE
         if np.count_nonzero(ends):  # few are, as a rule
             found, which = ends.nonzero()
@@ -312,30 +287,50 @@ class Index:
         left = np.minimum(until, ahead)
         if near.size:
             left[near] = np.minimum(left[near], room)
-            until[cut] = left[cut]
+            until[near[reach]] = left[near[reach]]
         finals = self._places((ids + (until - 1) * stride)[over]) if over.size else _NONE
-        return Steps(ids, stride, before, left, until, over, finals, pending)
+        return Steps(ids, stride, before, left, until, over, finals, runs, pending)
 
     def _newest(self, ids: Ids) -> tuple[Flags, Flags, Pending]:
-        """Of entries of the newest rows: which ended, and which others go on no more.
+        """Of entries of the newest rows: which ended with a final, and which run on.
 
-        Those have their final observation in the pending row; and which pending rows of live lanes
-        are needed.
+        The others ended when their writer died. Also which pending rows of live lanes are needed.
         """
-        over, cut = np.zeros((2, ids.size), np.bool_)
+        over, runs = np.zeros((2, ids.size), np.bool_)
         pending = []
         for lane, here in self._by_lane(ids):
             one = self._lanes[lane]
             over[here] = one.finals.newest()[(ids[here] & ROW_MASK) % one.n]
             if over[here].all():
                 continue
-            if one.live:
-                pending.append((lane, one.finals.word))
-            elif one.closed:
+            if one.closed:
                 raise self._lost(lane, ids[here][~over[here]][0])
-            else:
-                cut[here] = ~over[here]
-        return over, cut, tuple(pending)
+            if one.live:
+                runs[here] = ~over[here]
+                pending.append((lane, one.finals.word))
+        return over, runs, tuple(pending)
+
+    def renewed(self, steps: Steps) -> Steps:
+        """The same steps, read as they were: of those that ran, finals have the newest frames now.
+
+        The index has followed its lanes since. Whether they run stays as it was.
+        """
+        runs, stride = steps.runs, np.broadcast_to(steps.stride, steps.ids.shape)
+        lasts = steps.ids[runs] + (steps.until[runs].astype(np.int64) - 1) * stride[runs]
+        places, pending = np.empty_like(lasts), []
+        for lane, here in self._by_lane(lasts):
+            finals = self._lanes[lane].finals
+            found = finals.find(lasts[here] & ROW_MASK)
+            places[here] = np.where(found < 0, -1, found + ((self.n_lanes + lane) << LANE_SHIFT))
+            if (found < 0).any():
+                pending.append((lane, finals.word))
+        ended = places >= 0
+        return dataclasses.replace(
+            steps,
+            over=np.concatenate((steps.over, runs[ended])),
+            finals=np.concatenate((steps.finals, places[ended])),
+            pending=tuple(pending),
+        )
 
     def _by_lane(self, ids: Ids) -> Iterator[tuple[int, Any]]:
         """The lanes of ids, (B,), and which of these are theirs."""
@@ -377,7 +372,7 @@ class Index:
         back -= 1
         oldest = np.minimum(back, (ids - self._firsts.take(lanes)) // n)
         left = -((ids - self._stops.take(lanes)) // n)
-        over = np.zeros(ids.size, np.bool_)
+        over, runs = np.zeros((2, ids.size), np.bool_)
         pending = []
         for lane, here in self._by_lane(ids):
             one, entries = self._lanes[lane], ids[here] & ROW_MASK
@@ -385,11 +380,13 @@ class Index:
             over[here] = lasts >= 0
             left[here] = np.where(lasts >= 0, lasts - entries // one.n + 1, left[here])
             if not over[here].all() and one.live:
+                runs[here] = ~over[here]
                 pending.append((lane, one.finals.word))
         ended = over.nonzero()[0]
         finals = self._places((ids + (left - 1) * n)[ended])
         stride = self._stride or n
-        steps = Steps(ids, stride, back, left, left, ended, finals, tuple(pending))
+        runs_on = runs.nonzero()[0]
+        steps = Steps(ids, stride, back, left, left, ended, finals, runs_on, tuple(pending))
         return Span(steps, back, oldest, left)
 
     # ------------------------------------------------------------ episodes

@@ -33,11 +33,12 @@ class Steps:
             step's own.
         left: (B,) steps of the episode from this one on, itself included, at most as many as were
             asked for; None if that was one.
-        until: (B,) steps up to the end of the episode, this one included, or any larger number if
-            it comes later than was asked for, or the episode still runs. If one step was asked for
-            1, and 0 for later.
+        until: (B,) steps up to the last one of the episode, this one included, or up to the newest
+            one; any larger number if that is more than was asked for. If one step was asked for 1,
+            and 0 for more.
         over: (m,) those that end within what was asked for, and have a final.
         finals: (m,) the places of these, in columns of frames.
+        runs: (k,) those whose episode runs, and has its newest step within what was asked for.
         pending: which pending rows are among the frames, of live lanes.
     """
 
@@ -48,6 +49,7 @@ class Steps:
     until: npt.NDArray[Any]
     over: Ids
     finals: Ids
+    runs: Ids
     pending: Pending
 
     def at(self, offsets: Ids) -> Ids:

@@ -156,8 +156,8 @@ def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
     """
     out: list[tuple[str, str]] = []
     shards = [path for path, spec in specs.items() if not spec.is_raw]
-    numbers = [path for path in SCALARS if path in specs]
-    scalars = numbers if "resets" in specs and not specs["resets"].row_shape else []
+    is_of_one = "resets" in specs and not specs["resets"].row_shape
+    scalars = [path for path in SCALARS if is_of_one and path in specs]
     for what, paths in (("all shards", shards), (", ".join(SCALARS), scalars)):
         lengths = collections.Counter(specs[path].chunk_rows for path in paths)
         usual = max(lengths, key=lambda rows: lengths[rows], default=0)

@@ -212,7 +212,7 @@ class _Source:
         """The steps that are wanted, after a look at the checksums of all that has none inside."""
         try:
             for reader in self.readers:
-                for log in reader.logs:
+                for log in (reader.rows, reader.finals):
                     _check_files(log)
             yield from read_runs(self.store, self.chosen)
         except (EvictedError, InvalidIdError) as error:

@@ -14,6 +14,7 @@ from mmreplay.format.layout import CONTEXT_ROWS, FINALS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading.log_reader import Entries, LogReader, Stamp, file_stamp
 from mmreplay.schema import Schema
+from mmreplay.storage import chunk_files
 from mmreplay.storage.lane_metadata import LaneDocument, read_lane
 from mmreplay.system import locks
 from mmreplay.system.held_directories import AnyPath
@@ -33,6 +34,7 @@ class LaneReader:
 
     Raises:
         StoreNotFoundError, FormatError, CorruptStoreError: as docs/format.md says.
+        EvictedError: it changed at this moment.
 
     Attributes:
         document: what its zarr.json files say.
@@ -57,6 +59,8 @@ class LaneReader:
                 f"{path}: expected fewer than 2**{LANE_SHIFT} transitions, found {self.head:,} "
                 f"rows of {n:,} environments"
             )
+        if self.head:  # before anything is made for rows that only damaged metadata speaks of
+            chunk_files.read_rows(self.rows, self.rows.specs["step"], self.head - 1, self.head)
         self.entries = Entries(self.rows, n, has_axis=has_axis)
         pending = 0 if self.is_closed else 1
         self.frames = Entries(self.rows, n, has_axis=has_axis, pending=pending)

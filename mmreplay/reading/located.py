@@ -44,6 +44,9 @@ class Rebuilder(Protocol[Places, Read]):
 class LateRebuilder(Rebuilder[Places, Read], Protocol[Places, Read]):
     """One that may read long after it has looked up: a `BatchGatherer`."""
 
+    def renewed(self, index: Index, places: Places, /) -> Places:
+        """The same in an index that has followed its lanes since."""
+
     def oldest(self, places: Places, /) -> Ids:
         """The ids of the oldest steps that are read there."""
 
@@ -86,12 +89,12 @@ class Located(Generic[Places, Read]):
         return read if is_sound and lanes.is_settled(self.places.pending) else None
 
     def renewed(self, lanes: JoinedLanes) -> Located[Places, Read] | None:
-        """The same as of now; None if it is another: a step that is read was evicted, for example.
+        """The same as of now; None if the lanes are others, or a step that is read was evicted.
 
         The caller holds the lock of the lanes. Rows that can still be sampled are still there, with
         the frames before them that their stacks show.
         """
-        if lanes is not self.lanes or not lanes.is_settled(self.places.pending):
+        if lanes is not self.lanes:
             return None
         index = lanes.index
         if index.version == self.version and lanes.remaps.count == self.n_remaps:
@@ -100,4 +103,9 @@ class Located(Generic[Places, Read]):
         firsts = np.array([index.window(lane)[1] for lane in range(index.n_lanes)])
         if (oldest & ROW_MASK < firsts[oldest >> LANE_SHIFT]).any():
             return None
-        return dataclasses.replace(self, version=index.version, n_remaps=lanes.remaps.count)
+        places = self.places
+        if not lanes.is_settled(places.pending):
+            places = self.gatherer.renewed(index, places)
+        return dataclasses.replace(
+            self, places=places, version=index.version, n_remaps=lanes.remaps.count
+        )

@@ -47,8 +47,7 @@ def describe(store: Store) -> dict[str, Any]:
         "padding": store.padding,
         "stack": store.schema.stack_of() or 1,
         "lanes": [
-            {"name": reader.metadata.get("name"), "environments": reader.width}
-            for reader in readers
+            {"name": reader.metadata.get("name"), "environments": reader.n} for reader in readers
         ],
         "columns": [one.to_json() for one in columns],
         "ranges": {one.number: _range(store, one) for one in images},
@@ -99,13 +98,12 @@ def _ranked(part: float) -> Callable[[Any], Ids]:
     return draw
 
 
-def episode_table(
-    store: Store, kept: tuple[npt.NDArray[np.void], npt.NDArray[np.float64]] | None = None
-) -> bytes:
+def episode_table(store: Store, kept: tuple[npt.NDArray[np.void], Ids] | None = None) -> bytes:
     """All episodes, packed: lane, row, length, return, end and evicted, (n,) each.
 
-    Rows of a vector lane are cells. An end is 0 for open, 1 for terminated, 2 for truncated. The
-    whole episodes come first, in the order of their numbers, and of them 0 steps were evicted.
+    A row is that of the id: row * n + environment. An end is 0 for open, 1 for terminated, 2 for
+    truncated. The whole episodes come first, in the order of their numbers, and of them 0 steps
+    were evicted.
     `kept` is what `kept_episodes` gave; None asks it.
     """
     found, evicted = kept_episodes(store) if kept is None else kept
@@ -118,7 +116,7 @@ def episode_table(
             "row": (found["id"] & ROW_MASK).astype(np.float64),
             "return": found["return"].astype(np.float64),
             "length": found["length"].astype(np.float64),
-            "evicted": evicted,
+            "evicted": evicted.astype(np.float64),
             "lane": (found["id"] >> LANE_SHIFT).astype(np.int32),
             "end": codes,
         }

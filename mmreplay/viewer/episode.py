@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index import EPISODE_DTYPE, UNKNOWN, Index
+from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.store import Store
@@ -32,20 +32,20 @@ class Episode:
         first: id of its first transition that is kept.
         length: steps from there on.
         end: terminated, truncated or open.
-        evicted: steps before, None if nobody knows how many; 0 of a whole episode.
+        evicted: steps before; 0 of a whole episode.
     """
 
     first: int
     length: int
     end: str
-    evicted: int | None
+    evicted: int
 
 
-def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], npt.NDArray[np.float64]]:
+def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
     """The whole episodes, and after them what is left of others: see `EPISODE_DTYPE`.
 
     What is left begins with the oldest step that can be sampled, and its return is NaN. And how
-    many steps of each were evicted, (n,): 0 of whole ones, NaN where nobody knows.
+    many steps of each were evicted, (n,): 0 of whole ones.
     """
     firsts = back = np.empty(0, np.int64)
 
@@ -55,7 +55,7 @@ def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], npt.NDArray[np.fl
         for lane in range(index.n_lanes):
             listed = index.episodes(lane)
             found.append(listed.firsts(np.flatnonzero((listed.steps > 0) & ~listed.whole())))
-        firsts = np.concatenate(found)
+        firsts = np.sort(np.concatenate(found))
         back = index.span(firsts).back
         return firsts
 
@@ -70,8 +70,8 @@ def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], npt.NDArray[np.fl
         ("truncated", (one.truncated for one in left)),
     ):
         cut[name] = [*values]
-    evicted = np.where(back < UNKNOWN, back, np.nan)
-    return np.concatenate([whole, cut]), np.concatenate([np.zeros(whole.size), evicted])
+    evicted = np.concatenate([np.zeros(whole.size, np.int64), back])
+    return np.concatenate([whole, cut]), evicted
 
 
 def find_episode(store: Store, first: int) -> Episode:
@@ -102,8 +102,7 @@ def find_episode(store: Store, first: int) -> Episode:
     (found,) = store.live.lazy_trajectories(drawn)
     row = np.zeros(1, EPISODE_DTYPE)
     row[0] = (first, len(found), 0, found.terminated, found.truncated)
-    known = evicted if evicted < UNKNOWN else None
-    return Episode(first, len(found), str(store.endings(row)[0]), known)
+    return Episode(first, len(found), str(store.endings(row)[0]), evicted)
 
 
 def read_rows(
@@ -125,7 +124,7 @@ def read_rows(
             f"[{start}, {stop})"
         )
     if column.kind == "priority":
-        stride = store.live.readers[episode.first >> LANE_SHIFT].width
+        stride = store.live.readers[episode.first >> LANE_SHIFT].n
         ids = episode.first + np.arange(start, stop, dtype=np.int64) * stride
         return read_priorities(store, ids), []
     try:

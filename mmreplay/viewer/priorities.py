@@ -12,7 +12,6 @@ from mmreplay.errors import MmreplayError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.store import Store
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage import chunk_files, priority_column
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
@@ -36,21 +35,20 @@ def read_priorities(store: Store, ids: Ids) -> npt.NDArray[np.float64]:
 
 
 def _column(store: Store, lane: int) -> tuple[AnyPath, ArraySpec] | None:
-    """Where a lane has them, as cells if it is of many environments."""
+    """Where a lane has them, one for each entry."""
     reader = store.live.readers[lane]
-    width = reader.width if isinstance(reader, VectorReader) else None
     try:
-        spec = priority_column.find_spec(reader.log.path, width)
+        spec = priority_column.find_spec(reader.path, reader.environments)
     except (MmreplayError, OSError):  # damaged: `verify` says so
         return None
     if spec is None:
         return None
-    return reader.log.path, spec if width is None else spec.cells(width)
+    return reader.path, spec if reader.environments is None else spec.entries(reader.n)
 
 
-def _read(path: AnyPath, spec: ArraySpec, cells: Ids) -> npt.NDArray[np.float64]:
-    out = np.full(cells.size, np.nan)
-    chunks, within = np.divmod(cells, spec.chunk_rows)
+def _read(path: AnyPath, spec: ArraySpec, entries: Ids) -> npt.NDArray[np.float64]:
+    out = np.full(entries.size, np.nan)
+    chunks, within = np.divmod(entries, spec.chunk_rows)
     for chunk in np.unique(chunks).tolist():
         here = chunks == chunk
         try:

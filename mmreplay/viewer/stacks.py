@@ -19,7 +19,6 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index, Steps
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.store import Store
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Schema
 
 _ZEROS, _BEFORE = -1, -2
@@ -51,29 +50,20 @@ def stacks_of(store: Store, first: int, start: int, stop: int, settings: Setting
     """
     live = store.live
     reader = live.readers[first >> LANE_SHIFT]
-    ids = first + np.arange(start, stop, dtype=np.int64) * reader.width
+    ids = first + np.arange(start, stop, dtype=np.int64) * reader.n
     gatherer = _Places(store.schema, live.gatherer(settings))
     batch = live.gather_ids(ids, gatherer)
     places = [batch.observation, batch.next_observation]
     if isinstance(places[0], dict):  # the frames of all keys have the same places
         places = [next(iter(one.values())) for one in places]  # type: ignore[union-attr]
-    width = reader.width if isinstance(reader, VectorReader) else None
-    is_whole = not live.look(lambda index: index.span(ids[:1]).back[0] > start)
-    seen, following = (_frames(first, width, np.asarray(one), is_whole) for one in places)
+    seen, following = (_frames(first, reader.n, gatherer.last, np.asarray(one)) for one in places)
     return Stacks(seen, following, batch.reward, batch.discount, batch.non_terminal)
 
 
-def _frames(first: int, width: int | None, places: Array, is_whole: bool) -> Ids:
-    """Which frames of the episode lie at places, as `_PlaceColumn` gives them.
-
-    `width` is that of a vector lane: its frames are those after each step, and an episode's first
-    one lies elsewhere, and is not shown of one that is not whole.
-    """
-    if width is None:
-        frames = places - 1 - first
-    else:
-        is_step = (places - 1) >> LANE_SHIFT == first >> LANE_SHIFT
-        frames = np.where(is_step, (places - 1 - first) // width + 1, 0 if is_whole else _BEFORE)
+def _frames(first: int, stride: int, last: int, places: Array) -> Ids:
+    """Which frames of the episode lie at places, as `_PlaceColumn` gives them."""
+    is_final = (places - 1) >> LANE_SHIFT != first >> LANE_SHIFT
+    frames = np.where(is_final, (last - first) // stride + 1, (places - 1 - first) // stride)
     return np.where(places == 0, _ZEROS, np.where(frames < 0, _BEFORE, frames))
 
 
@@ -92,10 +82,15 @@ class _PlaceColumn:
 
 
 class _Places:
-    """A gatherer of transitions that is given places for frames."""
+    """A gatherer of transitions of one episode that is given places for frames.
+
+    Attributes:
+        last: id of the episode's last step, if its final observation was asked for.
+    """
 
     def __init__(self, schema: Schema, gatherer: TransitionGatherer) -> None:
         self._paths, self._gatherer = schema.frame_paths.values(), gatherer
+        self.last = 0
 
     def locate(self, index: Index, ids: Ids, /) -> Steps:
         """As of `TransitionGatherer`."""
@@ -104,4 +99,6 @@ class _Places:
     def fetch(self, columns: Mapping[str, Any], places: Steps, out: Batch | None, /) -> Batch:
         """As of `TransitionGatherer`."""
         replaced = dict.fromkeys(self._paths, _PlaceColumn())
+        for one in places.over[:1].tolist():  # all of them end with the same step
+            self.last = int(places.at(places.until[:, None] - 1)[one, 0])
         return self._gatherer.fetch({**columns, **replaced}, places, out)

@@ -96,9 +96,7 @@ class ViewedStore:
         except (MmreplayError, OSError) as error:
             return {"version": self._version, "key": "", "look": "", "error": sentence(error)}
         state = store_state(states)
-        rows = sum(
-            head // reader.width for (_, _, head), reader in zip(windows, readers, strict=True)
-        )
+        rows = sum(head // reader.n for (_, _, head), reader in zip(windows, readers, strict=True))
         key = hashlib.sha256(repr((version, state, windows)).encode()).hexdigest()[:16]
         return {
             "version": version,

@@ -157,7 +157,6 @@ class Sealer:
             self.half_stop = start + half
         elif log.head < start + half:  # its last row is about to be committed: ask again then
             self.half_stop = n + 1
-            return
         else:
             self._submit(seal_job(log, start))
             self.half_stop = start + 2 * half

@@ -36,8 +36,8 @@ class Writer:
         files: the lane's files, for the rest of the package.
     """
 
-    # `_is_settled` is False while an interrupt would leave the end of an episode half done: the next
-    # call finds out from the files then what was committed.
+    # `_is_settled` is False where an interrupt may leave the end of an episode half done: then the
+    # next call finds out from the files what was committed.
     __getstate__ = refuse_copy
 
     def __init__(self, files: LockedLane, background: Background) -> None:

@@ -170,4 +170,4 @@ def test_environments_that_step_together(tmp_path, look):
         batch = store.transitions([int(whole.ids[7])])
         assert np.array_equal(page.stack(0)[..., 0], batch.observation[0])
         assert page.numbers()["id"] == str(int(whole.ids[7]))
-        assert (page.numbers()["tick"], page.numbers()["environment"]) == ("7", "1")
+        assert (page.numbers()["row"], page.numbers()["environment"]) == ("7", "1")

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import mmreplay
 from mmreplay import Field
+from tests.support.disks import faults
 from tests.support.writers import make_lanes
 
 
@@ -70,14 +71,7 @@ def _frame(row):
 @pytest.fixture
 def die():
     """Leaves a writer's lane as the death of its process would: `die(writer)`."""
-
-    def end(writer):
-        for lane in getattr(writer, "writers", (writer,)):
-            lane._background.detach(lane)
-            lane._session.abandon()
-            lane.files.release()
-
-    return end
+    return faults.kill
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import mmreplay
 BY_ID = """\
 #  id  lane  row  length  return  end
 0   0     0    0       4       4  terminated
-1   5     0    5       9       9  truncated
-2  15     0   15       4       4  terminated
-3  20     0   20      11      11  truncated
-4  32     0   32       2       5  truncated
+1   4     0    4       9       9  truncated
+2  13     0   13       4       4  terminated
+3  17     0   17      11      11  truncated
+4  28     0   28       2       5  truncated
 """
 
 
@@ -48,8 +48,8 @@ def test_limit(command, store):
         out
         == """\
 #  id  lane  row  length  return  end
-3  20     0   20      11      11  truncated
-1   5     0    5       9       9  truncated
+3  17     0   17      11      11  truncated
+1   4     0    4       9       9  truncated
 and 3 more
 """
     )
@@ -63,9 +63,10 @@ def test_json(command, store):
     assert (document["path"], document["total"]) == (store, 5)
     assert document["episodes"][1] == {
         "number": 1,
-        "id": 5,
+        "id": 4,
         "lane": 0,
-        "row": 5,
+        "row": 4,
+        "environment": 0,
         "length": 9,
         "return": 9.0,
         "terminated": False,
@@ -99,17 +100,14 @@ def test_lanes(command, write, play):
 
 def test_many_environments(command, vector_store):
     lines = command("episodes", vector_store, "--limit", "3").out.splitlines()
-    assert lines[0].split() == ["#", "id", "lane", "tick", "env", "length", "return", "end"]
+    assert lines[0].split() == ["#", "id", "lane", "row", "env", "length", "return", "end"]
     assert [line.split()[:5] for line in lines[1:4]] == [
         ["0", "0", "0", "0", "0"],
         ["1", "1", "0", "0", "1"],
         ["2", "20", "0", "10", "0"],
     ]
     rows = json.loads(command("episodes", vector_store, "--json").out)["episodes"]
-    assert [(one["row"], one["tick"], one["environment"]) for one in rows[1:3]] == [
-        (1, 0, 1),
-        (20, 10, 0),
-    ]
+    assert [(one["row"], one["environment"]) for one in rows[1:3]] == [(0, 1), (10, 0)]
 
 
 def test_an_empty_store(command, write):

@@ -11,33 +11,38 @@ import sys
 
 import numpy as np
 import pytest
+from tests.support.oracle.handmade_vectors import HandmadeVector
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
-from tests.support.oracle.handmade_vectors import HandmadeVector
 
+ACTION = Field((), "int64", chunk=8)
 VERSIONS = f"mmreplay {mmreplay.__version__}, numpy {np.__version__} (format 1)"
 
 CLOSED = f"""\
 store.zarr: closed, 1 lane
 
 environment   Test-v0, policy random, seed 3
-transitions   30 in 35 rows
+transitions   30 in 30 rows
 capacity      unlimited
 episodes      5: 2 terminated, 3 truncated
-on disk       5.90 kB
-              9.92 times larger than its rows uncompressed (595 B)
-              10.4 times larger than two observations per transition (570 B)
+on disk       8.90 kB
+              10.2 times larger than its rows uncompressed (875 B)
+              15.6 times larger than two observations per transition (570 B)
 made with     {VERSIONS}
 
 column          shape    dtype     codec   rows a file   on disk
-frames          3        uint8     raw               8     700 B
-actions         scalar   int64     raw               8     700 B
-rewards         scalar   float32   raw               8     700 B
-non_terminals   scalar   uint8     raw               8     700 B
-resets          scalar   uint8     raw               8     700 B
+frames          3        uint8     raw               8     600 B
+actions         scalar   int64     raw               8     600 B
+rewards         scalar   float32   raw               8     600 B
+non_terminals   scalar   uint8     raw               8     600 B
+resets          scalar   uint8     raw               8     600 B
+ends            scalar   uint8     raw               8     600 B
+step            scalar   int64     raw               8     600 B
+finals/first    scalar   int64     raw          16,384     300 B
+finals/frames   3        uint8     raw          16,384     300 B
+finals/id       scalar   int64     raw          16,384     300 B
 
 return per episode: min 4, mean 6.6, max 11
    4  ████████████████████████████████████████ 2
@@ -103,7 +108,7 @@ store.zarr: closed, 1 lane
 transitions   0 in 0 rows
 capacity      unlimited
 episodes      0
-on disk       2.80 kB
+on disk       4.80 kB
 made with     {VERSIONS}
 
 column          shape    dtype     codec   rows a file   on disk
@@ -112,6 +117,11 @@ actions         scalar   int64     raw               8     200 B
 rewards         scalar   float32   raw               8     200 B
 non_terminals   scalar   uint8     raw               8     200 B
 resets          scalar   uint8     raw               8     200 B
+ends            scalar   uint8     raw               8     200 B
+step            scalar   int64     raw               8     200 B
+finals/first    scalar   int64     raw          16,384     200 B
+finals/frames   3        uint8     raw          16,384     200 B
+finals/id       scalar   int64     raw          16,384     200 B
 """
     )
 
@@ -125,7 +135,7 @@ def test_evicted_rows(command, write, play):
     here, older, context = map(int, re.search(line, out, re.MULTILINE).groups())
     with mmreplay.open("store.zarr") as store:
         lane = store.lanes[0]
-        assert (here, older) == (200 - lane.first, lane.first)
+        assert (here, older) == (180 - lane.first, lane.first)
         assert context == lane.first - lane.base == 64
     assert "episodes      1 whole: 1 terminated\n" in out
     assert "capacity      10 transitions\n" in out
@@ -155,7 +165,7 @@ def test_a_store_of_lanes_with_no_lane_yet(command, write, folder):
     for name in ("info", "episodes"):
         result = command(name, "run.zarr")
         assert (result.status, result.out) == (1, "")
-        assert "run.zarr: a store of lanes with no lane in it yet" in result.err
+        assert "run.zarr: no process has written to this store yet" in result.err
 
 
 def test_a_live_store_names_its_writer_and_the_age_of_its_rows(command, write, play):
@@ -169,7 +179,7 @@ def test_a_live_store_names_its_writer_and_the_age_of_its_rows(command, write, p
     assert re.search(r"^on disk       .*, with room made for rows to come$", out, re.MULTILINE)
     assert re.search(rf"^writer        pid {os.getpid()} on \S+, since 20", out, re.MULTILINE)
     assert re.search(r"^newest row    \d[\d.]* s ago$", out, re.MULTILINE)
-    assert re.search(r"^flushed       \d[\d.]* s ago; 3 rows since$", out, re.MULTILINE)
+    assert re.search(r"^flushed       \d[\d.]* s ago; 2 rows since$", out, re.MULTILINE)
 
 
 def test_a_crashed_store_says_that_its_writer_died(command, write, play, die):
@@ -193,8 +203,8 @@ def test_a_store_of_many_lanes_lists_them(command, write, play):
     assert (
         """
 lane   name      state    rows   first   transitions
-   0   actor-0   closed      4       0             3
-   1   actor-1   closed      4       0             3
+   0   actor-0   closed      3       0             3
+   1   actor-1   closed      3       0             3
 
 """
         in out
@@ -276,41 +286,42 @@ def test_unknown_versions(command, store, versions):
     assert "made with     unknown (format 1)\n" in result.out
 
 
-VECTOR = """\
+def step_together(path, **options):
+    """A store of two environments, and three steps: the second one is left out of the last."""
+    frames, none = np.zeros((2, 3), np.uint8), np.zeros(2, np.bool_)
+    with mmreplay.create(path, Field((3,), "uint8", "raw"), ACTION, lanes=2, **options) as writer:
+        writer.reset(frames)
+        writer.step([1, 1], [2.0, 2.0], frames, np.array([False, True]), none)
+        writer.step([1, 1], [2.0, 2.0], frames, none, none, mask=np.array([True, False]))
+
+
+def test_environments_that_step_together(command, folder):
+    step_together("run.zarr")
+    out = command("info", "run.zarr").out
+    assert out.startswith(
+        """\
 run.zarr: closed, 1 lane, 2 environments
 
-transitions   3 in 2 ticks
+transitions   3 in 2 rows
 capacity      unlimited
 episodes      2: 1 terminated, 1 truncated
 """
-
-
-def test_a_vector_lane(command, folder):
-    schema = Schema.make(Field((2,), "float32"), Field((), "int64"))
-    lane = HandmadeVector(folder / "run.zarr", schema, 2)
-    frame = np.zeros(2, np.float32)
-    lane.model.reset({0: frame, 1: frame})
-    lane.model.step({e: (1, 2.0, frame, {"terminated": e == 1}, {}) for e in (0, 1)})
-    lane.model.step({0: (1, 2.0, frame, {}, {})})
-    lane.close()
-    out = command("info", "run.zarr").out
-    assert out.startswith(VECTOR)
+    )
     assert re.search(r"^rewards +2 +float32 +raw ", out, re.MULTILINE)
-    assert re.search(r"^starts/tick +scalar +int64 +raw ", out, re.MULTILINE)
+    assert re.search(r"^finals/id +scalar +int64 +raw ", out, re.MULTILINE)
 
 
-def test_lanes_of_both_kinds_have_a_column_of_environments(command, write, play):
+def test_lanes_of_one_and_many_environments_have_a_column_of_them(command, write, play):
     with write("run.zarr", lane="a") as writer:
         play(writer, 3, "terminated")
-    lane = HandmadeVector(writer.path.parent / "lane-00001", writer.schema, 2, name="b")
-    lane.close()
+    step_together("run.zarr", lane="b")
     out = command("info", "run.zarr").out
     assert out.startswith("run.zarr: closed, 2 lanes, 3 environments\n")
     assert (
         """
 lane   name   state    rows   first   transitions   environments
-   0   a      closed      4       0             3              1
-   1   b      closed      0       0             0              2
+   0   a      closed      3       0             3              1
+   1   b      closed      2       0             3              2
 
 """
         in out

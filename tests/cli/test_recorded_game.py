@@ -35,12 +35,12 @@ def test_a_game_is_recorded_described_listed_verified_sampled_and_damaged(comman
     assert re.search(r" times smaller than two stacks of 4 per transition \(.* MB\)\n", out)
 
     assert command("verify", "game.zarr").out.startswith(
-        f"game.zarr: sound, closed; {about['rows']:,} ticks of 2 environments in 1 lane; "
+        f"game.zarr: sound, closed; {about['rows']:,} rows of 2 environments in 1 lane; "
     )
     fast = json.loads(command("bench", "game.zarr", "--seconds", "0.1", "--json").out)
     assert fast["frame_bytes_per_s"] == pytest.approx(fast["batches_per_s"] * 32 * 2 * 4 * 84 * 84)
 
-    (shard,) = (folder / "game.zarr" / "ticks" / "frames").glob("c.0*")
+    (shard,) = (folder / "game.zarr" / "frames").glob("c.0*")
     whole = shard.read_bytes()
     generator = random.Random(0)
     for _ in range(5):
@@ -50,6 +50,6 @@ def test_a_game_is_recorded_described_listed_verified_sampled_and_damaged(comman
         result = command("verify", "game.zarr", "--json")
         assert result.status == 1
         files = {one["file"] for one in json.loads(result.out)["findings"]}
-        assert files == {"ticks/frames/c.0.0.0.0"}
+        assert files == {"frames/c.0.0.0.0"}
     shard.write_bytes(whole)
     assert mmreplay.verify("game.zarr").sound

@@ -67,7 +67,7 @@ def test_each_command_has_help(command, name):
     [
         ("record", "single (84, 84) uint8 frames"),
         ("record", "[default: lz4 from 1 KiB a frame, else raw; or the store's]"),
-        ("bench", "As a yardstick, one np.take of as many frames from an array in memory"),
+        ("bench", "Each batch is written into the arrays of the one before"),
     ],
 )
 def test_help_says_what_the_defaults_and_the_words_mean(command, name, text):

@@ -18,7 +18,6 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit
 import mmreplay
 from mmreplay.env_fields import env_fields
 from mmreplay.recording.recorder import record
-from tests.support.writers import rows_of
 
 SEED, N_ENVS, STEPS = 11, 3, 400
 
@@ -83,69 +82,85 @@ class Policy:
 
 @dataclass
 class Rows:
-    """What an environment gave, as lists."""
+    """What an environment gave, as lists: a step each, and the last observations of episodes."""
 
     frames: list = field(default_factory=list)
     actions: list = field(default_factory=list)
     rewards: list = field(default_factory=list)
     non_terminals: list = field(default_factory=list)
     resets: list = field(default_factory=list)
+    ends: list = field(default_factory=list)
+    finals: list = field(default_factory=list)
 
 
-def by_hand(make, seed, rows):
-    """At least `rows` rows of one environment, in plain lists."""
+def by_hand(make, seed, steps):
+    """So many steps of one environment, in plain lists."""
     env = make()
     fields = env_fields(env)
     policy = Policy(env.observation_space, env.action_space, seed)
     out = Rows()
     observation, _ = env.reset(seed=seed)
-    while len(out.frames) < rows:
-        out.resets.append(1)
-        over = False
-        while not over:
-            action = policy(observation)
-            out.frames.append(fields.to_frame(observation))
-            observation, reward, terminated, truncated, _ = env.step(action)
-            out.actions.append(action)
-            out.rewards.append(reward)
-            out.non_terminals.append(0 if terminated else 1)
-            out.resets.append(0)
-            over = terminated or truncated
+    out.resets.append(1)
+    while len(out.frames) < steps:
+        action = policy(observation)
         out.frames.append(fields.to_frame(observation))
-        out.actions.append(np.zeros_like(action))
-        out.rewards.append(0.0)
-        out.non_terminals.append(out.non_terminals[-1])
-        observation, _ = env.reset()
+        observation, reward, terminated, truncated, _ = env.step(action)
+        out.actions.append(action)
+        out.rewards.append(np.float32(reward))
+        out.non_terminals.append(0 if terminated else 1)
+        over = terminated or truncated or len(out.frames) == steps  # the recording ends
+        out.ends.append(int(over))
+        if over:
+            out.finals.append(fields.to_frame(observation))
+            observation, _ = env.reset()
+        out.resets.append(int(over))
+    del out.resets[-1]
     return out
 
 
-def assert_lane_is(lane, expected):
-    """An environment's rows are a prefix of those made by hand, the last one a final row."""
-    rows = len(lane.resets)
-    stacked = expected.frames[:rows]
-    if isinstance(stacked[0], dict):
-        assert set(lane.frames) == set(stacked[0])
-        for key, column in lane.frames.items():
-            assert np.array_equal(column[:], np.stack([frame[key] for frame in stacked]))
+def assert_same_frames(found, expected):
+    if isinstance(expected[0], dict):
+        assert set(found) == set(expected[0])
+        for key, column in found.items():
+            assert np.array_equal(column, np.stack([frame[key] for frame in expected]))
     else:
-        assert np.array_equal(lane.frames[:], np.stack(stacked))
-    assert np.array_equal(lane.actions[: rows - 1], np.stack(expected.actions[: rows - 1]))
-    assert np.array_equal(
-        lane.rewards[: rows - 1], np.array(expected.rewards[: rows - 1], np.float32)
+        assert np.array_equal(found, np.stack(expected))
+
+
+def assert_is(store, env, expected):
+    """The steps of an environment, column by column, and its episodes' final observations."""
+    lane, n = store.lanes[0], store.lanes[0].environments
+
+    def own(column):
+        at = (slice(None), *(() if n == 1 else (env,)))
+        return column[at][lane.step[at] > 0]
+
+    frames = lane.frames
+    is_dict = isinstance(frames, dict)
+    assert_same_frames(
+        {key: own(one) for key, one in frames.items()} if is_dict else own(frames), expected.frames
     )
-    assert np.array_equal(lane.non_terminals[: rows - 1], expected.non_terminals[: rows - 1])
-    assert np.array_equal(lane.resets[:], expected.resets[:rows])
-    assert not lane.actions[rows - 1].any()
-    assert lane.rewards[rows - 1] == 0
+    for name in ("actions", "rewards", "non_terminals", "resets", "ends"):
+        assert np.array_equal(own(getattr(lane, name)), getattr(expected, name)), name
+    numbers = np.flatnonzero(store.episodes["id"] % n == env).tolist()
+    finals = [store.trajectory(number).observation for number in numbers]
+    last = [{key: rows[-1] for key, rows in one.items()} if is_dict else one[-1] for one in finals]
+    assert len(last) == len(expected.finals)
+    assert_same_frames(
+        {key: np.stack([one[key] for one in last]) for key in last[0]}
+        if is_dict
+        else np.stack(last),
+        expected.finals,
+    )
 
 
 def assert_store_is(path, make, steps, n_envs):
     with mmreplay.open(path) as store:
         assert len(store) == steps
         assert [lane.environments for lane in store.lanes] == [n_envs]
-        rows = store.lanes if n_envs == 1 else [rows_of(store, env) for env in range(n_envs)]
-        for i, lane in enumerate(rows):
-            assert_lane_is(lane, by_hand(make, SEED + i, len(lane.resets)))
+        for env in range(n_envs):
+            own = np.count_nonzero(store.ids % n_envs == env)
+            assert_is(store, env, by_hand(make, SEED + env, own))
     assert mmreplay.verify(path).findings == []
 
 

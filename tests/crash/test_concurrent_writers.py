@@ -18,6 +18,7 @@ import pytest
 import mmreplay
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.disk import check_plain_zarr
 from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.script import with_session
 from tests.support.processes import actor
@@ -91,7 +92,7 @@ def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
         assert one.returncode == 0
     assert sorted(outputs) == [0, 1, 2, 3]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s.zarr"]
-    checks.check_plain_zarr(path)
+    check_plain_zarr(path)
     checks.check_verified(path)
     with mmreplay.open(path) as store:
         for lane, view in enumerate(store.lanes):

@@ -19,7 +19,6 @@ from tests.support.disks import faults
 from tests.support.disks.faults import CALLS, faulty_disk
 from tests.support.disks.trees import contents
 from tests.support.effort import EFFORT, THOROUGH, by_effort
-from tests.support.oracle import stores
 from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import CODECS, Party, frame_of
 from tests.support.writers import go_on
@@ -31,7 +30,7 @@ pytestmark = [
 ]
 Field = mmreplay.Field
 
-KINDS = {"one environment": {}, "vector lane": {"width": 3}, "lanes": {"lanes": 3}}
+KINDS = {"one environment": None, "many environments": 3}
 STATES = ("live", "within a call", "crashed", "closed")
 FIRST = ("original first", "copy first")
 N_POINTS = by_effort(1, 2, 60)  # of each kind of store, at which a copy is made
@@ -59,7 +58,7 @@ class History:
         self.luck, self.layout = random.Random(seed), layout
         self.state, self.first = state, first
         self.a = Party(layout, A, self.luck)
-        self.durable = stores.heads(self.a.model)
+        self.durable = self.a.model.heads()
         self.known = None
         self.turn = threading.Lock()
 
@@ -73,7 +72,7 @@ class History:
             end = {"crashed": self.a.kill, "closed": self.a.close}
             end.get(self.state, lambda: None)()
             if self.state == "closed":
-                self.durable = stores.heads(self.a.model)
+                self.durable = self.a.model.heads()
             self.make_copy()
         if self.first == "copy first":
             if self.state != "closed":
@@ -128,9 +127,9 @@ class History:
         self.b.model = model.copy()
         writer = go_on(self.copy)
         found = [lane.rows for lane in faults.writers_of(writer)]
-        for known, rows, most in zip(self.known, found, stores.heads(model), strict=True):
+        for known, rows, most in zip(self.known, found, model.heads(), strict=True):
             assert known <= rows <= most, (known, rows, most)
-        stores.cut(self.b.model, found)
+        self.b.model.cut(found)
         writer.close()
         self.b.check(self.copy)
         self.b.open(self.copy)
@@ -143,8 +142,8 @@ def cells():
     if EFFORT == "quick":
         return [
             ("lz4", "one environment", True),
-            ("raw", "vector lane", True),
-            ("lz4", "vector lane", False),
+            ("raw", "many environments", True),
+            ("lz4", "many environments", False),
         ]
     return list(itertools.product(CODECS, KINDS, (False, True)))
 
@@ -154,11 +153,9 @@ def cells():
 def test_a_copy_by_hard_links_is_a_store_of_its_own(tmp_path, state, first, measured):
     n_copies = 0
     for codec, kind, evicts in cells():
-        capacity = 12 * max([1, *KINDS[kind].values()]) if evicts else None
-        action = Field((), "int64", chunk=8)
-        layout = Layout(
-            frame_of(codec, KINDS[kind].get("width")), action, {}, capacity=capacity, **KINDS[kind]
-        )
+        n, action = KINDS[kind], Field((), "int64", chunk=8)
+        capacity = 12 * (n or 1) if evicts else None
+        layout = Layout(frame_of(codec, n), action, capacity=capacity, environments=n)
         for point in range(N_POINTS):
             cell = f"{codec}, {kind}, {capacity=}, {state}, {first}, point {point}"
             history = History(tmp_path / "history", layout, cell, state, first)

@@ -46,17 +46,15 @@ def frames_of(given):
 
 def random_script(folder, number, random):
     name = random.choice(sorted(FRAMES))
-    lanes = random.choice([None, None, 1, 3])
-    envs = random.choice([None, 2, 3]) if lanes is None else None
+    envs = random.choice([None, None, 1, 2, 3])
     return actor.Script(
         path=str(folder / f"{number}.zarr"),
         report=str(folder / f"{number}.report"),
         seed=random.randrange(2**32),
         frame=frames_of(FRAMES[name]),
         action_chunk=random.choice([3, 16, 100, 4096, None]),
-        lanes=lanes,
         envs=envs,
-        capacity=random.choice([None, lanes or envs or 1, 40, 150]),
+        capacity=random.choice([None, envs or 1, 40, 150]),
         flush_s=random.choice([0, 0.002]),
         rows=random.choice([20, 300]),
         pause_s=random.choice([0, 0.001]),
@@ -115,7 +113,7 @@ def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, 
     if THOROUGH:
         longest_ms = max(recoveries) * 1000
         print(
-            f"\n{script.frame} lanes={script.lanes} capacity={script.capacity}: rows "
+            f"\n{script.frame} envs={script.envs} capacity={script.capacity}: rows "
             f"{sum(len(lane.rows) for lane in chronicle.model.lanes)}, {n_batches} batches while "
             f"alive, killed in phases {sorted(phases)}, recovery <= {longest_ms:.0f} ms"
         )
@@ -126,7 +124,7 @@ def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, 
 EVERY_CALL = {
     "raw": {"frame": FRAMES["raw"], "capacity": 20},
     "lz4": {"frame": FRAMES["lz4"], "capacity": None},
-    "dict, many lanes": {"frame": FRAMES["dict"], "capacity": 45, "lanes": 2},
+    "dict, many environments": {"frame": FRAMES["dict"], "capacity": 45, "envs": 2},
 }
 
 
@@ -138,7 +136,7 @@ def two_sessions(folder, name, number):
         seed=5,
         frame=frames_of(about["frame"]),
         action_chunk=7,
-        lanes=about.get("lanes"),
+        envs=about.get("envs"),
         capacity=about["capacity"],
         session=1,  # flushes, and closes both times
         rows=120,

@@ -17,6 +17,7 @@ import mmreplay
 from benchmarks.timing import Spread
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.disk import check_plain_zarr
 from tests.support.processes import recorder
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
@@ -107,7 +108,7 @@ class Recording:
             self.compared += self.ledger.check(store)
             self.base = store.lanes[0].base
         checks.check_verified(Path(self.order.path))
-        checks.check_plain_zarr(Path(self.order.path))
+        check_plain_zarr(Path(self.order.path))
 
 
 def spread_ms(seconds):

@@ -16,6 +16,7 @@ import pytest
 
 import mmreplay
 from tests.support.oracle import checks
+from tests.support.oracle.disk import check_plain_zarr
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 
@@ -31,7 +32,7 @@ LAYOUT = Layout(
 def pair(tmp_path):
     writer = LAYOUT.create(tmp_path / "s.zarr")
     pair = Pair(writer, LAYOUT.model(), np.random.default_rng(0))
-    pair.together(15, end=0.0)
+    pair.play(15, end=0.0)
     del writer
     yield pair
     pair.writer.close()
@@ -55,9 +56,9 @@ def test_second_writer_is_told_who_holds_the_lane(pair):
         assert f"pid {os.getpid()} " in message
         assert socket.gethostname() in message
         assert str(path_of(pair)) in message
-    pair.together(5)
+    pair.play(5)
     with mmreplay.open(path_of(pair)) as store:
-        checks.check_store(store, pair.model, live=True)
+        checks.check_store(store, pair.model)
 
 
 def test_second_writer_of_another_process_is_told_the_pid(pair):
@@ -72,13 +73,13 @@ def test_second_writer_of_another_process_is_told_the_pid(pair):
 
 
 def test_writer_that_was_dropped_without_close_keeps_nobody_out(pair):
-    writer, pair.writer = pair.writer, None
+    writer, pair.writers = pair.writer, [None]
     path = writer.path
     del writer
     gc.collect()
     with mmreplay.create(path, append=True) as again:
         assert again.rows == len(pair.model.lanes[0].rows)
-        pair.writer = again
+        pair.reopened(again)
 
 
 # ---------------------------------------------------------------- forked children
@@ -126,9 +127,9 @@ def test_forked_child_may_not_write(pair):
 
     for outcome in forked(task):
         assert "parent" in outcome
-    pair.together(9)
+    pair.play(9)
     with mmreplay.open(path_of(pair)) as store:
-        checks.check_store(store, pair.model, live=True)
+        checks.check_store(store, pair.model)
 
 
 def test_forked_child_does_not_hold_the_lock_of_its_parent(pair):
@@ -145,8 +146,8 @@ def test_forked_child_does_not_hold_the_lock_of_its_parent(pair):
             mmreplay.create(path_of(pair), append=True)
         pair.writer.close()
         pair.model.lanes[0].end_session()
-        pair.writer = mmreplay.create(path_of(pair), append=True, flush_s=0)
-        pair.together(5)
+        pair.reopened(mmreplay.create(path_of(pair), append=True, flush_s=0))
+        pair.play(5)
     finally:
         os.close(go_reader)
         os.close(go)
@@ -169,7 +170,7 @@ def test_forked_child_samples_what_its_parent_wrote(tmp_path):
         tmp_path / "s.zarr", frame=layout.frame, action=layout.action, stack=2, flush_s=0
     ) as buffer:
         pair = Pair(buffer, layout.model(), np.random.default_rng(0))
-        pair.together(30)
+        pair.play(30)
         model = pair.model
 
         def task():
@@ -192,27 +193,26 @@ def test_step_before_the_first_reset_is_refused_and_writes_nothing(tmp_path):
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
 def test_step_after_the_end_of_an_episode_is_refused_and_writes_nothing(pair, flag):
-    flags = {"terminated": False, "truncated": False, "life_lost": False} | {flag: True}
-    pair.step({0: flags})
+    pair.step(**{flag: [0]})
     rows = pair.writer.rows
     with pytest.raises(mmreplay.SchemaError, match="it has ended"):
         pair.writer.step(0, 0.0, np.zeros((3, 4), np.uint8), thought=np.zeros(2, np.float32))
     assert pair.writer.rows == rows
-    pair.together(5)
+    pair.play(5)
     with mmreplay.open(path_of(pair)) as store:
-        checks.check_store(store, pair.model, live=True)
+        checks.check_store(store, pair.model)
 
 
 def test_after_reopening_the_next_call_must_be_reset(pair):
     path = path_of(pair)
     pair.writer.close()
     pair.model.lanes[0].end_session()
-    pair.writer = mmreplay.create(path, append=True, flush_s=0)
+    pair.reopened(mmreplay.create(path, append=True, flush_s=0))
     with pytest.raises(mmreplay.SchemaError, match=r"reset\(frame\) first"):
         pair.writer.step(0, 0.0, np.zeros((3, 4), np.uint8), thought=np.zeros(2, np.float32))
-    pair.together(5)
+    pair.play(5)
     with mmreplay.open(path) as store:
-        checks.check_store(store, pair.model, live=True)
+        checks.check_store(store, pair.model)
 
 
 def test_closed_writer_refuses_everything_but_another_close(pair):
@@ -262,20 +262,20 @@ def test_wrong_value_is_refused_and_the_store_unchanged(pair, what):
         pair.writer.step(**GOOD | WRONG[what])
     assert pair.writer.rows == rows
     with mmreplay.open(path_of(pair)) as store:
-        checks.check_store(store, pair.model, live=True)
-    pair.together(3)
+        checks.check_store(store, pair.model)
+    pair.play(3)
     with pytest.raises(mmreplay.SchemaError):
         pair.writer.step(**GOOD | WRONG[what])
     pair.reset()  # what the refused step left in the newest row is no part of the episode's end
     with mmreplay.open(path_of(pair)) as store:
-        checks.check_store(store, pair.model, live=True)
+        checks.check_store(store, pair.model)
 
 
 def test_missing_extra_is_refused_and_the_store_unchanged(pair):
     with pytest.raises(mmreplay.SchemaError, match="thought"):
         pair.writer.step(1, 1.0, np.zeros((3, 4), np.uint8))
     with mmreplay.open(path_of(pair)) as store:
-        checks.check_store(store, pair.model, live=True)
+        checks.check_store(store, pair.model)
 
 
 # ---------------------------------------------------------------- wrong places
@@ -284,9 +284,9 @@ def test_missing_extra_is_refused_and_the_store_unchanged(pair):
 def test_a_path_that_is_taken_is_left_alone(pair):
     with pytest.raises(mmreplay.StoreExistsError, match="append=True"):
         LAYOUT.create(path_of(pair))
-    pair.together(3)
+    pair.play(3)
     with mmreplay.open(path_of(pair)) as store:
-        checks.check_store(store, pair.model, live=True)
+        checks.check_store(store, pair.model)
 
 
 def test_a_path_with_nothing_there_is_no_store(tmp_path):
@@ -317,8 +317,8 @@ def test_reopening_with_other_fields_is_refused_and_the_store_left_as_it_was(pai
     with pytest.raises(mmreplay.SchemaError):
         mmreplay.create(path, **change, append=True)
     with mmreplay.open(path) as store:
-        checks.check_store(store, pair.model, live=False)
-    checks.check_plain_zarr(path)
+        checks.check_store(store, pair.model)
+    check_plain_zarr(path)
 
 
 def test_every_error_survives_pickling(pair):

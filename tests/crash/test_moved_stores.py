@@ -23,7 +23,7 @@ from tests.support.disks.faults import CALLS, faulty_disk
 from tests.support.disks.moves import WAYS, Place
 from tests.support.disks.trees import contents, flip, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
-from tests.support.oracle import checks, stores
+from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import CODECS, Party, frame_of
 from tests.support.writers import drain
@@ -35,10 +35,10 @@ pytestmark = [
 ]
 Field = mmreplay.Field
 
-KINDS = {"one environment": {}, "vector lane": {"width": 8}}
+KINDS = {"one environment": None, "many environments": 8}
 N_ORDERS = {  # of each cell
     "one environment": by_effort(1, 2, 200),
-    "vector lane": by_effort(1, 1, 200),
+    "many environments": by_effort(1, 1, 200),
 }
 CHUNK_ROWS = 8
 KEPT = 12  # transitions of an environment, where old ones are evicted
@@ -58,14 +58,13 @@ class Cell:
 
     def layout(self):
         evicts = self.what in ("evict", "priorities")
-        capacity = KEPT * max([1, *KINDS[self.kind].values()]) if evicts else None
+        n = KINDS[self.kind]
         action = Field((), "int64", chunk=CHUNK_ROWS)
         return Layout(
-            frame_of(self.codec, KINDS[self.kind].get("width")),
+            frame_of(self.codec, n),
             action,
-            {},
-            capacity=capacity,
-            **KINDS[self.kind],
+            capacity=KEPT * (n or 1) if evicts else None,
+            environments=n,
         )
 
 
@@ -150,15 +149,14 @@ class Order:
             self.a.kill()
             return
         self.a.close()
-        rows = stores.heads(self.a.model)
+        rows = self.a.model.heads()
         number = self.luck.randrange(len(rows))
-        log = "ticks" if self.cell.kind == "vector lane" else ""
         chunk = self.luck.randint(1, (rows[number] - 1) // CHUNK_ROWS)
-        name = f"c.{chunk}.0" if log == "ticks" else f"c.{chunk}"
-        file = self.place.first / log / self.luck.choice(["actions", "rewards"]) / name
+        name = f"c.{chunk}" if KINDS[self.cell.kind] is None else f"c.{chunk}.0"
+        file = self.place.first / self.luck.choice(["actions", "rewards"]) / name
         self.luck.choice([flip, Path.unlink])(file)
         rows[number] = chunk * CHUNK_ROWS
-        stores.cut(self.a.model, rows)
+        self.a.model.cut(rows)
         self.harmed = contents(self.place.first)
 
     def move_within(self):
@@ -304,7 +302,7 @@ class Order:
         if source is None:
             return
         model = self.a.model.copy()
-        stores.end_session(model)
+        model.end_session()
         try:
             mmreplay.snapshot(source, copy, self.progress())
         except mmreplay.MmreplayError:
@@ -313,7 +311,7 @@ class Order:
         else:
             checks.check_verified(copy)
             with mmreplay.open(copy) as store:
-                stores.check(store, model, live=False)
+                checks.check_store(store, model, most=12)
             shutil.rmtree(copy)
         yield
 
@@ -362,9 +360,9 @@ def cells(what):
     if EFFORT != "quick":
         return [Cell(what, *rest) for rest in itertools.product(WAYS, CODECS, KINDS)]
     luck = random.Random(what)
-    kinds = ["one environment", "vector lane"]
+    kinds = ["one environment", "many environments"]
     luck.shuffle(kinds)
-    kinds.append("vector lane")
+    kinds.append("many environments")
     return [
         Cell(what, way, luck.choice(CODECS), kind) for way, kind in zip(WAYS, kinds, strict=True)
     ]

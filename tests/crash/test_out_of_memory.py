@@ -62,7 +62,7 @@ def test_writer_killed_for_want_of_memory_loses_no_committed_row(tmp_path, measu
                     seed=luck.randrange(2**32),
                     frame=FRAMES[luck.choice(sorted(FRAMES))],
                     action_chunk=16,
-                    lanes=luck.choice([None, 2]),
+                    envs=luck.choice([None, 2]),
                     capacity=luck.choice([None, 150]),
                     flush_s=luck.choice([0, 0.005]),
                     rows=10**6,

@@ -22,6 +22,7 @@ from tests.crash.test_file_systems import check_found, mounted, random_script
 from tests.support.disks import faults, mounts, trees
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.disk import check_plain_zarr
 from tests.support.oracle.script import append_rows, with_session
 from tests.support.outcomes import outcome
 from tests.support.processes import actor
@@ -185,7 +186,7 @@ def test_disk_that_makes_itself_read_only_under_a_writer_keeps_what_was_flushed(
         last = with_session(chronicle.script, 1, sessions=1, rows=40, boot="", fails=None)
         assert actors.wait(actors.start(last)) == 0
         check_found(chronicle)
-        checks.check_plain_zarr(Path(last.path))
+        check_plain_zarr(Path(last.path))
     result = measured("read_only_errors", file_system="ext4")
     result.add("times that it became read-only", phases.total(), "", at_least=20)
     result.add("snapshots of it to another disk", n_copies, "", at_least=10)

@@ -15,47 +15,32 @@ import pytest
 
 from mmreplay.writing import flush
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.power_cut import mutants, vector_mutants
-from tests.support.power_cut.layouts import LARGE_FRAMES, LAYOUTS, VECTOR_LAYOUTS
+from tests.support.power_cut.layouts import ALL, LAYOUTS
+from tests.support.power_cut.mutants import MUTANTS
 from tests.support.power_cut.mutation import Mutant, breaking, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 N_CRASHES = 50  # of a history
-N_TRIALS = by_effort(100, 2_000, 20_000)
+N_TRIALS = by_effort(50, 1_000, 20_000)  # of each number of environments
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
 # Noticed among these, a mutant is found in seconds also once the code has changed; the others may
 # take minutes then, and are for a thorough run.
-SOON = SEEDS[:20]
-# Each was noticed in four of the first five histories, or in all.
-EASY = {
-    "simulator": [
-        "checksums of a close unsynced",
-        "chunks unsynced",
-        "create without a checkpoint",
-        "new live unsynced",
-        "shapes unsynced",
-        "shard unsynced",
-    ],
-    "simulator_vector": [
-        "count taken from the ticks",
-        "episodes left running at an opening",
-        "priorities unsynced",
-        "those left out counted",
-    ],
-}
-RESULTS = Path(__file__).with_name("results")
-KINDS = {
-    "simulator": (LAYOUTS, mutants.MUTANTS),
-    "simulator_vector": ([LARGE_FRAMES, *VECTOR_LAYOUTS], vector_mutants.MUTANTS),
-}
+SOON = SEEDS[:10]
+# Each was noticed in the first history.
+EASY = [
+    "create unsynced",
+    "finals searched by entry",
+    "half used before it is sealed",
+    "values of those left out kept",
+]
+RESULT = Path(__file__).with_name("results") / "simulator.json"
 
 
-def noticed_last_time(subject):
+def noticed_last_time():
     """By mutant, the history in which it was noticed the last time."""
-    path = RESULTS / f"{subject}.json"
-    return json.loads(path.read_text("utf-8"))["details"].get("noticed", {})
+    return json.loads(RESULT.read_text("utf-8"))["details"].get("noticed", {})
 
 
 def in_turn_or_side_by_side(calls):
@@ -68,16 +53,15 @@ def in_turn_or_side_by_side(calls):
         return [future.result() for future in futures]
 
 
-@pytest.mark.parametrize("subject", KINDS)
-def test_the_same_seed_lives_the_same_history(subject):
-    layouts, _ = KINDS[subject]
-    assert simulate(3, 4, layouts) == simulate(3, 4, layouts)
+@pytest.mark.parametrize("n", LAYOUTS)
+def test_the_same_seed_lives_the_same_history(n):
+    assert simulate(3, 4, LAYOUTS[n]) == simulate(3, 4, LAYOUTS[n])
 
 
 def test_a_mistake_in_a_mutant_is_no_broken_rule():
     broken: dict[str, Mutant] = {}
 
-    @breaking(broken, "flush: rows", LAYOUTS)
+    @breaking(broken, "flush: rows", ALL)
     def mistaken():
         return [(flush, "flush_rows", lambda: None)]
 
@@ -86,13 +70,11 @@ def test_a_mistake_in_a_mutant_is_no_broken_rule():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("subject", KINDS)
-def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(subject, measured):
-    layouts, known = KINDS[subject]
-    last = noticed_last_time(subject)
-    soon = [name for name in sorted(known) if last.get(name, SEEDS[0]) in SOON]
-    names = by_effort(EASY[subject], soon, sorted(known))
-    result = measured(subject, crashes_of_a_history=N_CRASHES)
+def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
+    last = noticed_last_time()
+    soon = [name for name in sorted(MUTANTS) if last.get(name, SEEDS[0]) in SOON]
+    names = by_effort(EASY, soon, sorted(MUTANTS))
+    result = measured("simulator", crashes_of_a_history=N_CRASHES)
     n_histories = -(-N_TRIALS // N_CRASHES)
     # Short enough that no processor is left alone at the end.
     blocks = [range(n_histories)[i : i + 5] for i in range(0, n_histories, 5)]
@@ -100,9 +82,10 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(subject, measured
     # A failing example is kept: a mutant is tried there first. A change of the code under test
     # changes what happens in a history, and the search begins anew.
     calls: list[tuple[Any, ...]] = [
-        (caught, known[name], [last.get(name, SEEDS[0]), *SEEDS], N_CRASHES) for name in names
+        (caught, MUTANTS[name], [last.get(name, SEEDS[0]), *SEEDS], N_CRASHES) for name in names
     ]
-    calls += [(simulate_all, block, N_CRASHES, layouts) for block in blocks]
+    of = [n for n in LAYOUTS for _ in blocks]
+    calls += [(simulate_all, block, N_CRASHES, LAYOUTS[n]) for n in LAYOUTS for block in blocks]
     found = in_turn_or_side_by_side(calls)
     seconds = time.perf_counter() - start
     noticed, outcomes = dict(zip(names, found, strict=False)), found[len(names) :]
@@ -110,17 +93,23 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(subject, measured
     violations = [message for _, found in outcomes for message in found]
     assert violations == []
     assert [name for name, found in noticed.items() if found is None] == []
-    assert counts.crashes >= N_TRIALS
-    for kind in (counts.power, counts.opening, counts.closes, counts.looks):
-        assert kind >= counts.crashes // 100
+    for kind in (counts.power, counts.opening, counts.closes, counts.looks, counts.interrupts):
+        assert kind >= counts.crashes // 200
     for kind in (counts.moves, counts.links, counts.restores):
         assert kind >= counts.crashes // 200
-    result.add("trials", counts.crashes, "", at_least=20_000)
+    result.add("trials", counts.crashes, "", at_least=len(LAYOUTS) * 20_000)
+    for n in LAYOUTS:
+        trials = sum(
+            one.crashes for number, (one, _) in zip(of, outcomes, strict=True) if number == n
+        )
+        result.add(f"trials of {n} environments", trials, "", at_least=20_000)
     result.add("violations", len(violations), "", at_most=0)
     result.add("power cuts", counts.power, "")
     result.add("openings cut off", counts.opening, "")
     result.add("crashes while writing or closing", counts.crashes - counts.opening, "")
     result.add("calls that could have been the last", counts.calls, "")
+    result.add("looks of a reader", counts.looks, "")
+    result.add("interrupts", counts.interrupts, "")
     result.add("moves, by others, of a store", counts.moves, "")
     result.add("copies, by others, made of hard links", counts.links, "")
     result.add("copies, by others, restored in place", counts.restores, "")

@@ -74,7 +74,7 @@ def _write(path: Path, n_steps: int, seed: int, frame: Any, lanes: int | None = 
 
 def n_chunks(data: Dataset) -> int:
     """Inner chunks of all compressed columns."""
-    logs = [log for reader in data.store.live.readers for log in reader.logs]
+    logs = [log for reader in data.store.live.readers for log in (reader.rows, reader.finals)]
     return sum(
         -(-log.head // spec.inner_rows) * spec.width
         for log in logs

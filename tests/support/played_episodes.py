@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 import mmreplay
-from mmreplay import Field
+from mmreplay import Field, Store
 
 __all__ = [
     "ARGUMENTS",
     "Episode",
     "assert_same",
+    "observed",
     "play",
     "read_back",
     "steps_of",
@@ -160,6 +161,12 @@ def _stacked(rows: list[Any]) -> Any:
     if isinstance(rows[0], dict):
         return {key: np.stack([one[key] for one in rows]) for key in rows[0]}
     return np.stack(rows)
+
+
+def observed(store: Store) -> list[Any]:
+    """The first number of each observation, the last ones of episodes included."""
+    every = (store.trajectory(number).observation for number in range(len(store.episodes)))
+    return [one for rows in every for one in np.asarray(rows)[:, 0].tolist()]
 
 
 def read_back(path: Path) -> list[Episode]:

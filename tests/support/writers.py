@@ -163,7 +163,7 @@ def go_on(path: Path) -> Writer | VectorWriter | LaneWriters:
 
 
 def rows_of(store: Store, env: int) -> SimpleNamespace:
-    """The columns of one environment, from its episodes, as a lane of its own has them."""
+    """The columns of one environment, its episodes one after the other, T + 1 rows each."""
     width = store.lanes[0].environments
     numbers = np.flatnonzero(store.episodes["id"] % width == env).tolist()
     episodes = [store.trajectory(number) for number in numbers]

@@ -29,7 +29,7 @@ class Story:
     """
 
     def __init__(self):
-        self.lanes, self._pending, self._seen = {}, {}, 0
+        self.lanes, self._pending, self._seen = {}, {}, {}
 
     # ------------------------------------------------------------ what a step holds
 
@@ -55,8 +55,8 @@ class Story:
     # ------------------------------------------------------------ writing
 
     def _new_frame(self, writer):
-        self._seen += 1
-        return self._seen, self.frame(writer.schema, self._seen)
+        number = self._seen[writer.path] = self._seen.get(writer.path, 0) + 1
+        return number, self.frame(writer.schema, number)
 
     def reset(self, writer):
         steps = self.lanes.setdefault(writer.path, [])
@@ -142,6 +142,8 @@ class Story:
     def check(self, store, *, start=0):
         """Every column of every lane, from row `start` on, byte for byte, and what came after."""
         for number, view in enumerate(store.lanes):
+            if store.live.readers[number].is_closed:
+                self.copy(view.path, view.path)
             frames = view.frames
             found = {name: getattr(view, name) for name in _SCALARS}
             found |= (
@@ -171,6 +173,11 @@ class Story:
         over = [about["end"] for about in steps]
         assert (batch.terminated | batch.truncated).tolist() == over
         assert batch.terminated.tolist() == [one["end"] and not one["flag"] for one in steps]
+
+    def observed(self, path, schema, rows):
+        """The observations before steps: (n, *frame)."""
+        steps = self.lanes[path]
+        return np.stack([self.frame(schema, steps[row]["before"]) for row in rows])
 
     def transitions(self, path):
         """Rows of a lane that are transitions: all of them."""
@@ -351,4 +358,6 @@ def pristine_lane(tmp_path_factory, story_of_module):
 def closed_lane(pristine_lane, tmp_path):
     """A copy of it to change: its path, its schema and its arrays."""
     path = shutil.copytree(pristine_lane.path, tmp_path / "store.zarr")
-    return SimpleNamespace(path=path, schema=pristine_lane.schema, specs=pristine_lane.specs)
+    return SimpleNamespace(
+        path=path, schema=pristine_lane.schema, specs=pristine_lane.files.rows.specs
+    )

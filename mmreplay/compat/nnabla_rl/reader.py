@@ -7,7 +7,7 @@ no run joins experiences that do not follow one another.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Batch
 from mmreplay.compat.nnabla_rl.experiences import Experience, experiences_of
 from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Recorder
-from mmreplay.episode_index import Index, RowIndex
+from mmreplay.episode_index import Index, LaneEpisodes
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
@@ -36,16 +36,11 @@ class Runs:
 
     def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
         self._length, self._total = length, index.n_transitions
-        self._first, self._resets = index.window(0)[1], np.empty(0, np.int64)
-        self._cuts = np.empty(0, np.int64)
+        self._first, self._cuts = index.window(0)[1], np.empty(0, np.int64)
         if length > 1:
-            resets = resets_of(index)
-            resets = self._resets = resets[resets > self._first]
-            # Between two episodes that have steps there may be some that have none.
-            ends = resets[np.diff(resets, prepend=-1) > 1]
-            begins = resets[np.diff(resets, append=index.window(0)[2] + 1) > 1]
-            # A final row has the flag of the step that led to it.
-            cut = store.live.columns["non_terminals"].take(ends - 1) != 0
+            firsts, steps, _ = episodes_of(index)
+            begins = (firsts + steps)[firsts + steps < index.window(0)[2]]  # of the next episodes
+            cut = store.live.columns["non_terminals"].take(begins - 1) != 0
             if TRAJECTORY_BEGINS in store.schema.extras:
                 cut &= store.live.columns[f"extras/{TRAJECTORY_BEGINS}"].take(begins)
             self._cuts = self.ranks(begins)[cut]
@@ -62,9 +57,8 @@ class Runs:
         return np.asarray(self._begins[run] + numbers - before, np.int64)
 
     def ranks(self, rows: Ids) -> Ids:
-        """How many experiences come before each of these rows: int64 (B,); of runs of 2 or more."""
-        # A row before a reset is the final one of its episode, and none.
-        return np.asarray(rows - self._first - self._resets.searchsorted(rows, "right"), np.int64)
+        """How many experiences come before each of these rows: int64 (B,)."""
+        return rows - self._first
 
     def begin(self, rows: Ids) -> npt.NDArray[np.bool_]:
         """Whether a run begins with the experience of this row: (B,)."""
@@ -83,9 +77,13 @@ class Runs:
         return index.at((ranks[:, None] + np.arange(self._length)).ravel())
 
 
-def resets_of(index: Index) -> Ids:
-    """The rows with a reset: the stores here have one lane, of one environment."""
-    return cast("RowIndex", index).resets(0)
+def episodes_of(index: Index) -> tuple[Ids, Ids, LaneEpisodes]:
+    """Where the episodes that are over begin, and their steps: (E,) rows; and all episodes.
+
+    The stores here have one lane, of one environment: an id is a row.
+    """
+    found = index.episodes(0)
+    return *index.ended(0, np.arange(found.start, found.stop)), found
 
 
 class Reader:

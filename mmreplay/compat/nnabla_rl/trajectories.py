@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
-from mmreplay.compat.nnabla_rl.reader import checked_count, resets_of
+from mmreplay.compat.nnabla_rl.reader import checked_count, episodes_of
 from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Recorder
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
-from mmreplay.episode_index import Index, RowIndex
+from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.schema import as_array
@@ -53,15 +53,13 @@ class Trajectories:
 
         `is_first` tells of rows whether a trajectory begins with them.
         """
-        _, first, head = index.window(0)
-        rows = resets_of(index)
-        lengths = np.diff(rows, append=head) - 1
-        whole = (rows >= first) & (lengths > 0)
-        rows, lengths = rows[whole], lengths[whole]
-        begins = index.n_transitions - lengths[::-1].cumsum()[::-1]
-        firsts = is_first(rows).nonzero()[0] if rows.size else rows
-        kept = slice(None if most is None else -most, None)
-        begins = begins[firsts][kept]
+        first = index.window(0)[1]
+        rows, _, others = episodes_of(index)
+        running = (others.whole() & (others.steps > 0)).nonzero()[0]
+        rows = np.concatenate((rows[rows >= first], others.firsts(running)))
+        if rows.size:
+            rows = rows[is_first(rows)]
+        begins = rows[None if most is None else -most :] - first
         return cls(begins, np.diff(begins, append=index.n_transitions))
 
     def __len__(self) -> int:
@@ -163,12 +161,12 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         self._finder = Finder(self._recorder, self._capacity)
         return self._finder.skipped
 
-    def _look(self, read: Callable[[Index, Trajectories], Found]) -> Found:
-        """What `read` finds in the index and the trajectories as they are now."""
+    def _look(self, read: Callable[[Callable[[Ids], Ids], Trajectories], Found]) -> Found:
+        """What `read` finds in the trajectories as they are now; it also gets `Index.at`."""
         if not self._recorder.is_open:
-            return read(RowIndex(1), Trajectories(np.empty(0, np.int64), np.empty(0, np.int64)))
+            return read(np.asarray, Trajectories(np.empty(0, np.int64), np.empty(0, np.int64)))
         find = self._finder.find
-        return self._recorder.core.store.live.look(lambda index: read(index, find(index)))
+        return self._recorder.core.store.live.look(lambda index: read(index.at, find(index)))
 
     @property
     def trajectory_num(self) -> int:
@@ -202,7 +200,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
 
     def get_trajectory(self, trajectory_index: int) -> Sequence[Experience]:
         """The experiences of a trajectory; 0 is the oldest one that counts."""
-        return self._whole(self._look(lambda index, found: index.at(found.whole(trajectory_index))))
+        return self._whole(self._look(lambda at, found: at(found.whole(trajectory_index))))
 
     def _whole(self, ids: Ids) -> Sequence[Experience]:
         """The trajectory of the experiences with these ids."""
@@ -262,8 +260,8 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         return self._parts(lambda found: found.portions(indices, portion_length), portion_length)
 
     def _parts(self, begins: Callable[[Trajectories], Ids], length: int) -> tuple[Any, Info]:
-        def look(index: Index, trajectories: Trajectories) -> Ids:
-            return index.at((begins(trajectories)[:, None] + np.arange(length)).ravel())
+        def look(at: Callable[[Ids], Ids], trajectories: Trajectories) -> Ids:
+            return at((begins(trajectories)[:, None] + np.arange(length)).ravel())
 
         found = self._reader.at(self._look(look))
         parts = tuple(found[i : i + length] for i in range(0, len(found), length))

@@ -95,6 +95,7 @@ class Documents:
         self.metadata: dict[str, Any] | None = None
         self.logs: tuple[Log, Log] | None = None
         self._found: dict[str, dict[str, Any] | None] = {}  # None of one that is damaged
+        self._root: dict[str, Any] = {}
         schema = self._read_root()
         if schema is not None and self.metadata is not None:
             self.logs = self._read_logs(schema, self.metadata)
@@ -105,7 +106,8 @@ class Documents:
         schema = None
         try:
             data = self._bytes("")
-            own = parse.parse_root(data, where)
+            self._root = parse.parse_json(data, where)
+            own = parse.root_attributes(self._root, where)
             if own["kind"] != "lane":
                 raise FormatError("expected a lane, found a store of lanes")
             schema = parse.schema_from_json(own.get("schema"), where)
@@ -230,7 +232,7 @@ class Documents:
         """
         where, own = f"{self._path}/zarr.json", self._found
         try:
-            copy = find_copy(parse.parse_json(self._bytes(""), where), where)
+            copy = find_copy(self._root, where)
             copied = {} if copy is None else dict(copy.documents())
         except FormatError as error:
             self._notes.find("zarr.json", reason(error, where))

@@ -68,7 +68,9 @@ class Rules:
         logs = {log.prefix: log for log in (self._rows, self._finals)}
         for (prefix, path, chunk, text), (first, last, count, needed) in self._wrong.items():
             arrays = (prefix + path, *needed)
-            if first < bases[prefix] or any(self._is_damaged(one, first, last) for one in arrays):
+            # Rows of the one log are not those of the other.
+            span = (first, last) if prefix == self._rows.prefix else None
+            if first < bases[prefix] or any(self._is_damaged(one, span) for one in arrays):
                 continue
             where = f"row {first:,}"
             if count > 1:
@@ -76,12 +78,12 @@ class Rules:
             file = f"{prefix}{path}/{logs[prefix].specs[path].key(chunk)}"
             notes.find(file, f"{text}, in {where}", prefix + path, (first, last + 1))
 
-    def _is_damaged(self, array: str, first: int, last: int) -> bool:
-        """Whether a file of an array is damaged: of the finals any, else one of these rows."""
+    def _is_damaged(self, array: str, span: tuple[int, int] | None) -> bool:
+        """Whether a file of an array is damaged: any of a final's, else one near these rows."""
         spans = self._reader.damaged.get(array, [])
-        if array.startswith(self._finals.prefix):
+        if span is None or array.startswith(self._finals.prefix):
             return bool(spans)
-        return any(start <= last + 1 and first - 1 < stop for start, stop in spans)
+        return any(start <= span[1] + 1 and span[0] - 1 < stop for start, stop in spans)
 
     def _break(self, log: Log, path: str, text: str, rows: Ids, *needed: str) -> None:
         """A rule is broken in these rows of an array, ascending; `needed` are others it asked."""
@@ -158,6 +160,8 @@ class Rules:
                 continue
             stop = min(row + block, log.head)
             step, resets, ends = (one.take(row * n, stop * n, n) for one in streams.values())
+            for path, flags in (("resets", resets), ("ends", ends)):
+                self._break(log, path, FLAG, row + np.flatnonzero((flags > 1).any(1)))
             self._check_rows(row, step, resets != 0, ends != 0, before)
             self._check_finals(row, step, ends != 0, finals)
             self._count(row, step > 0)

@@ -36,7 +36,7 @@ export class EpisodeData {
 			const about = await getJson(`${this.store.episodePath(this.id)}.json`);
 			this.length = about.length;
 			this.end = about.end;
-			this.evicted = about.evicted ?? NaN;
+			this.evicted = about.evicted;
 		}
 		return before !== `${this.length} ${this.end}`;
 	}

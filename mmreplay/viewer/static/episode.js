@@ -217,7 +217,7 @@ export class EpisodeView {
 		this.title.textContent = k < 0 || !isWhole ? `Episode at id ${id}` : `Episode ${number(k)}`;
 		const lane = Number(BigInt(id) >> LANE_SHIFT);
 		const facts = [count(length, "step")];
-		if (!isWhole) facts[0] += ` left, ${evicted > 0 ? number(evicted) : "those"} before them evicted`;
+		if (!isWhole) facts[0] += ` left, ${number(evicted)} before them evicted`;
 		else if (k >= 0) facts.unshift(`return ${number(table.return[k])}`);
 		if ((store.about.lanes || []).length > 1) {
 			facts.push(store.about.lanes[lane].name ? `lane ${store.about.lanes[lane].name}` : `lane ${lane}`);
@@ -311,7 +311,7 @@ export class EpisodeView {
 		const { table } = store;
 		if (!table) return false;
 		const [lane, row] = [Number(BigInt(id) >> LANE_SHIFT), Number(BigInt(id) & ROW_MASK)];
-		const env = row % store.width(lane);
+		const env = row % store.environments(lane);
 		// -1: evicted, or newer than the table; so what is left of one, which comes last in it.
 		const here = this.data.evicted === 0 ? table.find(id) : -1;
 		const newest = (start, stop) => {
@@ -409,8 +409,8 @@ export class EpisodeView {
 
 	transitionId() {
 		const { store, id } = this.data;
-		const width = store.width(Number(BigInt(id) >> LANE_SHIFT));
-		return BigInt(id) + BigInt(this.step) * BigInt(width);
+		const n = store.environments(Number(BigInt(id) >> LANE_SHIFT));
+		return BigInt(id) + BigInt(this.step) * BigInt(n);
 	}
 
 	paintNumbers() {
@@ -419,7 +419,7 @@ export class EpisodeView {
 		const id = this.transitionId();
 		const lane = Number(id >> LANE_SHIFT);
 		const row = Number(id & ROW_MASK);
-		const width = store.width(lane);
+		const n = store.environments(lane);
 		const isLast = step >= data.length;
 		const shown = [];
 		if (isLast) {
@@ -427,9 +427,8 @@ export class EpisodeView {
 		} else {
 			shown.push(["id", id.toString()]);
 			if (store.about.lanes.length > 1) shown.push(["lane", number(lane)]);
-			if (width > 1) {
-				shown.push(["tick", number(Math.floor(row / width))], ["environment", number(row % width)]);
-			} else shown.push(["row", number(row)]);
+			shown.push(["row", number(Math.floor(row / n))]);
+			if (n > 1) shown.push(["environment", number(row % n)]);
 			const action = data.values(store.column("action"), step);
 			shown.push(["action", action ? this.actionText(action) : "…"]);
 			const reward = data.values(store.column("reward"), step);

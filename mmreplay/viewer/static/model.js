@@ -38,7 +38,7 @@ export class Store {
 		return this.columns.length > 0;
 	}
 
-	width(lane) {
+	environments(lane) {
 		const about = (this.about.lanes || [])[lane];
 		return about ? about.environments : 1;
 	}
@@ -83,10 +83,10 @@ export class Table {
 		this.length = packed.length.data;
 		this.return = packed.return.data;
 		this.end = packed.end.data;
-		this.evicted = packed.evicted.data; // steps before it, NaN: unknown; whole ones come first
+		this.evicted = packed.evicted.data; // steps before it; whole ones come first
 		this.n = this.row.length;
 		this.whole = this.evicted.filter((one) => one === 0).length;
-		this.widths = (store.about.lanes || []).map((one) => one.environments);
+		this.environments = (store.about.lanes || []).map((one) => one.environments);
 		this.places = null;
 	}
 
@@ -98,15 +98,13 @@ export class Table {
 		return this.evicted[k] === 0;
 	}
 
-	// Where an episode stands in time: the row, or tick, of its first step.
+	// Where an episode stands in time: the row of its first step.
 	time(k) {
-		const width = this.widths[this.lane[k]] || 1;
-		return Math.floor(this.row[k] / width);
+		return Math.floor(this.row[k] / (this.environments[this.lane[k]] || 1));
 	}
 
 	env(k) {
-		const width = this.widths[this.lane[k]] || 1;
-		return this.row[k] % width;
+		return this.row[k] % (this.environments[this.lane[k]] || 1);
 	}
 
 	// The number of the episode with this id, -1 if it is not in the table.

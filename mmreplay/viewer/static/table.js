@@ -129,7 +129,7 @@ export class EpisodeTable {
 			["#", "#"],
 			["return", "Return"],
 			["length", "Steps"],
-			["row", lanes.some((one) => one.environments > 1) ? "Tick" : "Row"],
+			["row", "Row"],
 		];
 		if (lanes.length > 1) columns.push(["lane", "Lane"]);
 		if (lanes.some((one) => one.environments > 1)) columns.push(["env", "Env"]);

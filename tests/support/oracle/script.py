@@ -6,7 +6,7 @@ Invariant: whoever knows the script knows what each row of the store must hold.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import Field, Schema
 from mmreplay.writing.create import create
 from mmreplay.writing.open_lanes import AnyWriter
@@ -23,7 +22,7 @@ from tests.support.disks import faults
 from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.model import Model
 
-__all__ = ["Script", "Turn", "append_rows", "begin_again", "with_session"]
+__all__ = ["Script", "Turn", "append_rows", "with_session"]
 
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
@@ -39,7 +38,6 @@ class Script:
         frame: shape, dtype, codec, chunk and shard by key; one of them is no dict observation.
         action_chunk: rows a chunk of the scalar columns.
         action: dtype of the actions.
-        stacked: frames are given as stacks of two.
         envs: environments that step together; None for a lane of one.
         lane: name of a lane of its own, in a store of many.
         capacity: transitions.
@@ -54,10 +52,9 @@ class Script:
         mount: a mounted file system that is to be cut off at that moment, too; empty for none.
         boot: boot id to go by, in hex; empty for the machine's own.
         user: uid and gid to be; None for those of the tests.
-        die_at_line: end by SIGKILL before this line (file, line, execution).
         fails: the call that fails (name, errno, which of them, whether all after it do, too).
-        watch_from: number of the act from which lines count, and calls fail.
-        count: write what lines and calls there were to `report`.counts.
+        watch_from: number of the act from which calls count, and fail.
+        count: write how often each call was made to `report`.counts.
     """
 
     path: str
@@ -66,7 +63,6 @@ class Script:
     frame: Mapping[str, Sequence[Any]]
     action_chunk: int | None = None
     action: str = "int64"
-    stacked: bool = False
     envs: int | None = None
     lane: str | None = None
     capacity: int | None = None
@@ -80,7 +76,6 @@ class Script:
     mount: str = ""
     boot: str = ""
     user: tuple[int, int] | None = None
-    die_at_line: tuple[str, int, int] | None = None
     fails: tuple[str, int, int, bool] | None = None
     watch_from: int = 0
     count: bool = False
@@ -99,8 +94,7 @@ class Script:
     @property
     def syncs_fail(self) -> bool:
         """Whether an fsync fails: of what was not flushed before, nothing is promised then."""
-        calls = {act.split()[1] for act in self.acts if act.startswith("broken ")}
-        return not faults.SYNCING.isdisjoint(calls if self.fails is None else {self.fails[0]})
+        return self.fails is not None and self.fails[0] in faults.SYNCING
 
     def create_arguments(self) -> dict[str, Any]:
         """Keywords for `create`, of one lane of one environment or of many."""
@@ -174,8 +168,6 @@ def append_rows(
     plot: Plot,
     starts: list[int | None],
     report: npt.NDArray[Any] | None = None,
-    *,
-    stacked: bool = False,
 ) -> None:
     """One row, as the plot has it; may be called again after a full disk.
 
@@ -184,17 +176,16 @@ def append_rows(
         plot: what happens.
         starts: first row of each environment's running episode, None where none runs; updated.
         report: takes the rows committed.
-        stacked: give each frame with the one before it.
     """
     if isinstance(writer, PrioritizedReplayBuffer):
         writer = writer.writer
     row = writer.rows
     turn = Turn.at(plot, row, starts)
-    _begin(writer, plot, turn, stacked=stacked)
+    _begin(writer, plot, turn)
     starts[:] = turn.starts
     everyone = range(len(starts))
     try:
-        frames = _frames(writer, plot, row + 1, turn.starts, stacked=stacked)
+        frames = _frames(writer, plot, row + 1, turn.starts)
         if isinstance(writer, VectorWriter):
             present = np.array([start is not None for start in turn.starts])
             flags = np.array([plot.flags(env, row) for env in everyone])
@@ -222,30 +213,10 @@ def append_rows(
             report[0] = writer.rows
 
 
-def begin_again(
-    writer: AnyWriter,
-    plot: Plot,
-    starts: list[int | None],
-    times: int,
-    *,
-    stacked: bool = False,
-) -> None:
-    """The resets before the next row, then so many more of all those environments but the first.
-
-    No step follows these, so they are in no row; arguments as of `append_rows`.
-    """
-    turn = Turn.at(plot, writer.rows, starts)
-    _begin(writer, plot, turn, stacked=stacked)
-    starts[:] = turn.starts
-    others = dataclasses.replace(turn, begins=turn.begins[1:])
-    for _ in range(times):
-        _begin(writer, plot, others, stacked=stacked)
-
-
-def _begin(writer: AnyWriter, plot: Plot, turn: Turn, *, stacked: bool) -> None:
+def _begin(writer: AnyWriter, plot: Plot, turn: Turn) -> None:
     if not turn.begins:
         return
-    first = _frames(writer, plot, writer.rows, turn.starts, stacked=stacked)
+    first = _frames(writer, plot, writer.rows, turn.starts)
     if not isinstance(writer, VectorWriter):
         writer.reset(first)
         return
@@ -253,23 +224,15 @@ def _begin(writer: AnyWriter, plot: Plot, turn: Turn, *, stacked: bool) -> None:
     writer.reset(first, None if mask.all() else mask)
 
 
-def _frames(
-    writer: AnyWriter, plot: Plot, number: int, starts: list[int | None], *, stacked: bool
-) -> Any:
+def _frames(writer: AnyWriter, plot: Plot, number: int, starts: list[int | None]) -> Any:
     """The frame of that number of each environment, whose episode has begun with its `starts`."""
     firsts = [start or 0 for start in starts]
     each = [plot.frame(env, number, first) for env, first in enumerate(firsts)]
-    if stacked:
-        before = [
-            plot.frame(env, max(number - 1, first), first) for env, first in enumerate(firsts)
-        ]
-        each = [_stack(*pair) for pair in zip(before, each, strict=True)]
     if not isinstance(writer, VectorWriter):
         return each[0]
-    together: Callable[[list[Any]], Any] = list if stacked else np.stack
     if len(plot.frames) > 1:
-        return {name: together([one[name] for one in each]) for name in plot.frames}
-    return together(each)
+        return {name: np.stack([one[name] for one in each]) for name in plot.frames}
+    return np.stack(each)
 
 
 def _formed(action: int, one: Field) -> object:
@@ -278,10 +241,3 @@ def _formed(action: int, one: Field) -> object:
     return (
         (action, float(action), given[()], given)[action % 4] if one.dtype.kind == "f" else action
     )
-
-
-def _stack(before: Any, frame: Any) -> Any:
-    """Two frames as a policy has them; the first one of an episode comes twice."""
-    if isinstance(frame, dict):
-        return {name: _stack(before[name], one) for name, one in frame.items()}
-    return LazyFrames([before, frame])

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
+from mmreplay.batches.runs import Steps
 from mmreplay.schema import FRAME
 from mmreplay.storage import chunk_files
 from mmreplay.storage.priority_column import PriorityColumn
@@ -70,11 +71,13 @@ class Contents:
 
     # ------------------------------------------------------------ what a writer does
 
-    def step(self, writer: AnyWriter, luck: random.Random, number: int, *, calm: bool) -> None:
+    def step(
+        self, writer: AnyWriter, luck: random.Random, number: int, *, calm: bool, again: bool
+    ) -> None:
         """A step or a reset; what is written to stores of other numbers differs.
 
         No two calls give the same, so that what a lost one has left shows in the next one's place.
-        `calm`: end no episode by a reset, as that may have to wait.
+        `calm`: end no episode by a reset, as that may have to wait. `again`: reset some that runs.
         """
         self._n_calls += 1
         schema, n = self.layout.schema, self.n
@@ -83,7 +86,10 @@ class Contents:
             key: np.stack([np.full(one.shape, v % 250 + 1, one.dtype) for v in values])
             for key, one in schema.frames.items()
         }
-        self._before, self._reset = dict(self.lane.running), self._to_reset(luck, calm=calm)
+        self._before, self._reset = (
+            dict(self.lane.running),
+            self._to_reset(luck, calm=calm, again=again),
+        )
         self.exact = False
         single = self.layout.environments is None
         given = frames if schema.is_dict else frames[FRAME]
@@ -95,6 +101,10 @@ class Contents:
                 whole = len(self._reset) == n and luck.random() < 0.5
                 mask = None if whole else np.isin(np.arange(n), self._reset)
                 writer.reset(given, mask)  # type: ignore[call-arg]
+            self.exact = True
+            return
+        if single and not calm and luck.random() < 0.05:
+            self._extend(writer, luck, values)
             self.exact = True
             return
         running = sorted(self.lane.running)
@@ -125,17 +135,38 @@ class Contents:
             writer.step(actions, rewards, given, **flags, **extras, mask=mask)
         self.exact = True
 
+    def _extend(self, writer: Any, luck: random.Random, values: npt.NDArray[Any]) -> None:
+        """Some steps of the running episode in one call, which commits them in pieces."""
+        schema, k, ends = self.layout.schema, luck.randrange(1, 8), luck.random() < 0.3
+        numbers = values[0] + np.arange(k + 1)
+        frames = {
+            key: np.stack([np.full(one.shape, v % 250 + 1, one.dtype) for v in numbers])
+            for key, one in schema.frames.items()
+        }
+        for key, one in self.lane.running[0].frames[-1].items():
+            frames[key][0] = one
+        action, rewards = self.layout.action, numbers[1:].astype(self.layout.reward_dtype)
+        actions = np.stack([np.full(action.shape, v, action.dtype) for v in numbers[1:]])
+        extras = {name: numbers[1:].astype(one.dtype) for name, one in self.layout.extras.items()}
+        terminal = np.array([luck.random() < 0.1 for _ in range(k)])
+        for n in range(k):
+            flags = {"life_lost": bool(terminal[n]), "truncated": ends and n == k - 1}
+            more = {name: one[n] for name, one in extras.items()}
+            self.lane.step({0: (actions[n], rewards[n], self._of(frames, n + 1), flags, more)})
+        steps = Steps(frames, actions, rewards, terminal, extras, begins=False, ends=ends)
+        writer.extend(steps)
+
     def _of(self, frames: Frames, env: int) -> Any:
         if self.layout.schema.is_dict:
             return {key: one[env] for key, one in frames.items()}
         return frames[FRAME][env]
 
-    def _to_reset(self, luck: random.Random, *, calm: bool) -> list[int]:
+    def _to_reset(self, luck: random.Random, *, calm: bool, again: bool) -> list[int]:
         """The environments that the next call resets; a step of the others comes if none."""
         running = self.lane.running
         idle = [e for e in range(self.n) if e not in running]
         pick = luck.random()
-        if pick < 0.06 or not running:  # in mid-episode, too, or once more before any step
+        if pick < 0.06 or again or not running:  # in mid-episode, too, or once more before any step
             may = idle if calm and running else range(self.n)
             return luck.sample(may, luck.randrange(1, len(may) + 1)) if may else []
         if idle and pick < 0.6:
@@ -159,7 +190,7 @@ class Contents:
         """
         head, lane = writer.files.rows.head, self.lane
         if not self._reset:
-            if head == len(self) - 1:
+            while head < len(self):
                 self._undo_step()
         else:
             over = writer._session.ends.ended(head - 1) if head else np.zeros(self.n, np.bool_)

@@ -45,7 +45,7 @@ _LIVES = (25, 80, 250, 1000), (1, 10, 30, 60)
 _SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)
 # Chances, at a call, that it is the last one, and that something else happens before it.
 _MOST_DANGER, _MOST_BUSTLE = 0.6, 0.25
-_INTERRUPTS = 0.006
+_INTERRUPTS = 0.012
 _FAR_ROWS = 110
 _MISTAKES = TypeError, AttributeError, NameError, ImportError
 
@@ -178,7 +178,7 @@ class _History:
     def _new_tasks(self) -> Tasks:
         return Tasks(self.busy, functools.partial(setattr, self, "writer"))
 
-    def background(self, _: float) -> Tasks:
+    def background(self, *_: Any, **__: Any) -> Tasks:
         """In the place of the threads of this life."""
         return self._tasks
 
@@ -269,6 +269,8 @@ class _History:
         """More where two things meet: in the middle of a seal or a flush, and while files go."""
         if self._files_go():
             return 0.2 if self._opened else 0.08
+        if self._is_held():
+            return _MOST_BUSTLE
         if "writer" not in self._at:
             return _MOST_BUSTLE
         return 0.02 if self._at[-1] in ("writer", "call") else 0.1
@@ -276,6 +278,10 @@ class _History:
     def _files_go(self) -> bool:
         """Whether a file is about to be removed, or has just been."""
         return "unlink" in self._disk.calls[-2:]
+
+    def _is_held(self) -> bool:
+        """Whether a step is committed whose final observations are not."""
+        return self.writer is not None and self.writer.files.held is not None
 
     def _danger(self) -> float:
         """More of the moments at which much is open: written and not synced, or half begun."""
@@ -301,7 +307,7 @@ class _History:
             return
         lane = writer.files
         free = not any(log.checkpoint_lock.locked() for log in lane.logs)
-        if self._files_go():
+        if self._files_go() or (self._is_held() and self._luck.random() < 0.7):
             self._look(self._store)
             return
         choices: list[Callable[[], None]] = []
@@ -313,7 +319,7 @@ class _History:
             may_wait = free and "seal" not in self._at
             if may_wait or not Contents.has_to_wait(writer, self._n):
                 choices.append(self._step)
-        if self._luck.random() < 0.05:
+        if self._luck.random() < (0.2 if self._at[-1:] == ["call"] else 0.05):
             choices.append(functools.partial(self._look, self._store))
         if choices:
             self._luck.choice(choices)()
@@ -357,7 +363,7 @@ class _History:
                 self._flush_by_clock()
             elif pick > 0.94 and self._tasks:
                 self._tasks.run_one()
-            elif pick > 0.92:
+            elif pick > 0.9:
                 self._read()
             else:
                 self._step()
@@ -375,15 +381,15 @@ class _History:
                 self._store.flushed = self._store.returned
         self._store.returned = len(self._store.contents)
 
-    def _step(self) -> None:
-        """A step or a reset."""
+    def _step(self, *, again: bool = False) -> None:
+        """A step or a reset; `again`: a reset in the middle of an episode."""
         if self.writer is None:
             raise RuntimeError("nobody writes")
         if self._priorities is not None and self._luck.random() < 0.2:
             self._priorities.give(self.writer, self._luck)
-        store, calm = self._store, self.writer.files.flush_lock.locked() or "seal" in self._at
+        store, calm = self._store, bool(self._at)
         step = store.contents.step
-        self._call(lambda: step(self.writer, self._luck, store.number, calm=calm))
+        self._call(lambda: step(self.writer, self._luck, store.number, calm=calm, again=again))
 
     def _read(self) -> None:
         """Transitions, while the writer goes on between looking up and reading."""
@@ -407,7 +413,7 @@ class _History:
         if self._reads and "writer" not in self._at:
             self._reads = False
             for _ in range(self._luck.randrange(4)):
-                self._step()
+                self._step(again=self._luck.random() < 0.3)
 
     def _close(self) -> None:
         contents = self._store.contents

@@ -34,6 +34,8 @@ class _Done:
 class Tasks:
     """Stands for `Background`: what it would do in threads waits here until its time comes."""
 
+    helpers, patient = (), False
+
     def __init__(
         self,
         busy: Callable[[str], contextlib.AbstractContextManager[None]],

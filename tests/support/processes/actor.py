@@ -21,7 +21,6 @@ from mmreplay.system import memory_maps
 from tests.support.disks import faults, mounts
 from tests.support.oracle.model import FLAGS
 from tests.support.oracle.script import Script, Turn
-from tests.support.power_cut import lines
 from tests.support.processes import users
 from tests.support.processes.forks import Forks, serve
 from tests.support.processes.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
@@ -158,7 +157,7 @@ class Actors(Forks):
 def perform(script: Script) -> None:
     """Do what an actor does, in this process."""
     with faults.faulty_disk() as disk:
-        Player(script, disk).perform(lines.Watch(None, 0))
+        Player(script, disk).perform()
 
 
 def _cut_off(script: Script) -> None:
@@ -173,9 +172,6 @@ def _act(order: dict[str, Any]) -> None:
     if script.user is not None:
         os.umask(0o002)  # a group of users who write the same store
         users.become(*script.user)
-    file, line, at = script.die_at_line or ("", 0, 0)
-    watch = lines.Watch((file, line) if file else None, at)
-    watching = lines.watched(watch) if file or script.count else contextlib.nullcontext()
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(faults.faulty_disk())
         if script.boot:
@@ -183,12 +179,9 @@ def _act(order: dict[str, Any]) -> None:
         if script.die_at:
             disk.die(faults.CALLS, at=script.die_at, first=lambda: _cut_off(script))
         player = Player(script, disk)
-        with watching:
-            player.perform(watch)
+        player.perform()
     if script.count:
-        counts = [[*where, n] for where, n in sorted(watch.counts.items())]
-        found = {"lines": counts, "calls": player.calls}
-        Path(script.report + ".counts").write_text(json.dumps(found), encoding="ascii")
+        Path(script.report + ".counts").write_text(json.dumps(player.calls), encoding="ascii")
 
 
 if __name__ == "__main__":

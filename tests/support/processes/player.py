@@ -10,11 +10,9 @@ import errno
 import json
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,20 +21,17 @@ from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
     FormatError,
-    LockedError,
-    SchemaError,
     StoreNotFoundError,
 )
 from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
-from mmreplay.system import durable_writes, memory_maps, platform
+from mmreplay.system import memory_maps, platform
 from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.oracle import checks
-from tests.support.oracle.script import Script, append_rows, begin_again
-from tests.support.power_cut import lines
+from tests.support.oracle.script import Script, append_rows
 from tests.support.writers import LaneWriters
 
 __all__ = ["CALLS", "MAX_LANES", "OPENING", "PHASE", "WORDS", "Player"]
@@ -81,15 +76,13 @@ class Player:
         self._writer: AnyWriter | LaneWriters | PrioritizedReplayBuffer | None = None
         self._starts: list[int | None] = []
         self._boot = platform.boot_id
-        self._go_on = threading.Event()
         self._failed = False
         self._broken = script.fails[0] if script.fails is not None else ""
         self.calls: dict[str, int] = {}
 
-    def perform(self, watch: lines.Watch) -> None:
+    def perform(self) -> None:
         """All of it."""
         for number, act in enumerate(self._script.acts or _course(self._script)):
-            watch.active = number >= self._script.watch_from
             if number == self._script.watch_from:
                 self._disk.counts.clear()
                 if self._script.fails is not None:
@@ -97,18 +90,14 @@ class Player:
                     self._disk.fail({call}, error, at=at, forever=forever)
             name, *arguments = act.split()
             getattr(self, name)(*arguments)
-        watch.active = False
         self._report[PHASE] = DONE
         self._report[CALLS] = sum(self._disk.counts.values())
 
     # ------------------------------------------------------------ acts
 
-    def open(self, note: str | None = None) -> None:
-        """Open the store, and make it if need be; a note goes into its metadata."""
-        changes: dict[str, Any] = {}
-        if note is not None:
-            changes = {"metadata": {"note": note}, "padding": "reset"}
-        self._begin(lambda: self._script.open(**changes))
+    def open(self, _: str = "") -> None:
+        """Open the store, and make it if need be."""
+        self._begin(self._script.open)
 
     def buffer(self) -> None:
         """Open the store as a buffer that samples by priority."""
@@ -118,20 +107,6 @@ class Player:
         """So many rows in every lane."""
         for _ in range(int(count)):
             self._again(self._row)
-
-    def restarts(self, count: str) -> None:
-        """So many episodes that no step follows, in every environment but the first."""
-        writer, script = self._writer, self._script
-        if isinstance(writer, (Writer, VectorWriter)):
-            begin_again(writer, script.plot, self._starts, int(count), stacked=script.stacked)
-
-    def end(self) -> None:
-        """End all episodes with the newest step."""
-        writer = self._writer
-        if isinstance(writer, VectorWriter):
-            _log(self._script, [writer.rows])  # as of a session: the next row begins others
-            writer.end_episodes(np.ones(len(writer), bool))
-            self._starts = [None] * len(writer)
 
     def batch(self) -> None:
         """Sample, and tell the errors of what was sampled."""
@@ -183,48 +158,12 @@ class Player:
         self._report[PHASE] = CLOSING
         if self._writer is not None:
             faults.forget_tasks(self._lanes[0]._session._background)
-            self._go_on.set()
             faults.kill(self._writer)
-
-    def full(self, call: str, at: str) -> None:
-        """From the so manieth of these calls on the disk is full; until somebody is told."""
-        self._disk.fail({call}, errno.ENOSPC, at=int(at), forever=True)
-
-    def scarce(self, call: str, at: str) -> None:
-        """The so manieth of these calls finds no room, and those after it do."""
-        self._disk.fail({call}, errno.ENOSPC, at=int(at))
-
-    def broken(self, call: str, at: str) -> None:
-        """The so manieth of these calls fails."""
-        self._broken = call
-        self._disk.fail({call}, errno.EIO, at=int(at))
 
     def heal(self) -> None:
         """The disk is sound again; from here on calls are not counted."""
         self._disk.heal()
         self.calls = dict(self._disk.counts)
-
-    def hold(self, seconds: str) -> None:
-        """Keep the sealing thread busy, so that the writer has to help; at most so long."""
-        self._go_on.clear()
-        self._lanes[0]._session._background.submit(_wait(self._go_on, float(seconds)))
-
-    def release(self) -> None:
-        """Let the sealing thread go on."""
-        self._go_on.set()
-
-    def settle(self) -> None:
-        """Let the sealing thread come to the end of what it has to do."""
-        self._lanes[0]._session._background.finish_tasks()
-
-    def no_holes(self) -> None:
-        """Write to a file system that can give no blocks back."""
-        durable_writes._punch_hole = lambda *_: False
-
-    def second(self) -> None:
-        """Open the store once more, which is refused."""
-        with contextlib.suppress(LockedError):
-            self._script.open()
 
     def litter(self) -> None:
         """Leave what a writer may leave that died while it made something."""
@@ -240,22 +179,6 @@ class Player:
         if sums.exists():  # or what a copy of more rows leaves that is restored over it
             (sums / "c.1").write_bytes(bytes(4096))
 
-    def unfinished(self) -> None:
-        """Leave what one may leave that died while it made the store."""
-        path = Path(self._script.path)
-        built = path.with_name(f".{path.name}.0123abcd.tmp")
-        (built / "frames").mkdir(parents=True)
-        (built / "zarr.json").write_bytes(b"")
-
-    def interrupt(self) -> None:
-        """What Ctrl-C in the middle of a reset leaves."""
-        for lane in self._lanes:
-            lane._border = 0
-
-    def forget(self) -> None:
-        """Drop the last reference to the writer, without closing it."""
-        self._writer = None
-
     def short(self) -> None:
         """Let new columns of priorities have chunk files of a page."""
         priority_column._CHUNK_ROWS = 512
@@ -267,66 +190,10 @@ class Player:
         self._report[:n_lanes] = self._report[MAX_LANES : MAX_LANES + n_lanes]
         platform.boot_id = self._boot
 
-    def restore(self) -> None:
-        """Die, and have a copy of the state page written over it."""
-        self.drop()
-        for state in Path(self._script.path).rglob(".live/state"):
-            state.write_bytes(state.read_bytes())
-        n_lanes = len(self._lanes)
-        self._report[:n_lanes] = self._report[MAX_LANES : MAX_LANES + n_lanes]
-
     def elsewhere(self) -> None:
         """Let all that follows, until the reboot, happen before the machine was started."""
         before = os.urandom(16)
         self._boot, platform.boot_id = platform.boot_id, lambda: before
-
-    def misuse(self) -> None:
-        """Give the writer what it must refuse."""
-        for writer in self._lanes:
-            if isinstance(writer, VectorWriter):
-                self._misuse_many(writer)
-                continue
-            frame = self._script.plot.frame(0, writer.rows, 0)
-            for action, reward, given, extras in (
-                (3, 1.0, None, {"thought": 1.0}),
-                (3, 1.0, {"other": 0}, {"thought": 1.0}),
-                ("up", 1.0, frame, {"thought": 1.0}),
-                (3, "much", frame, {"thought": 1.0}),
-                (3, 1.0, frame, {"other": 1.0}),
-                (3, 1.0, frame, {"thought": 1.0, "truncated": "yes"}),
-            ):
-                with contextlib.suppress(SchemaError):
-                    writer.step(action, reward, given, **extras)
-            for given in (None, {}):
-                with contextlib.suppress(SchemaError):
-                    writer.reset(given)
-
-    def _misuse_many(self, writer: VectorWriter) -> None:
-        n = len(writer)
-        field = next(iter(writer.schema.frames.values()))
-        frame = np.zeros((n, *field.shape), field.dtype)
-        none, some = np.zeros(n, bool), np.arange(n) == 0
-        right = np.zeros(n, writer.schema.action.dtype), np.zeros(n), frame, none, none
-        nan, short = np.full(n, np.nan), np.zeros(n - 1, writer.schema.reward_dtype.type)
-        wrong_values = (
-            *((0, "up"), (1, "much"), (1, short), (2, None), (2, {})),
-            *((3, "yes"), (3, nan), (4, none[1:])),
-        )
-        for number, wrong in wrong_values:
-            given = [*right[:number], wrong, *right[number + 1 :]]
-            with contextlib.suppress(SchemaError):
-                writer.step(*given, mask=writer.running, thought=np.zeros(n))  # type: ignore[arg-type]
-        for more in ({"mask": some}, {"mask": "all"}, {"life_lost": 7}, {"other": 1.0}):
-            with contextlib.suppress(SchemaError):
-                writer.step(*right, **{"thought": np.zeros(n)} | more)  # type: ignore[arg-type]
-        with contextlib.suppress(SchemaError):
-            writer.step(*right, mask=none, thought=np.zeros(n))
-        if not writer.running.any():  # a step of nobody
-            writer.step([0] * n, np.zeros((n,)), frame, [0] * n, [0] * n, mask=none, thought=none)
-        for given_frames in (None, {}, frame[1:]):
-            with contextlib.suppress(SchemaError):
-                writer.reset(given_frames)
-        writer.reset(frame, none)
 
     # ------------------------------------------------------------ how they are performed
 
@@ -355,7 +222,7 @@ class Player:
         writer = self._writer
         if writer is not None:
             script = self._script
-            append_rows(writer, script.plot, self._starts, self._report, stacked=script.stacked)
+            append_rows(writer, script.plot, self._starts, self._report)
 
     def _again(self, call: Callable[[], object]) -> None:
         """Call once more when there is room again; a disk that fails ends the session."""
@@ -388,7 +255,7 @@ class Player:
             found, known = [view.rows for view in store.lanes], [one.rows for one in self._lanes]
         if found != known:
             raise AssertionError(f"{path}: {known} rows were written, {found} are there")
-        if not any(log.is_closed for one in store.live.readers for log in one.logs):
+        if not any(one.is_closed for one in store.live.readers):
             checks.check_verified(path)  # otherwise it would wait for the writer that closes it
 
     def _look_after_failure(self) -> None:
@@ -409,13 +276,6 @@ class Player:
         if (found < durable).any() or (found > known).any():
             raise AssertionError(f"{path}: {durable} to {known} rows were expected, {found} found")
         known[:] = found
-
-
-def _wait(event: threading.Event, seconds: float) -> Callable[[], None]:
-    def wait() -> None:
-        event.wait(seconds)
-
-    return wait
 
 
 def _log(script: Script, heads: list[int]) -> None:

@@ -22,11 +22,12 @@ from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.format.layout import CONTEXT_ROWS, FINALS, SCALARS
 from mmreplay.maintenance.copy_lane import read_rows
 from mmreplay.maintenance.verify.report import Finding, Report
-from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
+from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
+from tests.support.writers import LaneWriters
 
 __all__ = [
     "KINDS",
@@ -47,7 +48,6 @@ _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 _SETTINGS = frozenset("level clevel typesize blocksize".split())
 _SHARE_OF_FILES = 0.5
 _BEGINNING = 1024
-_NUMBERS = (*SCALARS, "id", "first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +107,16 @@ KINDS = {
         150,
         PrioritizedReplayBuffer,
     ),
-    "vector, lz4": Kind(
+    "several, lz4": Kind(
         Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, _EXTRAS, environments=3)
     ),
-    "vector, evicted": Kind(
+    "several, evicted": Kind(
         Layout(Field((3,), "uint8", "raw", 8), _ACTION, {}, capacity=60, environments=3), 210
     ),
-    "vector, large": Kind(
+    "several, large": Kind(
         Layout(Field((64, 64), "uint8", "raw", 8), _ACTION, {}, environments=2), 45
     ),
-    "vector, priorities": Kind(
+    "several, priorities": Kind(
         Layout(Field((3,), "uint8", "zstd", 4, 16), _ACTION, {}, capacity=300, environments=4),
         75,
         PrioritizedReplayBuffer,
@@ -127,35 +127,36 @@ KINDS = {
 
 def build(path: Path, kind: Kind, seed: int = 0) -> None:
     """Record a store of this kind, and close it."""
-    for writer in record(path, kind, seed):
-        writer.close()
+    with record(path, kind, seed):
+        pass
 
 
 def warnings(report: Report) -> list[Finding]:
     """Its warnings, but for those of random numbers that are NaN: they were written so."""
-    return [one for one in report.warnings if "NaN or infinite" not in one.message]
+    return [one for one in report.warnings if "NaN or infinity" not in one.message]
 
 
-def record(path: Path, kind: Kind, seed: int = 0) -> Any:
-    """Record a store of this kind; what writes it, one for each lane, is still open."""
+def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | LaneWriters | ReplayBuffer:
+    """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)
     metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
     layout = kind.layout
-    writers: list[Any]
-    if kind.buffer is None:
-        writers = layout.create_lanes(path, metadata=metadata)
+    writer: AnyWriter | LaneWriters | ReplayBuffer
+    if kind.buffer is not None:
+        writer = layout.create_buffer(path, kind.buffer, stack=2, metadata=metadata)
+        writers = [writer]
     else:
-        writers = [layout.create_buffer(path, kind.buffer, stack=2, metadata=metadata)]
+        writers = layout.create_lanes(path, metadata=metadata)
+        writer = writers[0] if layout.lanes is None else LaneWriters(path, writers)
     pair = Pair(writers, layout.model(), generator)
     for _ in range(3):
-        pair.play(kind.steps // 3, 0.07, "next step")
-        for writer in writers:
-            if isinstance(writer, ReplayBuffer):
-                batch = writer.sample(16)
-                if isinstance(writer, PrioritizedReplayBuffer):
-                    writer.update_priorities(batch.id, generator.normal(size=16))
-            writer.flush()
-    return writers
+        pair.play(kind.steps // 3, 0.2, "any" if layout.environments else "at once")
+        if isinstance(writer, ReplayBuffer):
+            batch = writer.sample(16)
+            if isinstance(writer, PrioritizedReplayBuffer):
+                writer.update_priorities(batch.id, generator.normal(size=16))
+        writer.flush()
+    return writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +211,10 @@ def random_flips(root: Path, luck: random.Random, n: int) -> Iterator[Flip]:
 
 def place_of(file: str) -> str:
     """What a file of a store holds, in words."""
-    parts = file.split("/")
-    if parts[0].startswith("lane-"):
-        parts = parts[1:]
-    if parts[0] == FINALS:
-        parts = parts[1:]
+    parts = [one for one in file.split("/") if not one.startswith("lane-") and one != FINALS]
     if parts[-1] == "zarr.json":
         return "documents"
-    if parts[0] in (*_NUMBERS, "extras"):
-        return "numbers"
-    return parts[0]
+    return "numbers" if parts[0] in (*SCALARS, "extras", "id", "first") else parts[0]
 
 
 def all_flips(root: Path, file: str) -> Iterator[Flip]:
@@ -243,31 +238,26 @@ def everything(root: Path) -> dict[str, Any]:
     """All that a store says to whoever reads it: rows, index, priorities, attributes."""
     out: dict[str, Any] = {}
     with Store(_lanes(root)) as store:
-        for view, reader in zip(store.lanes, store.live.readers, strict=True):
-            lane = view.path.name
-            out |= {f"{lane} rows": view.rows, f"{lane} base": view.base}
-            out |= _logs(reader)
+        for lane in store.live.readers:
+            for log in (lane.rows, lane.finals):
+                where = f"{lane.path.name} {log.path.name}"
+                out[f"{where} rows"], out[f"{where} base"] = log.head, log.base
+                for path, spec in log.specs.items():
+                    parts = read_rows(lane, log, spec, log.base, log.head)
+                    out[f"{where} {path}"] = b"".join(part.tobytes() for _, part in parts)
         out["ids"], out["episodes"] = store.ids.tobytes(), store.episodes.tobytes()
         batch = store.transitions(store.ids, stack=3, n_step=3)
         for name in ("reward", "discount", "non_terminal"):
             out[name] = getattr(batch, name).tobytes()
+        after = batch.next_observation  # from the final ones, where episodes end
+        for key, one in (after.items() if isinstance(after, dict) else [("frame", after)]):
+            out[f"next {key}"] = one.tobytes()
     for file in root.rglob("priorities/c.*"):
         if file.parts[-3] != "checksums":
             out[str(file.relative_to(root))] = file.read_bytes()
     for folder in {root, *_lanes(root)}:
         out[f"{folder.name} attributes"] = json.loads((folder / "zarr.json").read_bytes())
     return out
-
-
-def _logs(lane: LaneReader) -> dict[str, bytes]:
-    """Every array of a lane."""
-    return {
-        f"{lane.path.name} {log.path.name} {path}": b"".join(
-            part.tobytes() for _, part in read_rows(lane, log, spec, log.base, log.head)
-        )
-        for log in (lane.rows, lane.finals)
-        for path, spec in log.specs.items()
-    }
 
 
 def _lanes(root: Path) -> list[Path]:
@@ -294,11 +284,10 @@ def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
         array, _, name = path.rpartition("/")
         document = json.loads((root / lane / array / "zarr.json").read_bytes())
         rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
-        document = json.loads((root / lane.removesuffix(f"{FINALS}/") / "zarr.json").read_bytes())
-        own = document["attributes"]["mmreplay"]
-        base = max(own["first"] - CONTEXT_ROWS, 0)
-        if lane.endswith(f"{FINALS}/"):
-            base = own["first_final"]
+        of_finals = lane.endswith(f"{FINALS}/")
+        whole = root / lane.removesuffix(f"{FINALS}/")
+        own = json.loads((whole / "zarr.json").read_bytes())["attributes"]["mmreplay"]
+        base = own["first_final"] if of_finals else max(own["first"] - CONTEXT_ROWS, 0)
         if int(name[2:]) * 1024 + flip.byte // 4 < base // rows:
             return "the checksum of a file that was evicted"
     return None

@@ -328,7 +328,7 @@ def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick
             goals = batch.extras["hindsight"]
             assert goals.min() >= first
             n_goals += int((goals < batch.id).sum())
-            values = np.stack([goals % 256, goals // 256], 1)
+            values = np.stack([(goals + 1) % 256, (goals + 1) // 256], 1)  # seen after these steps
             assert batch.observation["desired_goal"][:, 0].tolist() == values.tolist()
         assert n_goals > 100
         for t in range(200, 300):
@@ -447,7 +447,7 @@ def test_what_a_thread_fails_with_is_raised_by_the_call_that_it_read_for(closed,
     path = tmp_path / "damaged.zarr"
     with mmreplay.create(path, CODECS["lz4"], ACTION, flush_s=0) as writer:
         play(writer, 60)
-    shard = chunk_path(path, writer.specs["frames"], 2)
+    shard = chunk_path(path, writer.files.rows.specs["frames"], 2)
     data = bytearray(shard.read_bytes())
     data[5] ^= 255
     shard.write_bytes(data)

@@ -93,8 +93,8 @@ def test_transitions_may_have_settings_of_their_own(loaded, same):
     assert changed.observation.shape == (2, 3)
     assert same(changed, data.store.transitions([3, 8], stack=None, n_step=2, gamma=0.5))
     assert data.transitions([3, 8]).observation.shape == (2, 2, 3)
-    with pytest.raises(InvalidIdError, match="id 6 "):
-        data.transitions([3, 6])
+    with pytest.raises(InvalidIdError, match="id 30 "):
+        data.transitions([3, 30])
     with pytest.raises(SchemaError, match="stack"):
         data.transitions([3], stack=0)
     with pytest.raises(TypeError, match="stak"):

@@ -28,7 +28,7 @@ def test_one_store_is_loaded_with_its_settings(loaded):
         assert repr(data) == f"<mmreplay.Dataset {data.store.path} transitions=30>"
         assert data.ids.tolist() == data.store.ids.tolist()
         assert len(data.episodes) == 5
-        assert data.trajectory(1).ids.tolist() == [7, 8, 9, 10, 11, 12]
+        assert data.trajectory(1).ids.tolist() == [6, 7, 8, 9, 10, 11]
 
 
 def test_the_defaults_are_those_of_the_interface(loaded, same):
@@ -199,7 +199,7 @@ def test_a_store_of_lanes_with_no_lane_yet_says_what_to_do(make, story, monkeypa
     for call in (mmreplay.load, mmreplay.open):
         with pytest.raises(
             FormatError,
-            match=r"run\.zarr: a store of lanes with no lane in it yet.*"
+            match=r"run\.zarr: no process has written to this store yet.*"
             r"create with lane=",
         ):
             call(path)

@@ -91,23 +91,19 @@ def test_state_that_is_loaded_brings_back_the_batches_and_the_beta_of_then(
 # ---------------------------------------------------------------- updating
 
 
-@pytest.mark.parametrize("wrong", [-1, 6, 5, 1 << 40, (1 << 62) + 1, 1 << 30])
+@pytest.mark.parametrize("wrong", [-1, 11, 1 << 40, (1 << 62) + 1, 1 << 30])
 @pytest.mark.parametrize("many", [{}, {"lanes": 2}], ids=str)
 def test_an_id_that_never_was_a_transition_is_refused_and_changes_nothing(
     prioritized_of, wrong, many
 ):
     buffer = prioritized_of(epsilon=0.0, **many)
-    play(buffer, 5)  # row 5 is the last of the episode
+    play(buffer, 5)
     play(buffer, 5)
     if "lanes" in many:
         one, frames = np.array([True, False]), np.zeros((2, 1), np.uint8)
         buffer.reset(frames, one)
-        buffer.step([0, 0], [0, 0], frames, ~one, ~one, mask=one)  # cell 21 is left out
-        wrong = {5: 21, 6: 22}.get(wrong, wrong)
-    elif many:
-        wrong = {1 << 40: 2 << 40}.get(wrong, wrong)
-    if wrong == 6:
-        wrong = 11
+        buffer.step([0, 0], [0, 0], frames, ~one, ~one, mask=one)  # entry 21 is left out
+        wrong = {11: 21}.get(wrong, wrong)
     with pytest.raises(InvalidIdError, match=f"id {wrong} "):
         buffer.update_priorities([0, wrong, 1], [2.0, 2.0, 2.0])
     with pytest.raises(InvalidIdError, match=rf"id {wrong}\b"):
@@ -461,7 +457,7 @@ def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(prioritized_o
     check_verified(buffer.store.path)
 
 
-@pytest.mark.parametrize("at", range(2, 8))  # the first is tried again by the call itself
+@pytest.mark.parametrize("at", range(3, 9))  # the first ones are tried again by the call itself
 def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(prioritized_of, at):
     buffer = prioritized_of()
     play(buffer, 100)
@@ -472,7 +468,7 @@ def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(pri
             buffer.close()
     buffer.close()
     check_verified(buffer.store.path)
-    assert zarr.open_array(buffer.store.path / "priorities", mode="r").shape == (101,)
+    assert zarr.open_array(buffer.store.path / "priorities", mode="r").shape == (100,)
     assert priorities_of(prioritized_of()) == given
 
 

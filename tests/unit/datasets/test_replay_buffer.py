@@ -349,18 +349,14 @@ def test_one_thread_steps_and_another_samples(buffer_of, story):
     frame = Field((3,), "uint8", "lz4", chunk=4, shard=8)
     buffer = buffer_of(capacity=50, frame=frame, stack=4, n_step=3)
     story.play(buffer.writer, 5)
-    wrong, stop = [], threading.Event()
+    given, wrong, stop = [], [], threading.Event()
 
     def sample():
         batch = None
         try:
             while not stop.is_set():
                 batch = buffer.sample(16, out=batch)
-                expected = np.stack(
-                    [story.value(buffer.writer.schema.frames["frame"], row) for row in batch.id]
-                )
-                if not np.array_equal(batch.observation[:, -1], expected):
-                    wrong.append(batch.id)
+                given.append((batch.id.copy(), batch.observation[:, -1].copy()))
         except Exception as error:
             wrong.append(error)
 
@@ -372,6 +368,10 @@ def test_one_thread_steps_and_another_samples(buffer_of, story):
     stop.set()
     thread.join()
     assert wrong == []
+    assert given
+    for ids, seen in given:
+        expected = story.observed(buffer.writer.path, buffer.writer.schema, ids)
+        assert np.array_equal(seen, expected)
 
 
 # ---------------------------------------------------------------- a dataset that grows

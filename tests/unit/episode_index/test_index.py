@@ -60,14 +60,15 @@ class Expected:
         number = self.history.rows[row][env][0]
         last, final = self.end(entry)
         left = min(last - row + 1, ahead)
-        is_known = last - row < ahead and (final is not None or not self.live)
+        is_near = last - row < ahead
         assert steps.left is None or steps.left[place] == left
         if ahead == 1:
-            assert steps.until[place] == is_known
+            assert steps.until[place] == is_near
         else:
             assert (
-                (steps.until[place] == last - row + 1) if is_known else (steps.until[place] > left)
+                (steps.until[place] == last - row + 1) if is_near else (steps.until[place] > left)
             )
+        assert (place in steps.runs) == (is_near and final is None and self.live)
         expected = [
             zero + max(row + offset, row - number + 1) * n + env for offset in range(-4, left)
         ]
@@ -209,6 +210,37 @@ def test_an_index_that_follows_its_lanes_stays_that_of_the_model(seed):
             check(index, histories, chance, live=True)
             found = zip(*(x.tolist() for x in sums.at(np.arange(total))), strict=True)
             assert sorted(found) == episodes_of(index)[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_steps_that_are_renewed_show_what_was_the_newest_observation_then(seed):
+    chance, histories = random.Random(seed), some_histories(seed)
+    for history in histories:
+        history.capacity = None
+        history.play(chance.choice((1, 30)))
+    index = loaded(histories)
+    newest = np.array([i for n, one in enumerate(histories) for i in one.ids(n)[-2 * one.n :]])
+    found = [*(index.steps(newest, ahead, back=True) for ahead in (1, 3)), index.span(newest).steps]
+    runs = [one.runs.tolist() for one in found]
+    for _ in range(3):
+        for history in histories:
+            if chance.random() < 0.5:
+                history.reset_in_the_middle(chance.randrange(history.n))
+            history.play(chance.choice((0, 1)))
+        follow(index, histories)
+        expected = [Expected(histories, lane, live=True) for lane in range(len(histories))]
+        found = [index.renewed(steps) for steps in found]
+        for number, steps in enumerate(found):
+            assert steps.runs.tolist() == runs[number]
+            until = steps.until.astype(np.int64)
+            for place in steps.runs.tolist():
+                lane, entry = newest[place] >> LANE_SHIFT, int(newest[place] & ROW_MASK)
+                last = entry + (until[place] - 1) * histories[lane].n
+                final = expected[lane].finals.get(int(last))
+                after = (int(lane) << LANE_SHIFT) + last + histories[lane].n
+                if final is not None:
+                    after = ((len(histories) + int(lane)) << LANE_SHIFT) + final
+                assert steps.frames(until[:, None])[place, 0] == after
 
 
 @pytest.mark.parametrize("seed", SEEDS)

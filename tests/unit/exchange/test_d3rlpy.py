@@ -63,7 +63,7 @@ def test_a_file_of_version_1(tmp_path, quick_disk):
     assert (made.transitions, made.terminated, made.truncated) == (6, 1, 2)
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.episodes["length"].tolist() == [3, 2, 1]
-        assert store.actions.shape == (9,)
+        assert store.actions.shape == (6,)
 
 
 def test_a_file_without_an_episode_is_refused(tmp_path, quick_disk):

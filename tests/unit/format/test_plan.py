@@ -40,9 +40,7 @@ def test_atari_frames_get_the_lengths_that_the_format_names():
     frames = specs["frames"]
     assert (frames.chunk_rows, frames.inner_rows, frames.codec) == (4096, 16, LZ4)
     assert frames.codec_name == "lz4"
-    assert {
-        specs[name].chunk_rows for name in layout.SCALARS
-    } == {65_536}
+    assert {specs[name].chunk_rows for name in layout.SCALARS} == {65_536}
     assert all(spec.is_raw for name, spec in specs.items() if name != "frames")
     raw = planned(Field((84, 84), codec="raw"))["frames"]
     assert (raw.chunk_rows, raw.inner_rows, raw.codec, raw.codec_name) == (4096, 0, None, "raw")

@@ -1,4 +1,4 @@
-"""Lanes of many environments, and what they must hold."""
+"""Lanes of one environment or several, and what they must hold."""
 
 import copy
 
@@ -9,10 +9,12 @@ from tests.support.oracle.pair import FIELDS, of_writer
 
 @pytest.fixture
 def vector(make):
-    """Make a vector lane: a `VectorPair` of 5 environments, whose `writer` is open."""
+    """Make a lane: a `Pair` of 5 environments, whose `writer` is open."""
 
     def create(n=5, name="store.zarr", **changes):
-        return of_writer(make(name, **(FIELDS | {"lanes": n} | changes)))
+        pair = of_writer(make(name, **(FIELDS | {"lanes": n} | changes)))
+        pair.lane.capacity = changes.get("capacity")
+        return pair
 
     return create
 

@@ -17,7 +17,7 @@ def chunks(make):
         paths = []
         for number, (frame, lanes) in enumerate(stores):
             given = {"frame": frame, "lanes": lanes} if lanes else {"frame": frame}
-            paths.append(make(f"{number}.zarr", **given).path)
+            paths.append(make(f"{number}-{lanes}.zarr", **given).path)
         return mmreplay.load(paths).store.live.frame_chunks
 
     return look
@@ -28,24 +28,18 @@ def rows(blocks):
 
 
 def test_a_block_has_four_chunks_for_each_one_beside_it_whose_frames_it_shows(chunks):
-    found = chunks((LZ4, None))
-    assert found.row_bytes == 16
-    assert rows(found.blocks(0, 1)) == ([64], [1])
-    assert rows(found.blocks(3, 1)) == ([128], [1])
-    assert rows(found.blocks(3, 17)) == ([192], [1])
-    assert rows(found.blocks(16, 16)) == ([128], [1])
-
-
-def test_frames_of_ticks_are_those_after_the_steps(chunks):
-    found = chunks((LZ4, 3))
-    assert rows(found.blocks(0, 1)) == ([64], [3])
-    assert rows(found.blocks(3, 1)) == ([64], [3])
-    assert rows(found.blocks(16, 2)) == ([192], [3])
+    for lanes, width in ((None, 1), (3, 3)):
+        found = chunks((LZ4, lanes))
+        assert found.row_bytes == 16
+        assert rows(found.blocks(0, 1)) == ([64], [width])
+        assert rows(found.blocks(3, 1)) == ([128], [width])
+        assert rows(found.blocks(3, 17)) == ([192], [width])
+        assert rows(found.blocks(16, 16)) == ([128], [width])
 
 
 def test_each_lane_has_blocks_of_its_own(chunks):
     found = chunks((LZ4, 3), (Field((4, 4), "uint8", "lz4", 4, 64), None))
-    assert rows(found.blocks(3, 1)) == ([64, 32], [3, 1])
+    assert rows(found.blocks(3, 1)) == ([128, 32], [3, 1])
     assert rows(found.at_least(6)) == ([16, 8], [3, 1])
 
 
@@ -65,7 +59,12 @@ def test_of_a_dict_the_longest_chunks_count_and_none_that_are_raw(chunks):
     [
         (Field((84, 84), "uint8", "raw"), None, 16, 1),
         (Field((64,), "uint8", "raw"), None, 256, 1),
-        (Field((4,), "uint8", "raw"), 3, 4096, 1),  # ticks that lie one after the other
+        (
+            Field((4,), "uint8", "raw"),
+            3,
+            4096,
+            1,
+        ),  # rows of all of them that lie one after the other
         (Field((64, 64), "uint8", "raw"), 3, 16, 3),  # and environment by environment
     ],
 )
@@ -73,8 +72,8 @@ def test_of_raw_frames_a_block_has_four_pages_for_each_one_that_it_shows(
     chunks, frame, lanes, chunk, width
 ):
     found = chunks((frame, lanes))
-    assert rows(found.blocks(0, 0 if lanes else 1)) == ([4 * chunk], [width])
-    assert rows(found.blocks(3, 1)) == ([4 * chunk if lanes else 8 * chunk], [width])
+    assert rows(found.blocks(0, 1)) == ([4 * chunk], [width])
+    assert rows(found.blocks(3, 1)) == ([8 * chunk], [width])
     assert rows(found.at_least(16)) == ([16], [width])
     assert rows(found.at_least(17)) == ([32], [width])
 

@@ -13,14 +13,15 @@ from mmreplay import Field, SchemaError
 from mmreplay.reading import info
 from mmreplay.reading.store import Store
 from mmreplay.system import platform
-from mmreplay.system.locks import DirectoryLock
+from tests.support.oracle.pair import of_writer
 
 KEYS = set(
     "path paths format uuid versions padding env state lanes environments lane_details rows "
     "kept_rows transitions episodes terminated truncated open non_finite_rewards returns lengths capacity fields bytes_on_disk "
     "bytes_raw bytes_stacked stack saving_raw saving_stacked live".split()
 )
-ROW_BYTES = 3 + 1 + 4 + 1 + 1  # of `make`: frame, action, reward, two flags
+ROW_BYTES = 3 + 1 + 4 + 3 + 8  # of `make`: frame, action, reward, three flags, step
+FINAL_BYTES = 3 + 8 + 8
 ACTION = Field((), "uint8", chunk=8)
 
 
@@ -49,7 +50,7 @@ def test_a_closed_store(closed):
     assert about.keys() == KEYS
     assert about["path"] == str(closed)
     assert (about["format"], about["state"], about["lanes"]) == (1, "closed", 1)
-    assert (about["rows"], about["kept_rows"], about["transitions"]) == (17, 17, 14)
+    assert (about["rows"], about["kept_rows"], about["transitions"]) == (14, 14, 14)
     assert (about["episodes"], about["terminated"], about["truncated"], about["open"]) == (
         3,
         1,
@@ -80,7 +81,11 @@ def test_every_value_is_one_that_json_holds(closed):
 def test_the_fields_are_all_columns_with_dtype_shape_and_codec(closed):
     with mmreplay.open(closed) as store:
         fields = store.info()["fields"]
-    assert list(fields) == ["frames", "actions", "rewards", "non_terminals", "resets"]
+    assert list(fields) == [
+        *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "step"),
+        *("finals/first", "finals/frames", "finals/id"),
+    ]
+    assert fields["finals/id"]["bytes_on_disk"] == allocated(closed / "finals" / "id")
     about = fields["frames"]
     assert about.pop("bytes_on_disk") == allocated(closed / "frames")
     assert about == {"dtype": "uint8", "shape": [3], "codec": "raw", "chunk_rows": 8}
@@ -106,10 +111,16 @@ def test_a_dict_observation_has_a_field_a_key(make, story):
         "rewards": ("raw", []),
         "non_terminals": ("raw", []),
         "resets": ("raw", []),
+        "ends": ("raw", []),
+        "step": ("raw", []),
         "extras/log_prob": ("raw", []),
+        "finals/frames/pixels": ("zstd", [4, 4]),
+        "finals/frames/speed": ("raw", [2]),
+        "finals/id": ("raw", []),
+        "finals/first": ("raw", []),
     }
     frames, scalars = 16 + 8, 8 + 4 + 1 + 8
-    assert about["bytes_raw"] == 10 * (frames + scalars + 1)
+    assert about["bytes_raw"] == 9 * (frames + scalars + 2 + 8) + frames + 8 + 8
     assert about["stack"] == 4  # of images
     assert about["bytes_stacked"] == 9 * (8 * frames + scalars)
 
@@ -118,7 +129,7 @@ def test_sizes_count_blocks_raw_rows_and_vectors_in_pairs(closed):
     with mmreplay.open(closed) as store:
         about = store.info()
     assert about["bytes_on_disk"] == allocated(closed)
-    assert about["bytes_raw"] == 17 * ROW_BYTES
+    assert about["bytes_raw"] == 14 * ROW_BYTES + 3 * FINAL_BYTES
     assert about["stack"] == 1
     assert about["bytes_stacked"] == 14 * (2 * 3 + 1 + 4 + 1)
     assert about["saving_raw"] == about["bytes_raw"] / about["bytes_on_disk"]
@@ -159,16 +170,16 @@ def test_evicted_rows_are_no_longer_kept(make, story):
                 "name": None,
                 "state": "closed",
                 "environments": 1,
-                "rows": 300,
+                "rows": 270,
                 "first": first,
                 "base": first - 64,
                 "transitions": 20,
                 "capacity": 20,
             }
         ]
-    assert (about["rows"], about["transitions"], about["capacity"]) == (300, 20, 20)
-    assert about["kept_rows"] == 300 - (first - 64)
-    assert about["bytes_raw"] < 300 * ROW_BYTES
+    assert (about["rows"], about["transitions"], about["capacity"]) == (270, 20, 20)
+    assert about["kept_rows"] == 270 - (first - 64)
+    assert about["bytes_raw"] < 270 * ROW_BYTES
 
 
 # ---------------------------------------------------------------- live and crashed
@@ -185,7 +196,7 @@ def test_a_live_store_says_who_writes_and_what_is_not_flushed(make, story):
         assert about["state"] == "live"
         assert (about["episodes"], about["terminated"], about["open"]) == (2, 1, 1)
         assert about["lengths"] == {"min": 5, "mean": 5.0, "max": 5}  # the open one is not over
-        assert live["unflushed_rows"] == 4
+        assert live["unflushed_rows"] == 3
         assert live["writers"] == [
             {
                 "pid": os.getpid(),
@@ -202,12 +213,12 @@ def test_a_store_that_is_open_takes_the_newest_rows(make, story):
     writer = make()
     story.play(writer, 2)
     with mmreplay.open(writer.path) as store:
-        assert store.info()["rows"] == 3
+        assert store.info()["rows"] == 2
         story.play(writer, 5)
-        assert store.info()["rows"] == 9
+        assert store.info()["rows"] == 7
         writer.close()
         about = store.info()
-    assert (about["state"], about["rows"], about["open"]) == ("closed", 9, 0)
+    assert (about["state"], about["rows"], about["open"]) == ("closed", 7, 0)
 
 
 @pytest.mark.parametrize("lanes", [None, 2])
@@ -323,7 +334,7 @@ def test_a_store_of_many_lanes_is_described_as_one(make, story):
     assert about["path"] == str(writer.path)
     assert about["paths"] == [str(writer.path)]
     assert (about["lanes"], about["capacity"]) == (3, 20)
-    assert (about["rows"], about["transitions"], about["episodes"]) == (14, 10, 4)
+    assert (about["rows"], about["transitions"], about["episodes"]) == (10, 10, 4)
     assert about["bytes_on_disk"] == allocated(writer.path)
     assert [one["transitions"] for one in about["lane_details"]] == [2, 6, 2]
     assert [one["capacity"] for one in about["lane_details"]] == [7, 7, 6]
@@ -361,78 +372,19 @@ def test_stores_loaded_together_are_described_together(make, story):
     assert about["bytes_on_disk"] == sum(allocated(root / n) for n in ("one.zarr", "two.zarr"))
 
 
-# ---------------------------------------------------------------- vector lanes
-
-
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_vector_lane_is_told_of_in_ticks_and_environments(vector, closed):
-    lane = vector()
-    if closed:
-        lane.close()
-    with mmreplay.open(lane.path) as store:
-        about, episodes = store.info(), store.episodes
-    assert json.loads(json.dumps(about, allow_nan=False)) == about
-    n_starts, n_steps = len(lane.starts["env"]), int(lane.ticks["count"][-1])
-    assert (about["lanes"], about["environments"], about["rows"]) == (1, 3, 60)
-    assert (about["kept_rows"], about["transitions"]) == (60, n_steps)
-    assert about["episodes"] == len(episodes)
-    assert about["state"] == ("closed" if closed else "crashed")
-    assert about["open"] == 0  # its writer holds no lock: they were cut off
-    of_env = 3 + 8 + 4 + 2 * 4 + 1 + 1 + 8  # frame, action, reward, x, two flags, episode
-    assert about["bytes_raw"] == 60 * (3 * of_env + 8) + n_starts * (3 + 8 + 8)
-    assert about["bytes_stacked"] == n_steps * (2 * 3 + 8 + 4 + 2 * 4 + 1)
-    assert about["lane_details"] == [
-        {
-            "path": str(lane.path),
-            "name": None,
-            "state": about["state"],
-            "environments": 3,
-            "rows": 60,
-            "first": 0,
-            "base": 0,
-            "transitions": n_steps,
-            "capacity": None,
-        }
-    ]
-
-
-def test_the_fields_of_a_vector_lane_are_its_ticks_and_starts(vector):
-    lane = vector("lz4")
-    with mmreplay.open(lane.path) as store:
-        fields = store.info()["fields"]
-    assert list(fields) == [
-        *("frames", "actions", "rewards", "non_terminals", "ends", "episode", "count"),
-        *("extras/x", "starts/env", "starts/frames", "starts/tick"),
-    ]
-    assert (fields["frames"]["shape"], fields["frames"]["codec"]) == ([3, 3], "lz4")
-    assert (fields["starts/frames"]["shape"], fields["starts/frames"]["codec"]) == ([3], "lz4")
-    for name, log in (("rewards", "ticks/rewards"), ("starts/env", "starts/env")):
-        assert fields[name]["bytes_on_disk"] == allocated(lane.path / log)
-
-
-def test_a_vector_lane_is_live_by_the_lock_on_its_directory(vector):
-    lane = vector(n_ticks=5)
-    lock = DirectoryLock(lane.path, who=str)
-    with mmreplay.open(lane.path) as store:
-        about = store.info()
-        runs = np.flatnonzero(lane.ticks["episode"][-1] >= 0).size
-        runs -= int(lane.ticks["ends"][-1].sum())
-        assert (about["state"], about["open"]) == ("live", runs)
-        assert about["live"]["unflushed_rows"] == 5
-        assert about["live"]["untrusted_rows"] == 0
-        assert about["live"]["last_checkpoint_s"] is not None
-    lock.release()
-
-
-def test_lanes_of_both_kinds_are_told_of_together(vector, make, story):
-    writer, lane = make(extras={"x": Field((2,), "float32")}), vector()
+def test_lanes_of_one_and_of_many_environments_are_told_of_together(make, story):
+    writer, many = make("one.zarr"), of_writer(make("many.zarr", lanes=3))
     story.play(writer, 4)
-    with Store([writer.path, lane.path]) as store:
-        about = store.info()
-    assert (about["lanes"], about["environments"], about["rows"]) == (2, 4, 5 + 60)
+    many.play(20)
+    with Store([writer.path, many.writer.path]) as store:
+        about, n_steps = store.info(), len(store) - 4
+        n_over = int((store.episodes["terminated"] | store.episodes["truncated"]).sum())
+    assert (about["lanes"], about["environments"], about["rows"]) == (2, 4, 4 + 20)
     assert [one["environments"] for one in about["lane_details"]] == [1, 3]
-    assert about["transitions"] == 4 + lane.ticks["count"][-1]
-    assert {"resets", "ends"} < about["fields"].keys()
+    assert [one["transitions"] for one in about["lane_details"]] == [4, n_steps]
+    row_bytes = 3 + 8 + 4 + 3 + 8
+    assert about["bytes_raw"] == (4 + 3 * 20) * row_bytes + n_over * FINAL_BYTES
+    assert about["fields"]["rewards"]["shape"] == []
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -450,8 +402,7 @@ def test_an_episode_in_which_a_writer_died_ended_as_the_next_opening_sees_it(
         loses = np.full(shape, flag) if lanes else flag
         writer.step(zeros.astype(int), zeros, frame, no, no, life_lost=loses)
     with mmreplay.open(writer.path) as store:
-        if lanes:  # of one environment a reader cannot tell a lost life from the end
-            assert store.endings(store.episodes).tolist() == ["open"] * lanes
+        assert store.endings(store.episodes).tolist() == ["open"] * (lanes or 1)
     kill(writer)
     expected = ["terminated" if lost else "truncated"] * (lanes or 1)
     with mmreplay.open(writer.path) as store:

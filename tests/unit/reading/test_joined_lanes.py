@@ -7,10 +7,15 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.episode_index import RowIndex, TickIndex
-from mmreplay.errors import SchemaError
+from mmreplay.batches.settings import Settings
+from mmreplay.episode_index import Gaps, Index
+from mmreplay.episode_index.finals import LaneFinals
+from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading.store import Store
+from tests.support.oracle.checks import check_store
+from tests.support.oracle.layout import Layout
+from tests.support.oracle.pair import Pair, of_writer
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -69,28 +74,6 @@ def test_raw_and_compressed_columns_are_named_in_either_order(make, lz4):
 # ---------------------------------------------------------------- following
 
 
-def test_the_newest_row_reads_as_a_final_row_while_its_step_is_on_the_way(make, story):
-    writer = make(extras={"x": Field((2,), "float32")})
-    with opened(writer) as store:
-        for life_lost in (False, True):
-            story.play(writer, 3)
-            story.step(writer, life_lost=life_lost)
-            newest = writer.rows - 1
-            for name, value in (
-                ("actions", 7),
-                ("rewards", 7),
-                ("extras/x", 7),
-                ("non_terminals", life_lost),
-            ):
-                window = writer._chunks.columns[name].new
-                window.rows[newest - window.start] = value
-            story.check(store)
-        story.reset(writer)
-        window = writer._chunks.columns["non_terminals"].new
-        window.rows[writer.rows - 1 - window.start] = 0
-        story.check(store)
-
-
 def test_a_reader_far_behind_a_capacity_catches_up(make, story, lz4):
     writer = make(**lz4, capacity=20)
     story.play(writer, 30)
@@ -115,12 +98,12 @@ def test_episodes_are_the_whole_ones_in_the_order_of_lanes_and_rows(make, story)
     story.play(second, 5, "terminated")
     with opened(writer) as store:
         found = store.episodes
-        assert found["id"].tolist() == [0, 5, 8, 13, LANE_1]
+        assert found["id"].tolist() == [0, 3, 5, 9, LANE_1]
         assert found["length"].tolist() == [3, 2, 4, 1, 5]
         assert found["terminated"].tolist() == [True, False, False, False, True]
         assert found["truncated"].tolist() == [False, True, True, False, False]
         expected = [sum(story.reward(row + n) for n in range(length)) for row, length in
-                    ((0, 3), (5, 2), (8, 4), (13, 1), (0, 5))]  # fmt: skip
+                    ((0, 3), (3, 2), (5, 4), (9, 1), (0, 5))]  # fmt: skip
         assert found["return"].tolist() == expected
     writer.close()
     with opened(writer) as store:
@@ -154,13 +137,13 @@ def test_rows_that_a_flush_evicts_are_gone_although_their_lane_does_not_grow(mak
         first = store.lanes[0]
         before = first.base
         lanes.flush()
-        assert first.frames[198].max() == 7
+        assert first.frames[197].max() == 7
         for n in range(60):
             lanes.writers[1].step(0, 0.0, images[n, 0], False, False)
             assert len(store) == 80
         shown = first.frames[:]
         assert first.base > before
-        assert [int(one.max()) for one in shown] == [0] * first.base + [7] * (199 - first.base)
+        assert [int(one.max()) for one in shown] == [0] * first.base + [7] * (198 - first.base)
 
 
 @pytest.mark.parametrize("lanes", [None, 2])
@@ -181,14 +164,119 @@ def test_rows_whose_taking_was_interrupted_are_taken_again(make, lanes):
 
     play()
     with opened(writer) as store:
-        for kind in (RowIndex, TickIndex):
+        for kind, name in ((Index, "extend"), (Gaps, "oldest"), (LaneFinals, "take")):
             play()
-            for name in ("extend", "_recount" if kind is RowIndex else "_take"):
-                patch = pytest.MonkeyPatch()
-                patch.setattr(kind, name, interrupt)
-                with contextlib.suppress(KeyboardInterrupt):
-                    len(store)
-                patch.undo()
-                play()
-                with opened(writer) as again:
-                    assert store.ids.tolist() == again.ids.tolist()
+            patch = pytest.MonkeyPatch()
+            patch.setattr(kind, name, interrupt)
+            with contextlib.suppress(KeyboardInterrupt):
+                len(store)
+            patch.undo()
+            play()
+            with opened(writer) as again:
+                assert store.ids.tolist() == again.ids.tolist()
+                assert store.episodes.tolist() == again.episodes.tolist()
+
+
+# ---------------------------------------------------------------- many environments
+
+
+@pytest.mark.parametrize("kind", ["raw", "lz4", "dict"])
+@pytest.mark.parametrize("capacity", [None, 100])
+@pytest.mark.parametrize("mode", ["at once", "next step", "any"])
+def test_a_lane_of_many_environments_is_followed_as_the_model_has_it(
+    tmp_path, kinds, kind, capacity, mode
+):
+    settings = [{"stack": 3, "n_step": n, "padding": p} for n, p in ((1, "reset"), (3, "zero"))]
+    layout = Layout(
+        kinds[kind],
+        Field((), "int64"),
+        {"x": Field((2,), "float32")},
+        environments=3,
+        capacity=capacity,
+    )
+    model = layout.model()
+    with layout.create(tmp_path / "s.zarr") as writer:
+        pair = Pair(writer, model, np.random.default_rng(0))
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            for n_steps in (1, 2, 30, 60, 60):
+                pair.play(n_steps, mode=mode)
+                check_store(store, model, settings=settings, most=60)
+                writer.flush()
+                check_store(store, model, most=20)
+    model.end_session()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        check_store(store, model, settings=settings)
+
+
+def test_lanes_with_and_without_an_axis_of_environments_are_read_as_one(make, story):
+    writers = [make("a.zarr"), make("b.zarr", lanes=1), make("c.zarr", lanes=2)]
+    story.play(writers[0], 5, "truncated")
+    pairs = [of_writer(writer, seed=n) for n, writer in enumerate(writers[1:])]
+    for pair in pairs:
+        pair.play(20, mode="next step")
+    with contextlib.ExitStack() as stack:
+        alone = [stack.enter_context(opened(writer)) for writer in writers]
+        store = stack.enter_context(Store([writer.path for writer in writers]))
+        for _ in range(2):
+            ids = [one.ids + (n << LANE_SHIFT) for n, one in enumerate(alone)]
+            assert store.ids.tolist() == np.concatenate(ids).tolist()
+            batch = store.transitions(store.ids, stack=3, n_step=2)
+            parts = [one.transitions(one.ids, stack=3, n_step=2) for one in alone]
+            for name in ("observation", "next_observation", "reward", "truncated", "action"):
+                expected = np.concatenate([getattr(part, name) for part in parts])
+                assert getattr(batch, name).tolist() == expected.tolist(), name
+            assert store.episodes["return"].tolist() == [
+                total for one in alone for total in one.episodes["return"].tolist()
+            ]
+            assert [lane.rewards.ndim for lane in store.lanes] == [1, 2, 2]
+            story.play(writers[0], 9)
+            for pair in pairs:
+                pair.play(11)
+        absent = int(np.flatnonzero(store.lanes[2].step[:].reshape(-1) == 0)[0])
+        where = rf"lane 2, row {absent // 2}, environment {absent % 2}"
+        with pytest.raises(InvalidIdError, match=rf"\({where}\) is no transition: .* left out"):
+            store.transitions([absent + (2 << LANE_SHIFT)])
+
+
+# ---------------------------------------------------------------- the newest observation
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_reset_during_a_read_of_the_newest_observation_makes_it_read_again(make, lanes):
+    """It writes over the pending row, whose observation is among the final ones by then."""
+    n = () if lanes is None else (lanes,)
+    writer = make(lanes=lanes)
+
+    def frame(value):
+        return np.full((*n, 3), value, "uint8")
+
+    def reset(columns, places, out):
+        calls.append(1)
+        if len(calls) == 1:
+            writer.reset(frame(9))
+        return fetch(columns, places, out)
+
+    none = np.zeros(n, bool)
+    writer.reset(frame(1))
+    writer.step(np.zeros(n, "int64"), np.zeros(n), frame(2), none, none)
+    with opened(writer) as store:
+        gatherer, calls = store.live.gatherer(Settings(stack=None)), []
+        fetch, gatherer.fetch = gatherer.fetch, reset
+        batch = store.live.gather(lambda index: index.ids(), gatherer)
+        assert len(calls) == 2
+        assert (batch.next_observation == 2).all()
+        assert batch.truncated.all()
+
+
+def test_a_final_observation_that_is_lost_is_damage(make, story):
+    writer = make()
+    story.play(writer, 5, "truncated")
+    story.play(writer, 5)
+    writer.close()
+    spec = writer.files.finals.specs["id"]
+    with (writer.path / "finals" / "id" / spec.key(0)).open("r+b") as file:
+        file.write(np.array([3], "<i8").tobytes())
+    with opened(writer) as store:
+        assert store.transitions([1, 2]).reward.size
+        with pytest.raises(CorruptStoreError, match=r"in row 4, .* has no final observation; run"):
+            store.transitions([4])

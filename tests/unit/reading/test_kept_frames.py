@@ -39,5 +39,5 @@ def test_another_opening_has_columns_that_keep_nothing_yet(make, story, same):
         data.refresh()
         assert same(gather(data.ids), data.transitions(data.ids))
         assert kept.columns(live.columns) is not before
-        expected = [story.value(again.schema.frames["frame"], row) for row in data.ids]
-        assert np.array_equal(gather(data.ids).observation, np.array(expected))
+        expected = story.observed(again.path, again.schema, data.ids)
+        assert np.array_equal(gather(data.ids).observation, expected)

@@ -1,14 +1,15 @@
-"""The lane of one environment: what it is told from, and the index of its episodes' starts."""
-
-import json
+"""A lane read-only: what it is, and which of its logs is trusted."""
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import FormatError
 from mmreplay.reading.lane_reader import LaneReader
-from tests.support.documents import drop_copy, edit
+from mmreplay.storage.state_page import State
+from tests.support.documents import edit
+from tests.support.oracle.checks import check_store
+from tests.support.oracle.pair import of_writer
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -18,37 +19,44 @@ def test_a_store_of_lanes_is_no_lane(make):
         LaneReader(make("many.zarr", n_lanes=1).path)
 
 
-def starts_of(path, values):
-    spec = json.loads((path / "episodes" / "starts" / "zarr.json").read_bytes())
-    rows = spec["chunk_grid"]["configuration"]["chunk_shape"][0]
-    data = np.array(values, "<i8").tobytes().ljust(8 * rows, b"\0")
-    (path / "episodes" / "starts" / "c.0").write_bytes(data)
+@pytest.mark.parametrize("name", ["rows", "finals"])
+def test_a_root_that_says_more_than_its_arrays_is_refused(closed_lane, name):
+    edit(
+        closed_lane.path / "zarr.json",
+        lambda document: document["attributes"]["mmreplay"].update({name: 1000}),
+    )
+    with pytest.raises(FormatError, match=f"the root says 1,000 {name}, the arrays"):
+        LaneReader(closed_lane.path)
 
 
-@pytest.mark.parametrize("values", [[13, 0], [0, 0], [-1, 13], [0, 21], [1 << 62, 3]])
-def test_an_invalid_index_of_episodes_is_refused(closed_lane, values):
-    starts_of(closed_lane.path, values)
-    with pytest.raises(CorruptStoreError, match=r"expected ascending rows in \[0, 21\)"):
-        mmreplay.open(closed_lane.path)
+@pytest.fixture(params=[None, 3])
+def distrusted(make, kill, request):
+    """A lane of 10 rows that are durable and 20 that are not; the state of its finals is lost."""
+    pair = of_writer(make(lanes=request.param))
+    pair.play(10)
+    pair.writer.flush()
+    model = pair.model.copy()
+    pair.play(20)
+    path = pair.writer.path
+    kill(pair.writer)
+    reader = LaneReader(path)
+    assert (reader.head, reader.is_live) == (30, True)
+    State(path / "finals" / ".live" / "state", writable=True).distrust()
+    return path, model
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda d: d.update(data_type="int32"), "expected raw int64"),
-        (lambda d: d["shape"].__setitem__(0, 22), "expected at most 21 episodes, found 22"),
-        (lambda d: d["shape"].__setitem__(0, (1 << 40) - 1), "expected at most 21 episodes"),
-        (lambda d: d["shape"].append(2), "whole rows"),
-    ],
-)
-def test_an_index_of_another_kind_is_refused(closed_lane, change, match):
-    edit(closed_lane.path / "episodes" / "starts" / "zarr.json", change)
-    with pytest.raises(FormatError, match=match):
-        mmreplay.open(closed_lane.path)
-
-
-def test_an_index_that_is_missing_is_named(closed_lane):
-    drop_copy(closed_lane.path)
-    (closed_lane.path / "episodes" / "starts" / "zarr.json").unlink()
-    with pytest.raises(FormatError, match="a closed lane has its index"):
-        mmreplay.open(closed_lane.path)
+def test_rows_are_trusted_only_with_their_finals_as_an_opening_for_writing_does(distrusted, make):
+    path, model = distrusted
+    reader = LaneReader(path)
+    assert (reader.head, reader.is_live, reader.untrusted) == (10, False, 20)
+    assert reader.poll()
+    model.end_session()
+    with mmreplay.open(path) as store:
+        found = [store.episodes.tolist(), store.transitions(store.ids, 3).next_observation]
+    writer = make(append=True)
+    assert writer.rows == 10
+    writer.close()
+    with mmreplay.open(path) as store:
+        check_store(store, model)
+        assert found[0] == store.episodes.tolist()
+        assert np.array_equal(found[1], store.transitions(store.ids, 3).next_observation)

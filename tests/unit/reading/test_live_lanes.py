@@ -5,7 +5,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.episode_index import TickIndex
+from mmreplay.episode_index import Index
 from mmreplay.storage.chunk_files import EvictedError
 
 
@@ -45,8 +45,8 @@ def test_rows_evicted_by_another_thread_during_a_read_are_drawn_again(make, stor
         assert gatherer.readings == 2
         assert batch.id.tolist() == store.ids[:8].tolist()
         rows = (batch.id[:, None] + np.arange(-2, 1)).ravel()
-        expected = [story.frame(writer.schema, row) for row in rows.tolist()]
-        assert batch.observation.tobytes() == np.stack(expected).tobytes()
+        expected = story.observed(writer.path, writer.schema, rows)
+        assert batch.observation.tobytes() == expected.tobytes()
 
 
 def test_rows_still_mapped_are_not_read_twice(make, story):
@@ -58,9 +58,11 @@ def test_rows_still_mapped_are_not_read_twice(make, story):
     assert gatherer.readings == 1
 
 
-def test_a_look_at_an_index_whose_files_go_away_is_repeated(vector, monkeypatch):
-    """That of a vector lane reads them; a writer may close, open and evict meanwhile."""
-    path, looks, ids = vector().path, [], TickIndex.ids
+def test_a_look_at_an_index_whose_files_go_away_is_repeated(make, story, monkeypatch):
+    """It reads them; a writer may close, open and evict meanwhile."""
+    writer = make()
+    story.play(writer, 5)
+    path, looks, ids = writer.path, [], Index.ids
 
     def interrupted(index):
         looks.append(index)
@@ -70,7 +72,7 @@ def test_a_look_at_an_index_whose_files_go_away_is_repeated(vector, monkeypatch)
 
     with mmreplay.open(path) as store:
         expected = store.ids.tolist()
-        monkeypatch.setattr(TickIndex, "ids", interrupted)
+        monkeypatch.setattr(Index, "ids", interrupted)
         assert store.ids.tolist() == expected
         assert len(looks) == 2
         assert looks[0] is not looks[1]  # opened again in between
@@ -83,7 +85,7 @@ def test_rows_that_the_next_store_at_the_path_does_not_have_are_no_damage(tmp_pa
     def make(n_rows):
         with mmreplay.create(path, **fields) as writer:
             writer.reset(np.zeros(2, np.uint8))
-            for number in range(n_rows - 1):
+            for number in range(n_rows):
                 writer.step(number, 0.0, np.zeros(2, np.uint8))
 
     make(9)

@@ -36,11 +36,11 @@ def located_in(story):
         one.close()
 
 
-def check_read(batch, story, schema):
+def check_read(batch, story, writer):
     assert batch is not None
     rows = (batch.id[:, None] + np.arange(-2, 1)).ravel()
-    expected = [story.frame(schema, row) for row in rows.tolist()]
-    assert batch.observation.tobytes() == np.stack(expected).tobytes()
+    expected = story.observed(writer.path, writer.schema, rows)
+    assert batch.observation.tobytes() == expected.tobytes()
 
 
 def test_what_is_looked_up_is_read_later_as_it_was(make, story, located_in):
@@ -78,9 +78,9 @@ def test_rows_that_were_evicted_are_not_read(make, story, located_in):
 def test_evicted_rows_whose_files_are_there_are_not_renewed(make, story, located_in):
     writer = make(**PAGES, capacity=150)
     located, live = located_in(writer)
-    check_read(located.fetch(), story, writer.schema)
+    check_read(located.fetch(), story, writer)
     story.play(writer, 1, reset=False)
-    check_read(located.fetch(), story, writer.schema)  # still on disk, as nobody has flushed
+    check_read(located.fetch(), story, writer)  # still on disk, as nobody has flushed
     assert live.renewed(located) is None
 
 

@@ -76,7 +76,7 @@ def test_a_step_is_what_the_transition_of_its_id_is(store, take):
     trajectory = take(store, 2)
     assert len(trajectory) == 6
     steps = list(trajectory)
-    assert [one.id for one in steps] == list(range(7, 13))
+    assert [one.id for one in steps] == list(range(5, 11))
     for one in steps:
         batch = store.transitions([one.id])
         assert one.observation.tolist() == batch.observation[0].tolist()
@@ -132,7 +132,7 @@ def test_a_lazy_trajectory_reads_what_is_asked_for_and_that_once(store, monkeypa
     expected = store.trajectory(2)
     monkeypatch.setattr(LiveLanes, "episode_rows", counting)
     assert (len(trajectory), trajectory.terminated, trajectory.truncated) == (6, False, True)
-    assert trajectory.ids.tolist() == list(range(7, 13))
+    assert trajectory.ids.tolist() == list(range(5, 11))
     assert "steps=6 read=[]" in repr(trajectory)
     assert not reads
     assert trajectory.reward is trajectory.reward

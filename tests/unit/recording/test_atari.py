@@ -32,12 +32,12 @@ class Policy:
 
 
 def columns(store, env=0):
-    """Frames, actions, rewards, flags and resets of one environment, as a lane of its own has."""
+    """Frames, actions, rewards, flags and resets of one environment, T + 1 rows an episode."""
     return list(vars(rows_of(store, env)).values())
 
 
 def assert_same_rows(some, others):
-    """Two lanes are equal as far as the shorter one goes, whose last row is a final one."""
+    """Two are equal as far as the shorter one goes, whose last row is a final observation."""
     rows = min(len(some[0]), len(others[0])) - 1
     for one, other in zip(some, others, strict=True):
         assert np.array_equal(one[:rows], other[:rows])

@@ -43,7 +43,7 @@ def test_an_error_in_an_environment_factory_is_reported(tmp_path):
         ({"env": "CartPole-v1", "steps": 0}, "steps: expected a whole number, 1 or more; found 0"),
         (
             {"env": "CartPole-v1", "steps": 1, "envs": 0},
-            "envs: expected a whole number, 1 to 4,096",
+            "envs: expected a whole number, 1 to 65,536",
         ),
         ({"env": "CartPole-v1", "steps": 1, "envs": "2"}, "^envs: expected .*, or None; found '2'"),
         ({"env": "CartPole-v1", "steps": 1, "envs": 1.5}, "^envs: expected .*, or None; found 1.5"),

@@ -231,19 +231,17 @@ def test_an_observation_outside_of_its_space_is_refused():
 
 
 def play(env, writer, steps, seed=0):
-    """Every observation of a loop that hands all of them to the writer."""
+    """The observation before each step of a loop that hands all of them to the writer."""
     seen = []
     observation, _ = env.reset(seed=seed)
     writer.reset(observation)
-    seen.append(observation)
     for _ in range(steps):
+        seen.append(observation)
         observation, reward, terminated, truncated, _ = env.step(0)
         writer.step(0, reward, observation, terminated, truncated)
-        seen.append(observation)
         if terminated or truncated:
             observation, _ = env.reset()
             writer.reset(observation)
-            seen.append(observation)
     return seen
 
 

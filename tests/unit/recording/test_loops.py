@@ -7,18 +7,19 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import mmreplay
 from mmreplay import MmreplayError, SchemaError
 from mmreplay.recording.recorder import record
+from mmreplay.writing.session import Session
 from tests.support.counter_env import Counter
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-def test_one_environment_records_no_row_of_an_episode_after_the_last(tmp_path):
+def test_a_recording_has_a_row_for_each_step(tmp_path):
     result = record(Counter, tmp_path / "s", 14)
     with mmreplay.open(tmp_path / "s") as store:
         frames = store.frames
-        assert result.rows == len(frames) == 16
-        assert frames[7].tolist() == [0, 7]
-        assert frames[8].tolist() == [1, 0]
+        assert result.rows == len(frames) == 14
+        assert frames[6:8].tolist() == [[0, 6], [1, 0]]
+        assert store.trajectory(0).observation[-1].tolist() == [0, 7]
         assert store.episodes["return"].tolist() == [7, 7]
     assert result.episodes == 2
 
@@ -94,8 +95,7 @@ def test_an_error_in_the_writer_passes_unchanged(tmp_path, monkeypatch):
     def broken(self, *_):
         raise MemoryError("no memory for a row")
 
-    monkeypatch.setattr(mmreplay.Writer, "_prepare_reset", broken)
-    monkeypatch.setattr(mmreplay.VectorWriter, "_append_starts", broken)
+    monkeypatch.setattr(Session, "guard", broken)
     for envs in (1, 2):
         with pytest.raises(MemoryError, match=r"^no memory for a row$"):
             record(Counter, tmp_path / f"{envs}", 100, envs=envs)

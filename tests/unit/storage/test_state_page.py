@@ -76,7 +76,12 @@ def test_a_page_is_as_it_was_made_until_its_first_session_and_no_copy_of_it_is(t
 
 def test_what_the_writer_stores_every_reader_sees_and_none_can_change(page, tmp_path):
     reader = State(tmp_path / "state", writable=False)
-    assert [reader.words[n] for n in (BASE, TAIL_START, COMMITTED, EPISODES_BEFORE)] == [3, 8, 11, 2]
+    assert [reader.words[n] for n in (BASE, TAIL_START, COMMITTED, EPISODES_BEFORE)] == [
+        3,
+        8,
+        11,
+        2,
+    ]
     page.words[COMMITTED] = 12
     assert reader.words[COMMITTED] == 12
     with pytest.raises(TypeError):
@@ -192,7 +197,9 @@ def test_the_names_of_the_words_are_those_of_the_format():
 def live(tmp_path, boot):
     """A page where a lane has it, with its session begun."""
     (tmp_path / "lane" / ".live").mkdir(parents=True)
-    State.create(tmp_path / "lane" / ".live" / "state").start(base=0, tail_start=0, committed=11, before=0)
+    State.create(tmp_path / "lane" / ".live" / "state").start(
+        base=0, tail_start=0, committed=11, before=0
+    )
     return tmp_path / "lane" / ".live" / "state"
 
 

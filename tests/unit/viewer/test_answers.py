@@ -117,23 +117,23 @@ def test_rows_of_an_ended_episode_are_final_and_the_tail_of_a_running_one_is_not
     one = answers("s.zarr")
     known = version(one)
     assert one.rows(0, known, 0, 0, 0, 10).is_final
-    assert one.rows(0, known, 10, 0, 0, 64).is_final  # a whole block
-    assert not one.rows(0, known, 10, 0, 64, 71).is_final
+    assert one.rows(0, known, 9, 0, 0, 64).is_final  # a whole block
+    assert not one.rows(0, known, 9, 0, 64, 71).is_final
     assert not one.rows(0, known, 0, 4, 0, 9).is_final  # priorities change
     settings = Settings(4, 3)
     assert one.transitions(0, known, 0, 0, 9, settings).is_final
-    assert one.transitions(0, known, 10, 0, 64, settings).is_final
-    assert not one.transitions(0, known, 10, 64, 70, settings).is_final
+    assert one.transitions(0, known, 9, 0, 64, settings).is_final
+    assert not one.transitions(0, known, 9, 64, 70, settings).is_final
     expected = {"length": 70, "end": "open", "evicted": 0}
-    assert json.loads(one.episode(0, known, 10).body) == expected
+    assert json.loads(one.episode(0, known, 9).body) == expected
     writer.close()
-    assert one.rows(0, known, 10, 0, 64, 71).is_final
+    assert one.rows(0, known, 9, 0, 64, 71).is_final
 
 
 def test_rows_are_those_of_the_store(tmp_path, answers):
     record_pictures(tmp_path / "s.zarr")
     one = answers("s.zarr")
-    arrays, about = unpack(one.rows(0, version(one), 10, 0, 3, 22).body)
+    arrays, about = unpack(one.rows(0, version(one), 9, 0, 3, 22).body)
     with mmreplay.open(tmp_path / "s.zarr") as store:
         assert np.array_equal(arrays["rows"], store.trajectory(1).observation[3:])
     assert about == {"damage": []}

@@ -76,7 +76,7 @@ def test_the_range_of_other_pictures_is_theirs(tmp_path, quick_disk):
 def test_the_table_has_all_episodes(opened):
     store = opened()
     columns, _ = unpack(episode_table(store))
-    assert columns["row"].tolist() == [0, 10, 32]
+    assert columns["row"].tolist() == [0, 9, 30]
     assert columns["lane"].tolist() == [0, 0, 0]
     assert columns["length"].tolist() == [9, 21, 7]
     assert columns["end"].tolist() == [1, 2, 2]

@@ -34,21 +34,21 @@ def test_places_lead_to_the_frames_of_transitions(tmp_path, quick_disk, padding,
         check_all(store, Settings(4, n_step, 0.9, padding))
 
 
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("padding", ["reset", "zero"])
-def test_places_in_a_vector_lane(tmp_path, quick_disk, width, padding):
+def test_places_where_environments_step_together(tmp_path, quick_disk, n, padding):
     with mmreplay.create(
-        tmp_path / "v.zarr", FRAME, Field((), "int64"), lanes=width, flush_s=0
+        tmp_path / "v.zarr", FRAME, Field((), "int64"), lanes=n, flush_s=0
     ) as writer:
-        frames = [[frame_of(FRAME, 100 * tick + env) for env in range(width)] for tick in range(25)]
+        frames = [[frame_of(FRAME, 100 * step + env) for env in range(n)] for step in range(25)]
         writer.reset(np.array(frames[0]))
-        for tick in range(1, 25):
-            ends = np.array([tick % (7 + env) == 0 for env in range(width)])
-            none = np.zeros(width, bool)
-            zeros = np.zeros(width)
-            writer.step(zeros.astype(int), zeros + tick, np.array(frames[tick]), ends, none)
+        for step in range(1, 25):
+            ends = np.array([step % (7 + env) == 0 for env in range(n)])
+            none = np.zeros(n, bool)
+            zeros = np.zeros(n)
+            writer.step(zeros.astype(int), zeros + step, np.array(frames[step]), ends, none)
             if ends.any():
-                writer.reset(np.array(frames[tick]) + 1, mask=ends)
+                writer.reset(np.array(frames[step]) + 1, mask=ends)
     with mmreplay.open(tmp_path / "v.zarr") as store:
         assert len(store.episodes) >= 3
         check_all(store, Settings(4, 2, 0.9, padding))
@@ -72,7 +72,7 @@ def test_frames_from_before_the_steps_that_are_left_are_told_apart(tmp_path, qui
     assert far.seen[0].tolist() == [-2] * 19 + [0]  # also the first frame of the episode
 
 
-def test_ids_past_the_episode_are_refused(tmp_path, quick_disk):
+def test_ids_past_the_last_step_are_refused(tmp_path, quick_disk):
     record_pictures(tmp_path / "s.zarr")
-    with mmreplay.open(tmp_path / "s.zarr") as store, pytest.raises(InvalidIdError, match="id 9 "):
-        stacks_of(store, 0, 5, 10, Settings())
+    with mmreplay.open(tmp_path / "s.zarr") as store, pytest.raises(InvalidIdError, match="id 37 "):
+        stacks_of(store, 30, 5, 10, Settings())

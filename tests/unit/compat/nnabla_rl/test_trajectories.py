@@ -171,12 +171,12 @@ def test_a_trajectory_in_pieces_is_one_also_after_reopening_and_eviction(tmp_pat
         ]
 
     with nnabla_rl.TrajectoryReplayBuffer(2, path=path) as buffer:
-        for number in range(9):
+        for number in range(30):
             buffer.append_trajectory(pieces(number))
         assert len(buffer) == 12
-        assert len(buffer._recorder.core.store) < 9 * 6
+        assert len(buffer._recorder.core.store) < 30 * 6
     with nnabla_rl.TrajectoryReplayBuffer(3, path=path) as buffer:
-        kept = [pieces(number) for number in range(9 - buffer.trajectory_num, 9)]
+        kept = [pieces(number) for number in range(30 - buffer.trajectory_num, 30)]
         assert len(kept) >= 2
         assert experiences.same([buffer.get_trajectory(i) for i in range(len(kept))], kept)
         flat = [one for steps in kept for one in steps]

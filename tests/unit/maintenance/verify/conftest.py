@@ -31,7 +31,7 @@ def copy_of(made_once, tmp_path, tmp_path_factory):
 
 @pytest.fixture
 def closed_store(copy_of, make, story, kinds):
-    """A closed store of 37 rows: `closed_store(kind)`."""
+    """A closed store of 33 rows: `closed_store(kind)`."""
 
     def create(kind):
         def make_it():
@@ -47,7 +47,7 @@ def closed_store(copy_of, make, story, kinds):
 
 @pytest.fixture
 def closed(kind, closed_store):
-    """A closed store of 37 rows, of each kind of frames."""
+    """A closed store of 33 rows, of each kind of frames."""
     return closed_store(kind)
 
 

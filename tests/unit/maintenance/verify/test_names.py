@@ -20,7 +20,8 @@ ACTION = Field((), "uint8", chunk=8)
             "checksums/rewards/c.1",
             "no part of the store: expected no chunk file for rows 1,024 to 2,047",
         ),
-        ("episodes/starts/c.7", "no part of the store: expected no chunk file"),
+        ("finals/id/c.7", "no part of the store: expected no chunk file"),
+        ("finals/notes.txt", "no part of the store: expected arrays and groups of the schema only"),
         ("notes.txt", "no part of the store: expected arrays and groups of the schema only"),
         ("extras/notes.txt", "no part of the store: expected arrays and groups of the schema only"),
     ],
@@ -50,13 +51,13 @@ def test_no_link_is_followed(lz4_store, tmp_path):
 def test_litter_in_a_closed_store_is_a_warning(lz4_store):
     (lz4_store / "zarr.json.12ab.tmp").write_bytes(b"{")
     (lz4_store / "frames" / "c.0.0.12ab.tmp").write_bytes(b"")
-    (lz4_store / ".live").mkdir()
+    (lz4_store / "finals" / ".live").mkdir()
     report = verify(lz4_store)
     assert report.sound
     assert [one.file for one in report.warnings] == [
         "zarr.json.12ab.tmp",
         "frames/c.0.0.12ab.tmp",
-        ".live",
+        "finals/.live",
     ]
 
 

@@ -1,0 +1,444 @@
+"""Damage to a lane, and what `verify` says of it: of one environment, and of three with gaps.
+
+Invariant: whatever breaks one rule has a finding that names the array, the file and the rows, and
+of damage that a checksum shows no rule says anything.
+"""
+
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, verify
+from mmreplay.maintenance.verify import chunks, rules
+from tests.support.disks.trees import flip
+from tests.support.oracle.pair import FIELDS, of_writer
+from tests.support.tampering.findings import messages, texts
+from tests.support.tampering.forgery import edit, forge
+
+ACTION = Field((), "uint8", chunk=8)
+LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
+BLOCK = 4096
+
+
+def put(lane, array, entry, value, n=1):
+    """Store another number into a raw array, with a checksum that fits."""
+    document = json.loads((lane / array / "zarr.json").read_bytes())
+    dtype = np.dtype(document["data_type"])
+    rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
+    log, _, name = array.rpartition("finals/")
+    chunk, place = divmod(entry, rows * n)
+
+    def change(data):
+        values = np.frombuffer(data, dtype)
+        values[place * values.size // (rows * n)] = value
+
+    forge(lane / log.strip("/") / "finals" if "finals/" in array else lane, name, chunk, change)
+
+
+@pytest.fixture
+def one(closed_store):
+    """A closed lane of one environment: episodes of 9, 11 and 13 steps, in chunks of 8 rows."""
+    return closed_store("raw")
+
+
+@pytest.fixture
+def three(copy_of, make):
+    """A closed lane of 3 environments and 8 rows, with gaps; a final observation in [] brackets:
+
+    environment 0: 1 2 3] 1 2 3 4 5]
+    environment 1: 1 2] . . 1 2 3 4]
+    environment 2: 1 2 3 4 5] . 1 2]
+    """
+
+    def make_it():
+        writer = make(**FIELDS | {"lanes": 3})
+        pair = of_writer(writer)
+        pair.reset()
+        pair.step()
+        pair.step(terminated=[1])
+        pair.step(truncated=[0])
+        pair.reset([0])
+        pair.step()
+        pair.reset([1])
+        pair.step(terminated=[2])
+        pair.step()
+        pair.reset([2])
+        pair.step()
+        pair.step()
+        writer.close()
+        return writer.path
+
+    return copy_of("three", make_it)
+
+
+ONE = [
+    # array, entry, value, rows of the finding, what it says
+    ("step", 5, 9, (5, 7), rules.NUMBER),
+    ("step", 3, 0, (3, 4), rules.NO_TRANSITION),
+    ("step", 12, -1, (12, 14), rules.NUMBER),
+    ("resets", 9, 0, (9, 10), rules.RESET),
+    ("resets", 4, 1, (4, 5), rules.RESET),
+    ("resets", 9, 2, (9, 10), rules.FLAG),
+    ("ends", 4, 1, (4, 5), rules.END),
+    ("ends", 8, 0, (8, 9), rules.END),
+    ("ends", 32, 0, (32, 33), rules.END),
+    ("ends", 19, 3, (19, 20), rules.FLAG),
+    ("non_terminals", 4, 2, (4, 5), rules.FLAG),
+    ("finals/id", 1, 18, (1, 2), rules.NO_END),
+    ("finals/id", 2, 40, (2, 3), rules.NO_END),
+    ("finals/id", 0, -1, (0, 1), rules.NO_END),
+    ("finals/first", 1, 8, (1, 2), rules.FIRST),
+]
+THREE = [
+    ("rewards", 3 * 2 + 1, 1.0, (2, 3), rules.LEFT_OUT),
+    ("frames", 3 * 3 + 1, 1.0, (3, 4), rules.LEFT_OUT),
+    ("extras/x", 3 * 5 + 2, 7, (5, 6), rules.LEFT_OUT),
+    ("non_terminals", 3 * 2 + 1, 1, (2, 3), rules.LEFT_OUT),
+    ("ends", 3 * 2 + 1, 1, (2, 3), rules.LEFT_OUT),
+    ("resets", 3 * 4 + 1, 0, (4, 5), rules.RESET),
+    ("step", 3 * 4 + 1, 5, (4, 6), rules.NUMBER),
+    ("ends", 3 * 1 + 1, 0, (1, 2), rules.END),
+    ("ends", 3 * 1 + 2, 1, (1, 2), rules.END),
+    ("finals/id", 0, 3 * 1 + 0, (0, 1), rules.NO_END),
+    ("finals/id", 1, 3 * 1 + 1, (1, 2), rules.NO_END),
+    ("finals/first", 2, 3, (2, 3), rules.FIRST),
+]
+
+
+def assert_found(lane, array, rows, text):
+    found = verify(lane).findings
+    wanted = [one for one in found if one.array == array and one.message.startswith(text)]
+    assert [one.rows for one in wanted] == [rows], texts(verify(lane))
+    assert wanted[0].file.startswith(f"{array}/c.0") or rows[0] >= 8
+    assert not any("crc32c" in one.message for one in found)
+
+
+@pytest.mark.parametrize(("array", "entry", "value", "rows", "text"), ONE)
+def test_each_rule_for_the_rows_of_one_environment(one, array, entry, value, rows, text):
+    put(one, array, entry, value)
+    assert_found(one, array, rows, text)
+
+
+@pytest.mark.parametrize(("array", "entry", "value", "rows", "text"), THREE)
+def test_each_rule_for_the_rows_of_three_environments(three, array, entry, value, rows, text):
+    assert verify(three).findings == []
+    put(three, array, entry, value, 1 if array.startswith("finals") else 3)
+    assert_found(three, array, rows, text)
+
+
+def test_a_final_observation_that_is_missing(one):
+    """All later ones move up, as if it had never been written."""
+    for entry, (last, first) in enumerate([(19, 9), (32, 20), (32, 20)]):
+        put(one, "finals/id", entry, last)
+        put(one, "finals/first", entry, first)
+    found = {(one.array, one.rows): one.message for one in verify(one).findings}
+    assert found["ends", (8, 9)].startswith(rules.NO_FINAL)
+    assert found["finals/id", (2, 3)].startswith(rules.NO_END)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"first": 3}, "first: expected 0 where no capacity is set, found 3"),
+        ({"capacity": 20}, "first: expected the oldest row from which on there are at most 20 tra"),
+        ({"capacity": 40, "first": 2}, "first: expected the oldest row from which on there are at"),
+        ({"first_final": 1}, "first_final: expected 0 as no step was evicted, found 1"),
+        ({"episodes_before": 1}, "episodes_before: expected at most 0, found 1"),
+    ],
+)
+def test_numbers_in_the_lanes_own_document(one, change, text):
+    edit(one / "zarr.json", lambda d: d["attributes"]["mmreplay"].update(change))
+    assert any(found.startswith(text) for found in messages_of(one, "zarr.json")), messages_of(
+        one, "zarr.json"
+    )
+
+
+def messages_of(lane, file):
+    return [found.message for found in verify(lane).findings if found.file == file]
+
+
+@pytest.mark.parametrize("name", ["rows", "finals"])
+def test_more_rows_than_the_arrays_have(one, name):
+    edit(one / "zarr.json", lambda d: d["attributes"]["mmreplay"].update({name: 1 << 35}))
+    found = verify(one).findings
+    array = "rewards" if name == "rows" else "finals/id"
+    assert f"{array}/zarr.json" in {found.file for found in found}
+    assert any("chunk file and" in found.message for found in found if found.array == array)
+
+
+def test_a_capacity_that_was_raised_is_odd_and_no_damage(evicted):
+    edit(evicted / "zarr.json", lambda d: d["attributes"]["mmreplay"].update(capacity=100))
+    report = verify(evicted)
+    assert report.sound
+    assert "was it raised since" in report.warnings[0].message
+
+
+@pytest.mark.parametrize("entry", [3 * 2 + 1, 3 * 2])
+def test_priorities_are_valid_and_of_transitions(tmp_path, three, entry):
+    with mmreplay.PrioritizedReplayBuffer(three, flush_s=0) as buffer:
+        buffer.update_priorities(buffer.ids, np.ones(len(buffer)))
+    assert verify(three).findings == []
+    put(three, "priorities", entry, 2.0 if entry % 3 else -1.0, 3)
+    text = rules.LEFT_OUT if entry % 3 else rules.PRIORITY
+    assert_found(three, "priorities", (2, 3), text)
+    (three / "priorities" / "c.0.0").unlink()
+    assert messages(three, "priorities/c.0.0") == ["expected this chunk file, found none"]
+
+
+def test_numbers_that_are_nan_are_counted(make, story):
+    writer = make()
+    story.play(writer, 5)
+    writer.step(0, float("nan"), story.frame(writer.schema, 1))
+    writer.close()
+    report = verify(writer.path)
+    assert report.sound
+    assert [str(one) for one in report.warnings] == [
+        "rewards: NaN or infinity in 1 entries, the first of them in row 5; stored as they came"
+    ]
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "texts"),
+    [
+        ("rewards/c.1", (8, 16), {"flip": "checksum: expected crc32c", "cut": "expected 32 bytes"}),
+        ("step/c.1", (8, 16), {"flip": "checksum: expected crc32c", "cut": "expected 64 bytes"}),
+        ("resets/c.0", (0, 8), {"flip": "checksum: expected crc32c", "cut": "expected 8 bytes"}),
+        ("finals/id/c.0", (0, 3), {"flip": "checksum: expected crc32c", "cut": "expected 131,072"}),
+        ("frames/c.1.0", (8, 16), {"flip": "inner chunk 0: ", "cut": "the shard's index does not"}),
+        ("finals/frames/c.0.0", (0, 3), {"flip": "inner chunk 0: ", "cut": "the shard's index"}),
+    ],
+)
+@pytest.mark.parametrize("how", ["flip", "cut", "remove"])
+def test_damage_to_a_chunk_file_is_one_finding(lz4_store, file, rows, texts, how):
+    path = lz4_store / file
+    if how == "flip":
+        flip(path, 3)
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.unlink()
+    (found,) = verify(lz4_store).findings
+    assert found.message.startswith(texts.get(how, "expected this chunk file, found none"))
+    assert (found.file, found.array) == (file, os.path.dirname(file))
+    wanted = (rows[0], rows[0] + 4) if how == "flip" and "frames" in file else rows
+    assert found.rows in (rows, wanted)
+
+
+def test_an_inner_chunk_names_its_environment(make):
+    """Of the shard's 4 blocks of 2 rows, each with one chunk of every environment."""
+    pair = of_writer(make(**FIELDS | {"lanes": 5, "frame": LZ4}))
+    pair.play(30)
+    pair.writer.close()
+    path = pair.writer.path
+    flip(path / "frames" / "c.1.0.0", 3)
+    (found,) = verify(path).findings
+    assert found.rows == (8, 10)
+    assert found.message.startswith("inner chunk 0: ")
+    assert found.message.endswith("(environment 0)")
+
+
+@pytest.mark.parametrize("array", ["frames", "rewards"])
+def test_two_chunk_files_that_were_exchanged_are_found(make, array):
+    """Also shards whose inner chunks are of equal lengths, as of frames that are mere noise."""
+    generator = np.random.default_rng(0)
+    writer = make(frame=Field((64,), "uint8", "lz4", chunk=4, shard=8), action=ACTION)
+    writer.reset(np.zeros(64, np.uint8))
+    for row in range(1, 30):
+        writer.step(0, float(row), generator.integers(256, size=64, dtype=np.uint8))
+    writer.close()
+    one, two = (next((writer.path / array).glob(f"c.{chunk}*")) for chunk in (0, 1))
+    data = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(data)
+    files = [one.file for one in verify(writer.path).findings]
+    assert files == [f"{array}/{one.name}", f"{array}/{two.name}"]
+
+
+@pytest.mark.parametrize("array", ["frames", "actions", "finals/first"])
+def test_checksums_that_are_damaged(lz4_store, array):
+    folder, name = (lz4_store, array) if "/" not in array else (lz4_store / "finals", "first")
+    sums = folder / "checksums" / name / "c.0"
+    flip(sums, 2)
+    assert [one.message for one in verify(lz4_store).findings] == [chunks.WRONG_CHECKSUM]
+    sums.write_bytes(bytes(4) + sums.read_bytes()[4:])
+    assert [one.message for one in verify(lz4_store).findings] == [chunks.NO_CHECKSUM]
+    flip(sums, -1)
+    assert any("expected zeros past the last" in one for one in texts(verify(lz4_store)))
+
+
+def test_holes_say_what_zeros_say(tmp_path, monkeypatch):
+    """Also of files of whole blocks of zeros, and read in many pieces."""
+    monkeypatch.setattr(chunks, "_PIECE_BYTES", BLOCK)
+    monkeypatch.setattr(rules, "_BLOCK_ENTRIES", 1000)
+    writer = mmreplay.create(
+        tmp_path / "s.zarr", Field((2,), "uint8", "raw", chunk=32_768), Field(chunk=16_384),
+        extras={"value": Field((3,), "float32", chunk=32_768)}, flush_s=0,
+    )  # fmt: skip
+    zeros, luck = np.zeros(2, "uint8"), np.random.default_rng(0)
+    writer.reset(zeros)
+    while writer.rows < 18_000:
+        busy = writer.rows % 7_000 < 50
+        over = bool(luck.random() < (0.2 if busy else 0.001))
+        writer.step(int(busy), float(busy), zeros, over, value=np.full(3, busy))
+        if over:
+            writer.reset(zeros)
+    writer.close()
+    path, luck = writer.path, random.Random(0)
+    assert verify(path).findings == []
+    files = sorted(path.rglob("c.*"))
+    for trial in range(12):
+        file = luck.choice([one for one in files if "checksums" not in one.parts])
+        sound = file.read_bytes()
+        data = bytearray(sound)
+        at, n = luck.randrange(len(data)), luck.choice([1, 1, BLOCK, 5 * BLOCK])
+        value = b"\0" if trial % 3 else b"\1"
+        data[at : at + n] = value * len(data[at : at + n])
+        file.write_bytes(data)
+        dense = verify(path).findings
+        dig(file)
+        assert verify(path).findings == dense, (trial, file, at, n)
+        file.write_bytes(sound)
+    for file in files:
+        dig(file)
+    assert verify(path).findings == []
+
+
+def dig(path):
+    """The same bytes, with a hole wherever a block of them is zeros."""
+    data = path.read_bytes()
+    with path.open("wb") as file:
+        file.truncate(len(data))
+        for start in range(0, len(data), BLOCK):
+            if any(data[start : start + BLOCK]):
+                file.seek(start)
+                file.write(data[start : start + BLOCK])
+
+
+def test_rows_that_nobody_wrote_take_no_time(one):
+    """A document that speaks of very long chunk files, of which there is nothing but a hole."""
+    long = 1 << 28
+    for name in ("actions", "rewards", "non_terminals", "resets", "ends", "step"):
+        edit(one / name / "zarr.json", lambda d: d["chunk_grid"]["configuration"].update(
+            chunk_shape=[long]))  # fmt: skip
+        size = np.dtype(json.loads((one / name / "zarr.json").read_bytes())["data_type"]).itemsize
+        for file in (one / name).glob("c.*"):
+            os.truncate(file, long * size)
+    edit(one / "zarr.json", lambda d: d["attributes"]["mmreplay"].update(rows=long))
+    found = [one.message for one in verify(one).findings if one.array == "step"]
+    assert any(one.startswith("checksum") for one in found)
+
+
+# ---------------------------------------------------------------- lanes that are not closed
+
+
+@pytest.mark.parametrize("n", [None, 4])
+@pytest.mark.parametrize("frame", [LZ4, FIELDS["frame"]], ids=["lz4", "raw"])
+@pytest.mark.parametrize("capacity", [None, 150])
+def test_sound_lanes_in_each_state(make, kill, n, frame, capacity):
+    pair = of_writer(make(**FIELDS | {"lanes": n, "frame": frame, "capacity": capacity}))
+    path = pair.writer.path
+    pair.play(90, mode="any")
+    pair.writer.flush()
+    pair.play(130, mode="any")
+    report = verify(path)
+    assert (report.state, texts(report), report.warnings) == ("live", [], [])
+    assert report.unflushed > 0 or capacity
+    pair.writer.flush()
+    assert verify(path).unflushed == 0
+    pair.play(20, mode="any")
+    kill(pair.writer)
+    report = verify(path)
+    assert (report.state, texts(report), report.warnings) == ("crashed", [], [])
+    mmreplay.create(path, append=True, flush_s=0).close()
+    report = verify(path)
+    assert (report.state, texts(report), report.warnings) == ("closed", [], [])
+    assert (report.rows < 240) == (capacity is not None)
+
+
+@pytest.mark.parametrize("state", ["live", "crashed"])
+def test_damage_to_what_is_not_closed(make, story, kill, kinds, state):
+    writer = make(frame=kinds["lz4"], action=ACTION)
+    story.play_every_end(writer)
+    writer.flush()
+    if state == "crashed":
+        kill(writer)
+    path = writer.path
+    flip(path / "frames" / "c.1.0", 17)
+    assert {one.file for one in verify(path).findings} == {"frames/c.1.0"}
+    flip(path / "frames" / "c.1.0", 17)
+    flip(path / "resets" / "c.4", 0)  # which has no checksum yet
+    assert {(one.array, one.rows) for one in verify(path).findings} == {("resets", (32, 33))}
+    flip(path / "resets" / "c.4", 0)
+    (path / "rewards" / "c.2").unlink()
+    assert {one.file for one in verify(path).findings} == {"rewards/c.2"}
+
+
+def test_a_crashed_store_after_a_reboot_is_sound(make, story, kill, kinds):
+    """The state page is not trusted then, and the checkpoint says what there is."""
+    writer = make(frame=kinds["lz4"], action=ACTION)
+    story.play(writer, 15)
+    writer.flush()
+    story.play(writer, 25, "terminated")
+    kill(writer)
+    state = writer.path / ".live" / "state"
+    data = bytearray(state.read_bytes())
+    data[56:72] = bytes(16)  # the boot id
+    state.write_bytes(data)
+    report = verify(writer.path)
+    assert (report.state, report.rows, report.findings) == ("crashed", 15, [])
+
+
+def test_a_copy_of_a_crashed_store_counts_its_untrusted_rows(tmp_path, kill):
+    writer = mmreplay.create(tmp_path / "s.zarr", Field((3,)), Field((), "int64"), flush_s=0)
+    writer.reset(np.zeros(3, "u1"))
+    writer.step(0, 0.0, np.zeros(3, "u1"))
+    writer.flush()
+    for _ in range(5):
+        writer.step(0, 0.0, np.zeros(3, "u1"))
+    kill(writer)
+    copy = shutil.copytree(tmp_path / "s.zarr", tmp_path / "copy.zarr")
+    assert verify(tmp_path / "s.zarr").untrusted == 0
+    report = verify(copy)
+    assert (report.sound, report.rows, report.untrusted) == (True, 1, 5)
+    assert "speaks of 5 rows" in report.warnings[0].message
+
+
+def test_a_lane_that_is_opened_and_closed_meanwhile_is_examined_again(make, story, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION, capacity=20)
+    story.play(writer, 90, "terminated")
+    writer.close()
+    times = []
+
+    def write(*_):
+        times.append(1)
+        if len(times) == 1:
+            with mmreplay.create(writer.path, append=True, flush_s=0) as again:
+                story.play(again, 100, "terminated")
+
+    report = verify(writer.path, write)
+    assert (report.state, report.findings) == ("closed", [])
+    assert report.rows < 110
+
+
+def test_a_writer_that_evicts_meanwhile_is_not_disturbed(make):
+    pair = of_writer(make(**FIELDS | {"lanes": 4, "frame": LZ4, "capacity": 120}))
+    pair.play(120)
+    pair.writer.flush()
+    bases = [pair.writer.base]
+
+    def write(*_):
+        pair.play(5)
+        pair.writer.flush()
+        bases.append(pair.writer.base)
+
+    report = verify(pair.writer.path, write)
+    assert (report.state, texts(report)) == ("live", [])
+    assert bases[-1] > bases[0] + 64
