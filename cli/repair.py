@@ -68,8 +68,8 @@ def _parts(done: Repair) -> list[Any]:
     if done.beyond:
         store, before = quoted(done.path), quoted(done.before)
         parts.append(
-            f"{done.beyond:,} of the lost transitions are sound, after the damage; to keep these, too, "
-            f"with new ids: `rm -r {store} && mv {before} {store} && "
+            f"{done.beyond:,} of the lost transitions are sound, after the damage; to keep these, "
+            f"too, with new ids: `rm -r {store} && mv {before} {store} && "
             f"mmreplay repair --skip-damaged {store}`"
         )
     return parts

@@ -109,7 +109,8 @@ def check_parts(path: Path, parts: Iterable[Part]) -> None:
     parts = list(parts)
     with mmreplay.open(path) as store:
         assert store.info()["state"] == "closed"
-        assert store.episodes["length"].tolist() == [stop - start for _, start, stop in parts]
+        lengths = [stop - start for _, start, stop in parts]
+        assert store.episodes["length"].tolist() == lengths, (store.episodes, lengths)
         for number, (one, start, stop) in enumerate(parts):
             found, steps = store.trajectory(number), one.steps[start:stop]
             what = f"steps {start} to {stop} of the episode of row {one.first}"

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import shutil
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import mmreplay
 from mmreplay import Field, repair
 from tests.support.disks.trees import contents, flip
+from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.pair import of_writer
 from tests.support.tampering.repairs import Lost, check_parts, parts_left
 
@@ -203,3 +205,35 @@ def test_what_is_kept(lane, tmp_path, damage, skip):
         "store.zarr",
         "store.zarr.damaged",
     ]
+
+
+COLUMNS = {"actions": (bit, unlink, cut), "rewards": (bit, cut), "extras/x": (bit, unlink)}
+COLUMNS |= {"non_terminals": (bit,), "resets": (bit, unlink), "ends": (bit, cut)}
+COLUMNS |= {"frames/speed": (bit, unlink), "frames/image": (unlink, cut)}
+FINALS = [
+    finals("frames/speed", 0, bit, 10**6),
+    finals("frames/image", 0, unlink, 10**6),
+    finals("id", 0, bit, 0),
+    finals("first", 0, unlink, 0),
+]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("skip", [False, True], ids=["prefix", "skip"])
+def test_several_places_at_once(lane, skip):
+    """Each in a file of its own; what is left must be sound, and all that is sound."""
+    luck = random.Random(None if THOROUGH else skip)
+    for _ in range(by_effort(1, 5, 200)):
+        damaged = lane(luck.choice([60, 100]))
+        final = luck.sample(FINALS, luck.choice([0, 0, 1]))
+        # Between two damaged places, nothing tells which final observation is which.
+        n_columns = 1 if final else luck.choice([1, 2, 3])
+        harms = [
+            column(array, luck.randrange(damaged.rows // CHUNK), luck.choice(COLUMNS[array]))
+            for array in luck.sample(sorted(COLUMNS), n_columns)
+        ] + final
+        lost = both(*harms)(damaged)
+        repair(damaged.path, skip_damaged=skip)
+        check_parts(damaged.path, parts_left(damaged.model, lost, skip=skip))
+        for one in damaged.path.parent.glob("store.zarr*"):
+            shutil.rmtree(one)
