@@ -18,7 +18,7 @@ from mmreplay.format import layout
 from tests.support.oracle.checks import check_same, check_verified
 from tests.support.oracle.model import CONTEXT_ROWS, LaneModel, Played
 
-__all__ = ["Lost", "check_parts", "parts_left", "set_attributes"]
+__all__ = ["Lost", "check_kept", "check_parts", "parts_left", "set_attributes"]
 
 Part = tuple[Played, int, int]
 """Steps [start, stop) of an episode that come out as one of their own."""
@@ -109,7 +109,8 @@ def check_parts(path: Path, parts: Iterable[Part]) -> None:
     parts = list(parts)
     with mmreplay.open(path) as store:
         assert store.info()["state"] == "closed"
-        assert store.episodes["length"].tolist() == [stop - start for _, start, stop in parts]
+        lengths = [stop - start for _, start, stop in parts]
+        assert store.episodes["length"].tolist() == lengths, (store.episodes, lengths)
         for number, (one, start, stop) in enumerate(parts):
             found, steps = store.trajectory(number), one.steps[start:stop]
             what = f"steps {start} to {stop} of the episode of row {one.first}"
@@ -124,3 +125,18 @@ def check_parts(path: Path, parts: Iterable[Part]) -> None:
             flags = [bool(step.non_terminal) for step in steps]
             assert found.non_terminal.tolist() == flags, what
             assert (found.terminated, found.truncated) == (not flags[-1], flags[-1]), what
+
+
+def check_kept(path: Path, original: Path, n: int) -> None:
+    """A store is sound; its n transitions are those of another of the same ids, but for what ended.
+
+    Raises:
+        AssertionError: they are not.
+    """
+    check_verified(path)
+    with mmreplay.open(path) as store, mmreplay.open(original) as other:
+        assert len(store) == n
+        found, expected = (one.transitions(store.ids, stack=3) for one in (store, other))
+        for name in ("id", "observation", "next_observation", "action", "reward", "extras"):
+            check_same(getattr(found, name), getattr(expected, name), name)
+        check_same(found.non_terminal, expected.non_terminal, "non_terminal")
