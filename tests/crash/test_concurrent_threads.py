@@ -224,7 +224,10 @@ def test_newest_row_reads_as_it_was_written_however_fast_others_follow(script_of
                 rows = len(store.rewards)
                 rewards, actions = store.rewards[:rows], store.actions[:rows]
                 for row in range(max(rows - 40, 0), rows):
-                    assert (actions[row], rewards[row]) == (plot.action(0, row), plot.reward(0, row))
+                    assert (actions[row], rewards[row]) == (
+                        plot.action(0, row),
+                        plot.reward(0, row),
+                    )
                 seen.add(rows)
 
     with BackgroundThreads(write, read) as others:
