@@ -41,7 +41,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
                     check_whole(store, tape, layout)
             total, of_lanes = allocated(path), allocated(lanes)
             result.add(f"{game}, {codec}: on disk", total / 1e6, "MB")
-            frames = sum(allocated(log / "frames") for log in (path / "ticks", path / "starts"))
+            frames = sum(allocated(log / "frames") for log in (path, path / "finals"))
             result.details[f"{game} {codec}"] = {
                 "bytes": total,
                 "bytes in a lane for each environment": of_lanes,

@@ -193,8 +193,7 @@ def _orders(result: Result, path: Path, scale: Scale) -> None:
 
 def _near(opened: mmreplay.Dataset, ids: Any) -> float:
     """How many others of a batch are near a transition, on average."""
-    width = opened.store.lanes[0].environments
-    ticks, envs = np.divmod(ids, width)
-    place = np.sort(envs * (1 << 32) + ticks)
+    rows, envs = np.divmod(ids, opened.store.lanes[0].environments)
+    place = np.sort(envs * (1 << 32) + rows)
     within = place.searchsorted(place + NEAR, "right") - np.arange(ids.size) - 1
     return 2 * float(within.mean())

@@ -77,8 +77,9 @@ class Tape:
         non_terminals: (rows,) uint8.
         resets: (rows,) uint8.
         lanes: first row of each environment, and the number of rows at the end.
-        cells: (ticks * environments,) int64, the row of each step of the recording, tick by tick;
+        entries: (rows of the recording * environments,) int64, the row here of each entry there;
             -1 where an environment was left out. Empty if this is no whole recording.
+        steps: (transitions,) int64, the rows that have a step.
     """
 
     frames: npt.NDArray[np.uint8]
@@ -87,7 +88,13 @@ class Tape:
     non_terminals: npt.NDArray[np.uint8]
     resets: npt.NDArray[np.uint8]
     lanes: tuple[int, ...]
-    cells: npt.NDArray[np.int64]
+    entries: npt.NDArray[np.int64]
+    steps: npt.NDArray[np.int64] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the steps."""
+        steps = np.flatnonzero(np.append(self.resets[1:], 1) == 0)
+        object.__setattr__(self, "steps", steps)
 
     def __len__(self) -> int:
         """Rows."""
@@ -95,8 +102,8 @@ class Tape:
 
     @property
     def n_transitions(self) -> int:
-        """Rows that are followed by a row of the same episode."""
-        return len(self) - int(self.resets.sum())
+        """Rows that have a step."""
+        return len(self.steps)
 
     def first(self, rows: int) -> Tape:
         """The first rows as a tape of one lane, in which the last episode ends with them."""
@@ -112,10 +119,18 @@ class Tape:
     def places(self, ids: npt.NDArray[np.int64], layout: Layout) -> npt.NDArray[np.int64]:
         """Rows of the tape of transition ids."""
         if layout is Layout.ONE:
-            return ids
+            return self.steps[ids]
         if layout is Layout.VECTOR:
-            return self.cells[ids]
-        return np.array(self.lanes)[ids >> _LANE_SHIFT] + (ids & ((1 << _LANE_SHIFT) - 1))
+            return self.entries[ids]
+        begins = self.steps.searchsorted(self.lanes)
+        return self.steps[begins[ids >> _LANE_SHIFT] + (ids & ((1 << _LANE_SHIFT) - 1))]
+
+    def entries_of(self, layout: Layout) -> list[npt.NDArray[np.int64]]:
+        """Of each lane the row of each of its entries, (rows, environments), -1 for none."""
+        if layout is Layout.VECTOR:
+            return [self.entries.reshape(-1, len(self.lanes) - 1)]
+        begins = [] if layout is Layout.ONE else self.steps.searchsorted(self.lanes[1:-1])
+        return [one[:, None] for one in np.split(self.steps, begins)]
 
     def window(
         self, places: npt.NDArray[np.int64], before: int, after: int
@@ -138,30 +153,25 @@ def recorded(data: Path, game: str, codec: str, scale: Scale) -> Path:
 
 
 def read_tape(path: Path) -> Tape:
-    """All steps of a closed store of one vector lane, read by zarr-python."""
+    """All steps of a closed store of environments that step together, read by zarr-python."""
     group: Any = zarr.open_group(path, mode="r", zarr_format=3)
-    ticks, starts = group["ticks"], group["starts"]
-    numbers = ticks["episode"][:]
-    width = numbers.shape[1]
-    cells = np.full(numbers.size, -1)
-    lanes, firsts, episodes = [0], [], []
-    for env in range(width):
-        stepped = np.flatnonzero(numbers[:, env] >= 0)
-        own = numbers[stepped, env]
-        begins = np.diff(own, prepend=-1) != 0
+    steps, finals = group["step"][:], group["finals"]
+    n = steps.shape[1]
+    entries = np.full(steps.size, -1)
+    lanes, firsts = [0], []
+    for env in range(n):
+        stepped = np.flatnonzero(steps[:, env])
+        begins = steps[stepped, env] == 1
         # Each episode before has one row more than steps.
-        rows = lanes[-1] + np.arange(len(own)) + np.cumsum(begins) - 1
-        cells[stepped * width + env] = rows
+        rows = lanes[-1] + np.arange(len(stepped)) + np.cumsum(begins) - 1
+        entries[stepped * n + env] = rows
         firsts.append(rows[begins])
-        episodes.append(own[begins])
         lanes.append(int(rows[-1]) + 2)
-    begin = np.concatenate(firsts)
-    last = np.append(begin[1:], lanes[-1]) - 1
-    there = np.flatnonzero(cells >= 0)
-    rows = cells[there]
+    there = np.flatnonzero(entries >= 0)
+    rows, last = entries[there], entries[finals["id"][:]] + 1
 
     def column(name: str) -> npt.NDArray[Any]:
-        values = ticks[name][:].reshape(-1)[there]
+        values = group[name][:].reshape(-1)[there]
         out = np.zeros(lanes[-1], values.dtype)
         out[rows] = values
         return out
@@ -169,14 +179,14 @@ def read_tape(path: Path) -> Tape:
     flags = column("non_terminals")
     flags[last] = flags[last - 1]
     resets = np.zeros(lanes[-1], np.uint8)
-    resets[begin] = 1
-    frames = np.empty((lanes[-1], *starts["frames"].shape[1:]), np.uint8)
-    frames[begin] = starts["frames"][:][np.concatenate(episodes)]
-    for tick in range(0, len(numbers), _PART // width):
-        block = ticks["frames"][tick : tick + _PART // width]
-        here = cells[tick * width :][: len(block) * width]
-        frames[here[here >= 0] + 1] = block.reshape(-1, *frames.shape[1:])[here >= 0]
-    return Tape(frames, column("actions"), column("rewards"), flags, resets, tuple(lanes), cells)
+    resets[np.concatenate(firsts)] = 1
+    frames = np.empty((lanes[-1], *finals["frames"].shape[1:]), np.uint8)
+    frames[last] = finals["frames"][:]
+    for row in range(0, len(steps), _PART // n):
+        block = group["frames"][row : row + _PART // n]
+        here = entries[row * n :][: len(block) * n]
+        frames[here[here >= 0]] = block.reshape(-1, *frames.shape[1:])[here >= 0]
+    return Tape(frames, column("actions"), column("rewards"), flags, resets, tuple(lanes), entries)
 
 
 def play(tape: Tape, writer: Any, start: int, stop: int, rows_per_s: float | None = None) -> None:
@@ -236,7 +246,7 @@ def own_lanes(data: Path, game: str, codec: str, tape: Tape) -> Path:
 def repeated(data: Path, game: str, codec: str, tape: Tape, rows: int, envs: int) -> Path:
     """A closed store of `rows` rows in all: the tape again and again; made if not there.
 
-    Of many environments one vector lane, in which each begins at another place of the tape.
+    Of many environments one lane, in which each begins at another place of the tape.
     """
     path = data / f"{game}-{rows}-rows-{envs}-envs-{codec}.zarr"
 
@@ -251,13 +261,13 @@ def repeated(data: Path, game: str, codec: str, tape: Tape, rows: int, envs: int
     return made(path, write)
 
 
-def _play_together(tape: Tape, writer: Any, ticks: int) -> None:
+def _play_together(tape: Tape, writer: Any, steps: int) -> None:
     """Write steps of as many environments as the writer has, which all have other episodes."""
     begins = np.flatnonzero(tape.resets)
     is_last = np.roll(tape.resets, -1) == 1
     at = begins[np.linspace(0, len(begins), len(writer), endpoint=False).astype(int)]
     writer.reset(tape.frames[at])
-    for _ in range(ticks):
+    for _ in range(steps):
         following = at + 1
         over, terminated = is_last[following], tape.non_terminals[at] == 0
         frames = tape.frames[following]
@@ -285,58 +295,42 @@ def read_all(store: mmreplay.Store) -> None:
         part = _PART // lane.environments
         for row in range(0, lane.rows, part):
             _ = frames_of(lane)[row : row + part]
-    _first_frames(store)  # of many environments they are no part of the frames above
+    _last_frames(store)
 
 
-def _first_frames(store: mmreplay.Store) -> tuple[Any, npt.NDArray[np.int64]]:
-    """The first frame of each episode, and the id of its first step."""
-    ids = store.episodes["id"]
-    return store.transitions(ids, stack=None).observation, ids
+def _last_frames(store: mmreplay.Store) -> tuple[Any, npt.NDArray[np.int64]]:
+    """The observation after each episode, and the id of its last step."""
+    environments = np.array([lane.environments for lane in store.lanes])
+    ids, lengths = store.episodes["id"], store.episodes["length"]
+    ids = ids + (lengths - 1) * environments[ids >> _LANE_SHIFT]
+    return store.transitions(ids, stack=None).next_observation, ids
 
 
 def check_whole(store: mmreplay.Store, tape: Tape, layout: Layout) -> None:
     """Read every row, which also brings all of it into the page cache, and compare."""
-    if layout is Layout.VECTOR:
-        _check_cells(store, tape)
-        return
-    bounds = tape.lanes if layout is Layout.LANES else (0, len(tape))
-    assert [lane.rows for lane in store.lanes] == np.diff(bounds).tolist()
-    for lane, (start, stop) in zip(store.lanes, itertools.pairwise(bounds), strict=True):
-        for row in range(start, stop, _PART):
-            end = min(row + _PART, stop)
-            found = frames_of(lane)[row - start : end - start]
-            assert np.array_equal(found, tape.frames[row:end]), (store.path, row)
-        assert np.array_equal(lane.rewards[:], tape.rewards[start:stop])
-        assert np.array_equal(lane.actions[:], tape.actions[start:stop])
-        assert np.array_equal(lane.non_terminals[:], tape.non_terminals[start:stop])
-        assert np.array_equal(lane.resets[:], tape.resets[start:stop])
-
-
-def _check_cells(store: mmreplay.Store, tape: Tape) -> None:
-    """The same of one vector lane."""
-    (lane,) = store.lanes
-    width = lane.environments
-    rows = tape.cells.reshape(lane.rows, width)
-    there = rows >= 0
-    assert np.array_equal(lane.episode[:] >= 0, there)
-    part = _PART // width
-    for tick in range(0, lane.rows, part):
-        here = there[tick : tick + part]
-        found = frames_of(lane)[tick : tick + part]
-        assert np.array_equal(found[here], tape.frames[rows[tick : tick + part][here] + 1]), tick
-    for found, expected in (
-        (lane.actions, tape.actions),
-        (lane.rewards, tape.rewards),
-        (lane.non_terminals, tape.non_terminals),
-    ):
-        assert np.array_equal(found[:], np.where(there, expected[rows], 0))
-    # Those that end with the recording are not marked.
-    ends = np.where(there, np.roll(tape.resets, -2)[rows], 0)
-    assert np.array_equal(lane.ends[:-1], ends[:-1])
-    frames, ids = _first_frames(store)
-    firsts = tape.places(ids, Layout.VECTOR)
-    assert np.array_equal(np.sort(firsts), np.flatnonzero(tape.resets))
-    assert np.array_equal(frames, tape.frames[firsts])
+    ends = np.roll(tape.resets, -2)
+    ends[-2] = 1
+    for lane, rows in zip(store.lanes, tape.entries_of(layout), strict=True):
+        there, n = rows >= 0, lane.environments
+        assert np.array_equal(lane.step[:].reshape(-1, n) > 0, there)
+        part = _PART // n
+        for row in range(0, lane.rows, part):
+            here = there[row : row + part]
+            found = frames_of(lane)[row : row + part].reshape(*here.shape, *tape.frames.shape[1:])
+            assert np.array_equal(found[here], tape.frames[rows[row : row + part][here]]), row
+        for found, expected in (
+            (lane.actions, tape.actions),
+            (lane.rewards, tape.rewards),
+            (lane.non_terminals, tape.non_terminals),
+            (lane.resets, tape.resets),
+            (lane.ends, ends),
+        ):
+            wanted = np.where(there, expected[rows], 0)
+            assert np.array_equal(found[:].reshape(-1, n), wanted), found
+    frames, ids = _last_frames(store)
+    last = tape.places(ids, layout) + 1
+    assert np.array_equal(np.sort(last), np.flatnonzero(np.append(tape.resets[1:], 1)))
+    assert np.array_equal(frames, tape.frames[last])
 
 
 def made(path: Path, make: Callable[[Path], None]) -> Path:

@@ -53,8 +53,7 @@ def _one_game(result: Result, scale: Scale, data: Path, game: str, world: World)
     writer = mmreplay.create(path, fields.frame, fields.action, lanes=fields.lanes)
     made_s = perf_counter() - started
     assert isinstance(writer, mmreplay.VectorWriter)
-    ticks = writer.files.rows
-    half = ticks.specs["frames"].chunk_rows * scale.envs
+    half = writer.files.rows.specs["frames"].chunk_rows * scale.envs
     turn = scale.record_steps // half * half or scale.record_steps
     seeds = itertools.count(SEED, scale.envs)
     # To warm up, and so that the turns begin in the middle of a half.

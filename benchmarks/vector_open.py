@@ -125,14 +125,14 @@ def _add(
 def _grow(clock: Clock, data: Path, scale: Scale) -> None:
     """Buffers of few and of many environments, with as many transitions; then such that evict."""
     widths = (scale.widths[0], scale.widths[-1])
-    ticks, kept = 20 + scale.rounds, 16
+    steps, kept = 20 + scale.rounds, 16
     for kind, capacity in (("growing", None), ("evicting", kept * widths[-1])):
         with contextlib.ExitStack() as stack:
             growing = {}
             for n in widths:
                 one = _Growing(data / f"{kind}-{n}.zarr", n, capacity)
                 growing[n] = stack.enter_context(one)
-                one.fill(ticks * widths[-1] // n)
+                one.fill(steps * widths[-1] // n)
             _draw(clock, kind, growing, _WINDOW, scale)
 
 
@@ -168,7 +168,7 @@ class _Growing:
         self, path: Path, n: int, capacity: int | None = None, length: int | None = None
     ) -> None:
         self._path, self._n, self._capacity, self._length = path, n, capacity, length
-        self._rng, self._ticks = np.random.default_rng(0), 0
+        self._rng, self._steps = np.random.default_rng(0), 0
         self._frames = np.zeros((n, OBSERVATION), np.float32)
         self._actions, self._rewards = np.zeros((n, ACTION), np.float32), np.zeros(n, np.float32)
 
@@ -186,15 +186,15 @@ class _Growing:
         self.buffer.reset(self._frames)
         return self
 
-    def fill(self, ticks: int) -> None:
+    def fill(self, steps: int) -> None:
         """So many steps of all environments."""
         none = np.zeros(self._n, np.bool_)
-        for _ in range(ticks):
-            self._ticks += 1
+        for _ in range(steps):
+            self._steps += 1
             if self._length is None:
                 over = self._rng.random(self._n) < 1 / _EPISODE
             else:
-                over = ~none if self._ticks % self._length == 0 else none
+                over = ~none if self._steps % self._length == 0 else none
             self.buffer.step(self._actions, self._rewards, self._frames, over, none)
             if over.any():
                 self.buffer.reset(self._frames, over)

@@ -29,19 +29,20 @@ class Hindsight(Around, EpochSource):
     """Samples of a dataset or buffer of which a share has a goal that its own episode reached.
 
     Observations are dicts with an achieved and a desired goal, as those of Gymnasium-Robotics. A
-    relabelled sample's desired goal is the achieved goal of another row of its episode, in each
-    frame of both stacks, and each reward of its n-step window is computed again. What is stored is
-    not changed. Also for truncated, interrupted and running episodes: their last row is then the
-    newest one; of an episode whose beginning was evicted, the rows that can still be sampled.
+    relabelled sample's desired goal is the achieved goal of another observation of its episode, in
+    each frame of both stacks, and each reward of its n-step window is computed again. What is
+    stored is not changed. Also for truncated, interrupted and running episodes, whose last
+    observation is then the newest one; of an episode whose beginning was evicted, those after the
+    steps that can still be sampled.
 
     Args:
         data: what to sample from; a prioritized buffer's ids and weights stay its own.
         reward: ``reward(achieved_goal, desired_goal, info)``: (N, *goal), (N, *goal) and a dict of
             the declared extras of the same steps, (N, ...) each, to (N,) rewards; the achieved
             goal is the one after the step. Takes ``env.unwrapped.compute_reward`` as it is.
-        strategy: where the goal comes from: ``future``, uniform over the rows after the
-            transition, up to the final observation; ``final``, the episode's last row;
-            ``episode``, uniform over all of its rows.
+        strategy: where the goal comes from: ``future``, uniform over the observations after the
+            transition, up to the final one; ``final``, the final one; ``episode``, uniform over all
+            of them.
         probability: of a sample to be relabelled, in [0, 1]; k / (k + 1) for k of them beside
             each one as recorded.
         terminal: the same arguments to (N,) bools, for tasks that end in success: whether the step
@@ -49,10 +50,9 @@ class Hindsight(Around, EpochSource):
             the discount of relabelled samples. None keeps the stored ones.
         achieved_goal: key of the achieved goal in the observation.
         desired_goal: key of the desired one.
-        mark: name of the extra of each batch that tells where goals come from: (B,) int64. In a
-            lane of one environment the id of the row whose achieved goal it is. In one of many the
-            id of the step after which it was achieved, or -2 for the episode's first observation.
-            In both -1 where the goal is the recorded one.
+        mark: name of the extra of each batch that says where goals come from: (B,) int64, the id
+            of the step after which the goal was achieved, -2 for the episode's first observation,
+            -1 where the goal is the recorded one.
 
     Raises:
         SchemaError: observations without such goals, data of a class with a `sample` of its own, or

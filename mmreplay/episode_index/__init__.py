@@ -3,7 +3,8 @@
 from mmreplay.episode_index.earlier_index import EarlierIndex
 from mmreplay.episode_index.episodes import EPISODE_DTYPE, LaneEpisodes
 from mmreplay.episode_index.gaps import Gaps, floor_row
-from mmreplay.episode_index.index import Index, Sources, Transitions
+from mmreplay.episode_index.index import Index, Transitions
+from mmreplay.episode_index.sources import Sources
 from mmreplay.episode_index.steps import Span, Steps
 
 __all__ = [

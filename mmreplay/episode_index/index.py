@@ -8,7 +8,7 @@ was left out, everything is arithmetic.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +18,10 @@ import numpy.typing as npt
 from mmreplay.episode_index.episodes import LaneEpisodes, lane_episodes
 from mmreplay.episode_index.finals import LaneFinals
 from mmreplay.episode_index.gaps import Gaps, floor_row
+from mmreplay.episode_index.sources import Sources
 from mmreplay.episode_index.steps import Pending, Span, Steps
 from mmreplay.errors import CorruptStoreError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids, distinct
 
 Flags = npt.NDArray[np.bool_]
 
@@ -44,32 +45,6 @@ class Transitions(Protocol):
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are none of them: (B,)."""
-
-
-class Column(Protocol):
-    """A raw column of numbers over all lanes."""
-
-    def take(self, ids: Ids) -> Array:
-        """Values by id, of any shape."""
-
-    def view(self, lane: int, start: int, stop: int) -> Array:
-        """Those of rows [start, stop) of one lane."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What the index reads: columns of entries, columns of finals, and what is wrong if one misses.
-
-    `lost(lane, message)` gives the error for a final that should be there: it may have come or gone
-    since.
-    """
-
-    step: Column
-    ends: Column
-    resets: Column
-    final_ids: Column
-    final_firsts: Column
-    lost: Callable[[int, str], Exception]
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,7 @@ import bisect
 import contextlib
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from mmreplay.format.plan import LanePlan
 from mmreplay.ids import Array
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
-from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file, tail_file
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
 from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
@@ -35,13 +33,26 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_writer
 
-__all__ = ["SIDE_DATA", "copy_lane", "damaged_file", "empty_lane", "is_intact", "read_rows"]
+__all__ = [
+    "SIDE_DATA",
+    "close_lane",
+    "copy_lane",
+    "damaged_file",
+    "empty_lane",
+    "is_intact",
+    "read_rows",
+]
 
 SIDE_DATA = frozenset({"generator", "priorities"})
 """Side data of a lane: the random state of the sampler, and the column of priorities."""
 
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
+
+
+def close_lane(lane: AnyPath) -> None:
+    """The ordinary way of one that was not closed: end its episodes, seal, sum up."""
+    open_writer(lane, {}, 0).close()
 
 
 def copy_lane(
@@ -52,6 +63,7 @@ def copy_lane(
     side_data: Collection[str] = SIDE_DATA,
     wrong_sums: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] = lambda _: None,
+    close: Callable[[AnyPath], None] = close_lane,
 ) -> None:
     """Make a closed lane of the rows below `stop` of one that is closed, live or left by a crash.
 
@@ -68,6 +80,7 @@ def copy_lane(
             checksums damaged or missing: the copy computes these. Any other file of a closed lane
             without a checksum is damage: the copy would have one, and nobody could tell any more.
         moved: called with the size of each file, or part of one, that has its place.
+        close: closes what was copied; it may write on first.
 
     Raises:
         EvictedError: rows went meanwhile, or another session began: open the lane again and retry.
@@ -75,36 +88,34 @@ def copy_lane(
         DiskFullError, FailedStoreError: the copy could not be written.
     """
     try:
-        own = {name: reader.metadata[name] for name in _KEPT if name in reader.metadata}
-        plan = LanePlan(reader.rows.specs, reader.finals.specs)
-        build_lane.build_lane(target, reader.schema, plan, reader.environments, own)
+        _build(target, reader)
         _Copy(reader, target, wrong_sums, moved).run(stop)
         _copy_side_data(reader, target, side_data)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         durable_writes.sync_tree(target)
-        # The ordinary way of a lane that was not closed: end its episodes, seal, sum up.
-        open_writer(target, {}, 0).close()
+        close(target)
     except BaseException:
         durable_writes.remove_tree(target)
         raise
 
 
 def empty_lane(
-    target: AnyPath,
-    schema: Schema,
-    plan: LanePlan,
-    environments: int | None,
-    metadata: Mapping[str, Any],
+    target: AnyPath, reader: LaneReader, *, close: Callable[[AnyPath], None] = close_lane
 ) -> None:
-    """Make a closed lane of no row; `metadata` may have attributes for it."""
-    own = {name: metadata[name] for name in _KEPT if name in metadata}
+    """Make a closed lane of no row, with the arrays and attributes of another."""
     try:
-        build_lane.build_lane(target, schema, plan, environments, own)
-        open_writer(target, {}, 0).close()
+        _build(target, reader)
+        close(target)
     except BaseException:
         durable_writes.remove_tree(target)
         raise
+
+
+def _build(target: AnyPath, reader: LaneReader) -> None:
+    own = {name: reader.metadata[name] for name in _KEPT if name in reader.metadata}
+    plan = LanePlan(reader.rows.specs, reader.finals.specs)
+    build_lane.build_lane(target, reader.schema, plan, reader.environments, own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,7 +20,13 @@ from mmreplay.errors import (
     StoreExistsError,
 )
 from mmreplay.format import layout, parse, plan
-from mmreplay.storage.lane_metadata import LaneDocument, lane_paths, read_metadata, read_name
+from mmreplay.storage.lane_metadata import (
+    LaneDocument,
+    lane_paths,
+    read_kind,
+    read_metadata,
+    read_name,
+)
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing import build_lane
@@ -45,6 +51,10 @@ def open_lanes(
     """Open what is in a directory for writing; what does not match is refused before that."""
     store = directory.root
     if lane is None:
+        if read_kind(store) == "lanes":
+            raise SchemaError(
+                f"{store}: this store has several lanes; name the one to write (lane=...)"
+            )
         return _open_one(request, store, capacity, lanes)
     root = read_metadata(store)
     if root["kind"] != "lanes":

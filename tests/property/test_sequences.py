@@ -79,7 +79,7 @@ def test_any_window_of_any_store_equals_the_oracle(layout, acts, kinds, given):
             pair = Pair(buffer, model, random)
             for number, act in enumerate(acts):
                 if isinstance(act, tuple):
-                    pair.play(*act[:1], mode=act[1])
+                    pair.play(act[0], mode=act[1])
                 else:
                     pair.episode(act, int(random.integers(model.lanes[0].n)))
                 if number == 1:

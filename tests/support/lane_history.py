@@ -143,7 +143,7 @@ class Column:
         assert start <= entry < stop, f"{entry} of [{start}, {stop})"
         return self._value(history, entry)
 
-    dtype = np.int64
+    dtype: type = np.int64
 
 
 class Flags(Column):

@@ -83,7 +83,7 @@ def test_a_tape_is_the_recording_in_each_layout_of_its_stores(recording, tmp_pat
         Layout.LANES: experience.own_lanes(tmp_path, "game", "lz4", tape),
         Layout.ONE: experience.one_lane(tmp_path, "game", "lz4", tape, None)[0],
     }
-    assert (tape.cells < 0).any()
+    assert (tape.entries < 0).any()
     for layout, path in paths.items():
         with mmreplay.load(path, n_step=3, seed=0) as data:
             assert len(data) == tape.n_transitions

@@ -25,6 +25,7 @@ from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
 __all__ = [
+    "OWN_DIGEST",
     "PRIORITIES",
     "Documents",
     "Log",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 PRIORITIES = layout.priority_spec(1).path
+OWN_DIGEST = "attributes.mmreplay: expected crc32c"
+"""How the finding begins of attributes that are not what was written."""
 _NONE: dict[str, Any] = {"attributes": {}}
 _TYPES = {"env": dict, "versions": dict, "name": str}
 
@@ -278,8 +281,7 @@ def root_problems(data: bytes) -> list[str]:
         return []  # a finding of its own
     out = []
     if found != layout.digest(own):
-        text = f"expected crc32c {found!r:.80}, found {layout.digest(own)}"
-        out.append(f"attributes.mmreplay: {text}")
+        out.append(f"{OWN_DIGEST} {found!r:.80}, found {layout.digest(own)}")
     known = {"zarr_format", "node_type", "attributes", layout.COPY}
     out += [f"{key!r:.80} is unknown to format 1" for key in sorted(document.keys() - known)[:1]]
     for name, kind in _TYPES.items():

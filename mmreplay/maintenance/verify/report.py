@@ -48,6 +48,7 @@ class Finding:
         rows: [start, stop) of the rows of that array that it concerns; None where it is not about
             rows.
         message: what was expected and what was found.
+        environment: the one that it concerns, where the others of these rows are sound; else None.
     """
 
     lane: str
@@ -55,6 +56,7 @@ class Finding:
     file: str
     rows: tuple[int, int] | None
     message: str
+    environment: int | None = None
 
     @property
     def is_stray(self) -> bool:
@@ -141,10 +143,16 @@ class Notes:
         self.warnings: list[Finding] = []
 
     def find(
-        self, file: str, text: str, array: str = "", rows: tuple[int, int] | None = None
+        self,
+        file: str,
+        text: str,
+        array: str = "",
+        rows: tuple[int, int] | None = None,
+        environment: int | None = None,
     ) -> None:
         """Note damage of a file, given by its path below the lane."""
-        self.findings.append(self._finding(file, text, array, rows))
+        found = self._finding(file, text, array, rows)
+        self.findings.append(dataclasses.replace(found, environment=environment))
 
     def warn(self, file: str, text: str, array: str = "") -> None:
         """Note an oddity."""

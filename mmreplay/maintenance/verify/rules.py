@@ -91,9 +91,10 @@ class Rules:
         for piece in self._reader.pieces(log, path, by_entry=by_entry):
             values = piece.values.reshape(len(piece.values), -1)
             if is_bool or path in _FLAGS:
-                self._break_entries(log, path, FLAG, piece, (values.view(np.uint8) > 1).any(1))
+                wrong: Mask = np.asarray((values.view(np.uint8) > 1).any(1))
+                self._break_entries(log, path, FLAG, piece, wrong)
             elif path == PRIORITIES:
-                wrong = ~((values >= 0) & (values < np.inf)).all(1)
+                wrong = np.asarray(~((values >= 0) & (values < np.inf)).all(1))
                 self._break_entries(log, path, PRIORITY, piece, wrong)
             elif is_float:
                 self._count_odd(log.prefix + path, piece, ~np.isfinite(values).all(1))
@@ -129,7 +130,7 @@ class Rules:
             of_one: Mask = absent[:, piece.environment]
             return of_one
         start = piece.first - rows.start * piece.n
-        return absent.reshape(-1)[start : start + len(piece.values)]
+        return np.asarray(absent.reshape(-1)[start : start + len(piece.values)])
 
     # ------------------------------------------------------------ steps and episodes
 

@@ -62,7 +62,7 @@ class Frames(Column):
 class Numbers(Column):
     """The same numbers in every lane."""
 
-    def take(self, ids):
+    def _found(self, ids):
         return self.rows[ids & ROW_MASK]
 
     def view(self, lane, start, stop):

@@ -103,6 +103,7 @@ class Pair:
         terminated: Collection[int] = (),
         truncated: Collection[int] = (),
         life_lost: Collection[int] = (),
+        *,
         lane: int = 0,
     ) -> None:
         """A step of all environments of which an episode runs, with flags in some of these.
@@ -141,8 +142,8 @@ class Pair:
         """One whole episode of one environment; those of others that run go on beside it."""
         self.reset([env], lane)
         for number in range(episode.length):
-            flags = {name: [env] * given for name, given in episode.flags(number).items()}
-            self.step(**flags, lane=lane)
+            flags = episode.flags(number)
+            self.step(*([env] * flags[name] for name in FLAGS), lane=lane)
 
     def play(
         self, n_steps: int, end: float = 0.1, mode: str = "at once", long: Iterable[int] = ()

@@ -143,16 +143,14 @@ def check_sequences(
     check_same(found.extras, {name: spread(one) for name, one in batch.extras.items()}, "extras")
     for name, ahead in (("observation", 0), ("next_observation", 1)):
         given = getattr(batch, name)
-        expected = {
+        frames = {
             key: spread(one)
             for key, one in (given if isinstance(given, dict) else {FRAME: given}).items()
         }
         for place, kept, at, oldest in pads:
-            for key, one in expected.items():
+            for key, one in frames.items():
                 one[place] = _padding(model, settings, kept.one, at + ahead, oldest, key)
-        check_same(
-            getattr(found, name), expected if isinstance(given, dict) else expected[FRAME], name
-        )
+        check_same(getattr(found, name), frames if isinstance(given, dict) else frames[FRAME], name)
 
 
 def _padding(

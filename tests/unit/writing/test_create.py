@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, VectorWriter, Writer, verify
+from mmreplay import Field, VectorWriter, Writer
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -19,7 +19,6 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout
 from mmreplay.system import durable_writes
-from tests.support.disks.trees import contents
 from tests.support.writers import ACTION, FRAME, attributes, check
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -83,9 +82,9 @@ def test_the_path_above_must_be_a_directory(make, tmp_path):
         ({"action": None}, "action: a new store needs one"),
         ({"frame": (84, 84)}, "expected an mmreplay.Field"),
         ({"padding": "edge"}, "padding: expected 'reset' or 'zero', found 'edge'"),
-        ({"lanes": 0}, "lanes: expected a whole number, 1 to 4,096, or None; found 0"),
-        ({"lanes": 100_000}, "lanes: expected a whole number, 1 to 4,096, or None; found 100000"),
-        ({"lanes": "2"}, "lanes: expected a whole number, 1 to 4,096, or None; found '2'"),
+        ({"lanes": 0}, "lanes: expected a whole number, 1 to 65,536, or None; found 0"),
+        ({"lanes": 100_000}, "lanes: expected a whole number, 1 to 65,536, or None; found 100000"),
+        ({"lanes": "2"}, "lanes: expected a whole number, 1 to 65,536, or None; found '2'"),
         ({"lanes": 3, "capacity": 2}, "for each of 3 environments"),
         ({"flush_s": -1}, "flush_s: expected seconds"),
         ({"frame": Field((3,)), "codec": "lz5"}, "expected codec"),
@@ -105,7 +104,7 @@ def test_arguments_that_make_no_store_are_refused_and_leave_no_file(make, tmp_pa
 
 def test_metadata_that_is_allowed_leaves_a_store_that_opens(make, story):
     writer = make(metadata={"x": "y" * 500_000})
-    story.play(writer, 3)
+    story.play(writer, 3, "truncated")
     writer.files.on_flush = lambda: json.dumps({"state": "z" * 1000})
     writer.close()
     check(story, writer)
@@ -219,7 +218,7 @@ def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, 
     def replace(built, target):
         assert not path.exists()
         assert synced == [built]
-        assert attributes(Path(str(built)) / "ticks")["closed"] is False
+        assert attributes(Path(str(built)))["closed"] is False
         seen.append(str(target))
         return real_replace(built, target)
 
@@ -252,39 +251,6 @@ def test_of_two_processes_that_create_a_store_one_succeeds_and_the_other_gets_an
 # ---------------------------------------------------------------- wherever, and whenever
 
 
-def test_a_store_stays_the_same_when_the_working_directory_changes(tmp_path, monkeypatch, lz4):
-    given = lz4 | {"action": Field((), "int64", chunk=8), "flush_s": 0}
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "b")
-    with mmreplay.create("s.zarr", **given) as other:
-        other.reset(np.full(3, 2, np.uint8))
-        for _ in range(40):
-            other.step(2, 2.0, np.full(3, 2, np.uint8))
-    before = contents(tmp_path / "b")
-    monkeypatch.chdir(tmp_path / "a")
-    buffer = mmreplay.ReplayBuffer(
-        "s.zarr", stack=None, frame=given["frame"], action=Field((), "int64"), flush_s=0
-    )
-    data = None
-    buffer.reset(np.ones(3, np.uint8))
-    for step in range(40):
-        buffer.step(1, 1.0, np.ones(3, np.uint8))
-        if step == 20:
-            buffer.flush()
-            data = mmreplay.load("s.zarr", stack=None)
-            store = mmreplay.open("s.zarr")
-            monkeypatch.chdir(tmp_path / "b")
-    store.refresh()
-    assert store.live.rows(0) == 41
-    assert (data.sample(32).observation == 1).all()
-    assert (buffer.sample(32).observation == 1).all()
-    buffer.close()
-    assert (data.sample(32).observation == 1).all()
-    assert contents(tmp_path / "b") == before
-    assert mmreplay.verify(tmp_path / "a" / "s.zarr").sound
-
-
 @pytest.mark.parametrize(("codec", "n_lanes"), [("raw", None), ("lz4", 2)])
 def test_a_store_can_be_closed_while_the_interpreter_ends(child, tmp_path, codec, n_lanes):
     code = """
@@ -307,17 +273,17 @@ writer.reset(frame)
 atexit.register(end)
 """
     child(code, tmp_path / "s.zarr", codec, n_lanes)
-    own = attributes(tmp_path / "s.zarr" / ("" if n_lanes is None else "ticks"))
-    assert (own["closed"], own["rows"]) == (True, 21 if n_lanes is None else 20)
+    own = attributes(tmp_path / "s.zarr")
+    assert (own["closed"], own["rows"]) == (True, 20)
 
 
 def test_metadata_is_kept_as_json_has_it(make, story):
     writer = make(metadata={"meanings": {number: str(number) for number in range(12)}, 1: (2, 3)})
-    story.play(writer, 9)
+    story.play(writer, 9, "truncated")
     assert writer.metadata["env"]["1"] == [2, 3]
     writer.close()
-    assert verify(writer.path).sound
+    assert attributes(writer.path)["env"] == writer.metadata["env"]
     make(append=True, metadata={7: {"k": 2, 1: "x"}}).close()
-    assert verify(writer.path).sound
+    assert attributes(writer.path)["env"] == {"7": {"k": 2, "1": "x"}}
     with pytest.raises(SchemaError, match="a key stands twice"):
         make("other.zarr", metadata={1: 2, "1": 3})

@@ -46,7 +46,7 @@ def test_a_lane_is_released_only_after_its_tasks_have_ended(make, story, lz4, mo
 
 def test_a_second_writer_is_told_who_holds_the_lane(make, story, monkeypatch):
     writer = make()
-    story.play(writer, 3)
+    story.play(writer, 3, "truncated")
     monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
     with pytest.raises(
         LockedError,
@@ -56,14 +56,14 @@ def test_a_second_writer_is_told_who_holds_the_lane(make, story, monkeypatch):
     (writer.path / ".live" / "writer").write_bytes(b"[]")
     with pytest.raises(LockedError, match="already, in this process; close that"):
         make(append=True)
-    story.play(writer, 3)
+    story.play(writer, 3, "truncated")
     with mmreplay.open(writer.path) as store:
         story.check(store)
 
 
 def test_an_opening_that_fails_releases_the_lock(make, story, kill):
     writer = make()
-    story.play(writer, 3)
+    story.play(writer, 3, "truncated")
     kill(writer)
     good = (writer.path / ".live" / "checkpoint").read_bytes()
     (writer.path / ".live" / "checkpoint").write_bytes(bytes(8192))
@@ -85,7 +85,7 @@ def test_a_store_of_lanes_is_no_lane(make):
 
 def test_changes_are_written_when_a_lane_is_opened(make, story, kill):
     writer = make(metadata={"seed": 1})
-    story.play(writer, 3)
+    story.play(writer, 3, "truncated")
     writer.close()
     writer = make(append=True, capacity=50, metadata={"seed": 2}, padding="zero")
     own = attributes(writer.path)
@@ -99,7 +99,7 @@ def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
     make, story, lz4, monkeypatch
 ):
     writer = make(**lz4)
-    story.play(writer, 20)
+    story.play(writer, 20, "truncated")
     writer.close()
     before = files(writer.path)
 

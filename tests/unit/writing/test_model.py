@@ -1,311 +1,40 @@
 """Whatever is called in whatever order, what zarr reads afterwards is what a plain list says."""
 
-import json
+import errno
+import linecache
 import random
+import sys
+from pathlib import Path
 
-import google_crc32c
-import numpy as np
 import pytest
-import zarr
 
 import mmreplay
-from mmreplay import Field
-from tests.support.disks import faults
+from mmreplay.errors import DiskFullError
+from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.documents import attributes
 from tests.support.effort import by_effort
+from tests.support.modelled_lane import FRAMES, Play
 from tests.support.quiet import settle
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-ACTION = Field((), "int32", chunk=5)
-EXTRAS = {"x": Field((2,), "int16", chunk=3)}
-FRAMES = {
-    "raw": Field((3,), "int32", "raw", chunk=4),
-    "lz4": Field((3,), "int32", "lz4", chunk=2, shard=6),
-    "dict": {
-        "seen": Field((2, 2), "int32", "zstd", chunk=3, shard=6),
-        "large": Field((1100,), "int32", "raw", chunk=3),  # environment by environment
-    },
-}
-
-
-class Model:
-    """What a lane must hold: `rows` are dicts of environment -> what its step was.
-
-    Attributes:
-        finals: (id, first, number of the observation), in the order of their file.
-        begins: by environment, the first row of the episode that runs, or None.
-        newest: by environment, the number of its newest observation.
-        durable: rows and finals that a power cut leaves.
-    """
-
-    def __init__(self, n):
-        self.n, self.rows, self.finals = n, [], []
-        self.begins, self.newest, self.durable = [None] * n, [0] * n, (0, 0)
-        self._numbers = 0
-
-    def number(self):
-        self._numbers += 1
-        return self._numbers
-
-    def running(self):
-        return [begin is not None for begin in self.begins]
-
-    def reset(self, which):
-        self._end(which)
-        for env in which:
-            self.begins[env], self.newest[env] = len(self.rows), self.number()
-
-    def step(self, terminated, truncated, life_lost):
-        t, row = len(self.rows), {}
-        for env in range(self.n):
-            if self.begins[env] is None:
-                continue
-            over = terminated[env] or truncated[env]
-            before, self.newest[env] = self.newest[env], self.number()
-            row[env] = {
-                "before": before,
-                "flag": not (terminated[env] or life_lost[env]),
-                "end": over,
-                "step": t - self.begins[env] + 1,
-            }
-        self.rows.append(row)
-        for env in row:
-            if row[env]["end"]:
-                self._add_final(env)
-
-    def _add_final(self, env):
-        t, first = len(self.rows) - 1, self.begins[env]
-        self.finals.append((t * self.n + env, first * self.n + env, self.newest[env]))
-        self.begins[env] = None
-
-    def _end(self, which):
-        for env in which:
-            if self.begins[env] is not None and self.begins[env] < len(self.rows):
-                self.rows[-1][env]["end"] = True
-                self._add_final(env)
-                if self.durable[0] == len(self.rows):  # or a power cut would lose its place
-                    self.durable = len(self.rows), len(self.finals)
-            self.begins[env] = None
-
-    def close(self):
-        self._end(range(self.n))
-        self.flush()
-
-    def die(self):
-        """And be recovered, which makes final observations durable, and nothing else."""
-        self._end(range(self.n))
-        self.durable = self.durable[0], len(self.finals)
-
-    def flush(self):
-        self.durable = len(self.rows), len(self.finals)
-
-    def lose_power(self):
-        """Only what is durable is left; episodes that ran at that row end there."""
-        head, n_finals = self.durable
-        lost = self.rows[head:]
-        newest = list(self.newest)
-        for row in reversed(lost):
-            for env, about in row.items():
-                newest[env] = about["before"]
-        self.rows, kept = self.rows[:head], self.finals[:n_finals]
-        self.finals = [one for one in kept if one[0] < head * self.n]
-        self.begins = [None] * self.n
-        ended = {last for last, _, _ in self.finals}
-        for env, about in sorted((self.rows[-1] if self.rows else {}).items()):
-            about["end"] = True
-            if (head - 1) * self.n + env not in ended:
-                self.newest[env], self.begins[env] = newest[env], head - about["step"]
-                self._add_final(env)
-        self.durable = len(self.rows), len(self.finals)
-
-    # ------------------------------------------------------------ what it must read as
-
-    def check(self, path, frame, *, n_axis, capacity=None):
-        group, own = zarr.open_group(path, mode="r"), attributes(path)
-        head, finals = len(self.rows), group["finals"]
-        assert (own["rows"], own["finals"], own["closed"]) == (head, len(self.finals), True)
-        first = self.first(capacity, own)
-        base, kept = max(first - 64, 0), own["first_final"]
-        assert own["first"] == first
-        old = [one for one in self.finals if one[0] < base * self.n]
-        assert own["episodes_before"] == len({f for _, f, _ in self.finals if f < base * self.n})
-        assert kept <= len(old)
-        assert finals["id"][kept:].tolist() == [one[0] for one in self.finals[kept:]]
-        assert finals["first"][kept:].tolist() == [one[1] for one in self.finals[kept:]]
-        numbers = [one[2] for one in self.finals[kept:]]
-        for name, expected in frames_of(frame, numbers).items():
-            assert np.array_equal(finals[name][kept:], expected), name
-        found = {name: group[name][base:head] for name in (*COLUMNS, *frames_of(frame, []))}
-        for name, expected in self.columns(frame, base).items():
-            expected = expected if n_axis else expected[:, 0]
-            assert found[name].shape == expected.shape, name
-            assert np.array_equal(found[name], expected), name
-
-    def first(self, capacity, own):
-        if capacity is None:
-            return 0
-        first, left = len(self.rows), capacity
-        while first and len(self.rows[first - 1]) <= left:
-            first -= 1
-            left -= len(self.rows[first])
-        return max(first, own["first"]) if own["first"] <= len(self.rows) else first
-
-    def columns(self, frame, base):
-        rows, n = self.rows[base:], self.n
-        shape = len(rows), n
-        numbers = np.zeros(shape, np.int64)
-        out = {name: np.zeros(shape, np.int64) for name in ("non_terminals", "resets", "ends")}
-        out |= {"step": np.zeros(shape, np.int64), "actions": np.zeros(shape, np.int64)}
-        out |= {"rewards": np.zeros(shape), "extras/x": np.zeros((*shape, 2), np.int64)}
-        for at, row in enumerate(rows):
-            for env, about in row.items():
-                numbers[at, env] = about["before"]
-                out["non_terminals"][at, env] = about["flag"]
-                out["resets"][at, env] = about["step"] == 1
-                out["ends"][at, env] = about["end"]
-                out["step"][at, env] = about["step"]
-                out["actions"][at, env] = action_of(base + at, env)
-                out["rewards"][at, env] = reward_of(base + at, env)
-                out["extras/x"][at, env] = base + at + 1, -env - 1
-        return out | frames_of(frame, numbers)
-
-
-COLUMNS = ("actions", "rewards", "non_terminals", "resets", "ends", "step", "extras/x")
-
-
-def action_of(t, env):
-    return t * 3 + env + 1
-
-
-def reward_of(t, env):
-    return t / 2 + env + 1
-
-
-def frames_of(frame, numbers):
-    """Each column of frames, of observations with these numbers; 0 is none, and zeros."""
-    numbers, out = np.asarray(numbers, np.int64), {}
-    for salt, (key, field) in enumerate(
-        (frame if isinstance(frame, dict) else {"": frame}).items()
-    ):
-        whole = numbers.reshape(*numbers.shape, *(1 for _ in field.shape)) * (salt + 1)
-        spread = np.arange(int(np.prod(field.shape))).reshape(field.shape)
-        out[f"frames/{key}" if key else "frames"] = np.where(whole, whole + spread, 0)
-    return out
-
-
-def given_frames(frame, numbers):
-    """As `reset` and `step` take them."""
-    by_path = {path: one.astype(np.int32) for path, one in frames_of(frame, numbers).items()}
-    if isinstance(frame, dict):
-        return {path.removeprefix("frames/"): one for path, one in by_path.items()}
-    return by_path["frames"]
-
-
-class Play:
-    """A writer and its model, which are called alike."""
-
-    def __init__(self, path, kind, lanes, *, capacity=None):
-        self.path, self.frame, self.lanes, self.capacity = path, FRAMES[kind], lanes, capacity
-        self.model = Model(lanes or 1)
-        self.open(frame=self.frame, action=ACTION, extras=EXTRAS, lanes=lanes, capacity=capacity)
-
-    def open(self, **given):
-        self.writer = mmreplay.create(self.path, append=True, flush_s=0, **given)
-        assert self.writer.rows == len(self.model.rows)
-
-    def _frames(self):
-        found = given_frames(self.frame, self.model.newest)
-        if self.lanes is not None:
-            return found
-        return {key: one[0] for key, one in found.items()} if isinstance(found, dict) else found[0]
-
-    def reset(self, which):
-        self.model.reset(which)
-        if self.lanes is None:
-            self.writer.reset(self._frames())
-        else:
-            mask = np.isin(np.arange(self.lanes), which)
-            self.writer.reset(self._frames(), mask=None if mask.all() else mask)
-
-    def step(self, luck):
-        t, n = len(self.model.rows), self.model.n
-        running = np.array(self.model.running())
-        terminated, truncated, lost = (
-            np.array([luck.random() < chance for _ in range(n)]) & running
-            for chance in (0.15, 0.1, 0.1)
-        )
-        self.model.step(terminated, truncated, lost)
-        actions = np.array([action_of(t, env) for env in range(n)], np.int32)
-        rewards = np.array([reward_of(t, env) for env in range(n)], np.float32)
-        x = np.array([[t + 1, -env - 1] for env in range(n)], np.int16)
-        if self.lanes is None:
-            values = actions[0], rewards[0], self._frames(), terminated[0], truncated[0]
-            self.writer.step(*values, life_lost=bool(lost[0]), x=x[0])
-            return
-        values = actions, rewards, self._frames(), terminated, truncated
-        mask = None if running.all() else running
-        self.writer.step(*values, life_lost=lost if lost.any() else None, mask=mask, x=x)
-
-    def play(self, luck):
-        """One call, of those that make sense now."""
-        model, n = self.model, self.model.n
-        idle = [env for env in range(n) if model.begins[env] is None]
-        if len(idle) == n or luck.random() < (0.7 if idle else 0.04):
-            some = idle if idle and luck.random() < 0.8 else list(range(n))
-            self.reset(some if n == 1 else sorted(luck.sample(some, luck.randint(1, len(some)))))
-        else:
-            self.step(luck)
-        assert self.writer.rows == len(model.rows)
-
-    def end(self, how, power_cut):
-        if how == "close":
-            self.model.close()
-            self.writer.close()
-            self.check()
-        elif how == "kill":
-            faults.kill(self.writer)
-            self.model.die()
-        else:
-            faults.kill(self.writer)
-            self.model.lose_power()
-            power_cut()
-
-    def check(self):
-        n_axis = self.lanes is not None
-        check_checksums(self.path)
-        self.model.check(self.path, self.frame, n_axis=n_axis, capacity=self.capacity)
-
-
-def check_checksums(path):
-    """Every chunk file of a closed lane has the checksum of its bytes."""
-    for log in (path, path / "finals"):
-        for document in (log / "checksums").rglob("zarr.json"):
-            if json.loads(document.read_bytes())["node_type"] == "group":
-                continue
-            array = log / document.parent.relative_to(log / "checksums")
-            stored = zarr.open_array(document.parent, mode="r")[:]
-            found = {int(one.name.split(".")[1]): one for one in array.glob("c.*")}
-            assert not any(stored[max(found, default=-1) + 1 :]), array
-            for chunk, file in found.items():
-                assert stored[chunk] == google_crc32c.value(file.read_bytes()), file
+WRITING = str(Path(mmreplay.__file__).parent / "writing")
 
 
 @pytest.mark.parametrize("lanes", [None, 1, 3])
 @pytest.mark.parametrize("kind", FRAMES)
 def test_what_zarr_reads_is_what_was_written(tmp_path, power_cut, kind, lanes):
-    for seed in range(by_effort(4, 10, 400)):
+    for seed in range(by_effort(3, 10, 400)):
         luck = random.Random(f"{seed} {kind} {lanes}")
         one = Play(tmp_path / f"{seed}.zarr", kind, lanes)
         for _ in range(luck.randint(1, 4)):
             for _ in range(luck.choice((0, 1, 3, 12, 40))):
                 one.play(luck)
                 if luck.random() < 0.1:
-                    one.model.flush()
-                    one.writer.flush()
+                    one.flush()
             one.end(luck.choice(("close", "kill", "power")), power_cut)
             one.open()
-        one.end("close", power_cut)
+        one.end("close")
 
 
 @pytest.mark.parametrize("lanes", [None, 1, 3])
@@ -318,16 +47,124 @@ def test_a_capacity_leaves_the_newest_transitions_whatever_happens(
     for how in ("close", "kill", "power", "kill", "close"):
         for _ in range(90):
             one.play(luck)
-        one.model.flush()
-        one.writer.flush()
+        one.flush()
         settle(one.writer)
         for _ in range(20):
             one.play(luck)
         settle(one.writer)  # it may have flushed, and evicted
-        one.model.flush()
-        one.writer.flush()
+        one.flush()
         one.end(how, power_cut)
         one.open()
-    one.end("close", power_cut)
+    one.end("close")
     assert attributes(one.path)["first"] > 300
     assert attributes(one.path)["first_final"] > 10
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize("kind", ["lz4", "dict"])
+def test_a_call_that_finds_no_room_changes_nothing_and_works_later(tmp_path, kind, lanes):
+    luck, n_refused = random.Random(f"{kind} {lanes}"), 0
+    one = Play(tmp_path / "s.zarr", kind, lanes)
+    with faulty_disk() as disk:
+
+        def call(do):
+            nonlocal n_refused
+            files, rows, finals = one.writer.files, one.writer.files.rows, one.writer.files.finals
+            heads = rows.head, finals.head, files.closed
+            try:
+                do()
+            except DiskFullError:
+                n_refused += 1
+                assert (rows.head, finals.head, files.closed) == heads or "close" in repr(do)
+                disk.heal()
+                do()
+
+        one.call = call
+        for at in range(1, by_effort(40, 80, 400)):
+            disk.fail(ALLOCATING, errno.ENOSPC, at=at % 13 + 1, forever=at % 2 == 0)
+            for _ in range(12):
+                one.play(luck)
+            if at % 5 == 0:
+                one.flush()
+            if at % 11 == 0:
+                one.end("close")
+                one.open()
+            disk.heal()
+    one.end("close")
+    assert n_refused > 15
+
+
+def _is_with(frame):
+    """Python interrupts nothing between the end of a block and what its `with` does then."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return line.strip().startswith("with ")
+
+
+def interrupted(do, at):
+    """Interrupt a call at the `at`-th line of `writing` that it runs; whether it came to that."""
+    left = at
+
+    def in_line(frame, event, _):
+        nonlocal left
+        if event == "line" and not _is_with(frame):
+            left -= 1
+            if not left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return in_line
+
+    before = sys.gettrace()
+    sys.settrace(
+        lambda frame, *_: in_line if frame.f_code.co_filename.startswith(WRITING) else None
+    )
+    try:
+        do()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize("kind", ["lz4", "dict"])
+@pytest.mark.parametrize("call", ["step", "last step", "reset", "reset after a flush"])
+def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
+    one, at, luck = Play(tmp_path / "s.zarr", kind, lanes), 0, random.Random(call)
+    everyone = list(range(lanes or 1))
+    hit = True
+    while hit:
+        at += by_effort(3, 2, 1)
+        ending = luck.choice(("go on", "go on", "flush", "kill", "close"))
+        one.reset(everyone)
+        for _ in range(at % 4 + 1):
+            one.step()
+        if call == "reset after a flush":
+            one.flush()
+
+        def attempt(do, at=at):
+            nonlocal hit
+            head = one.writer.files.rows.head
+            hit = interrupted(do, at)
+            if hit and ending == "go on" and one.writer.files.rows.head == head:
+                do()
+            if hit and ending == "flush":
+                one.writer.flush()
+                if "reset" in call or one.writer.rows == head:
+                    do()
+
+        one.call = attempt
+        if call == "step":
+            one.step()
+        elif call == "last step":
+            one.step(terminated=everyone[:2], truncated=everyone[1:])
+        else:
+            one.reset(everyone)
+        one.call = lambda do: do()
+        if hit and ending in ("kill", "close"):
+            if one.writer.files.rows.head < len(one.model.rows):  # the step never happened
+                one.model.undo()
+            one.end(ending, check=False)
+            one.open()
+    assert at > 20
+    one.end("close")

@@ -207,7 +207,7 @@ def test_half_a_tail_is_reused_only_after_a_checkpoint_says_that_its_shard_is_wr
     seen, real = [], CheckpointFile.write
 
     def write(self, **changes):
-        seen.append((dict(changes), writer.log.words[TAIL_START], list(log)))
+        seen.append((dict(changes), writer.files.rows.state.words[TAIL_START], list(log)))
         real(self, **changes)
 
     monkeypatch.setattr(CheckpointFile, "write", write)
@@ -219,7 +219,7 @@ def test_half_a_tail_is_reused_only_after_a_checkpoint_says_that_its_shard_is_wr
     ]
     assert ("write_file", "frames/c.0.0") in seen[0][2]
     assert ("write_file", "frames/c.1.0") in seen[1][2]
-    assert writer.log.words[TAIL_START] == 16
+    assert writer.files.rows.state.words[TAIL_START] == 16
     assert (checkpoint(writer).head, checkpoint(writer).tail_start) == (0, 16)
 
 
@@ -233,7 +233,7 @@ def test_a_seal_without_its_checkpoint_does_not_free_the_tail(make, story, lz4, 
         patch.setattr(CheckpointFile, "write", full)
         story.play(writer, 15)
         drain(writer)
-        assert writer.log.words[TAIL_START] == 0
+        assert writer.files.rows.state.words[TAIL_START] == 0
         with pytest.raises(DiskFullError):
             story.step(writer)
         with mmreplay.open(writer.path) as store:
@@ -279,7 +279,7 @@ def test_a_short_shard_holds_nothing_of_older_rows(make, story, lz4):
     writer = make(**lz4)
     story.play(writer, 33)  # the tail has been round twice
     writer.close()
-    spec = writer.specs["frames"]
+    spec = writer.files.rows.specs["frames"]
     whole = zarr.open_array(writer.path / "frames", mode="r")
     assert whole.shape == (34, 3)
     from mmreplay.format import compression
@@ -324,16 +324,16 @@ def test_a_tail_full_to_the_last_row_goes_on_after_a_kill(make, story, lz4, kill
     writer = make(**lz4)
     monkeypatch.setattr(seal.SealJob, "run", lambda self: None)  # the thread never gets to it
     story.play(writer, 15)
-    assert writer.log.tail_start == 0
+    assert writer.files.rows.tail_start == 0
     kill(writer)
     monkeypatch.undo()
     assert_store_matches(story, writer)
     writer = make(append=True)
     assert writer.rows == 16
-    assert writer.log.tail_start == 0
+    assert writer.files.rows.tail_start == 0
     story.play(writer, 3)
     drain(writer)
-    assert writer.log.tail_start == 16
+    assert writer.files.rows.tail_start == 16
     assert_store_matches(story, writer)
     writer.close()
     assert_store_matches(story, writer)
@@ -347,4 +347,4 @@ def test_a_tail_full_to_the_last_row_is_closed_after_a_kill(make, story, lz4, ki
     monkeypatch.undo()
     make(append=True).close()
     assert_store_matches(story, writer)
-    assert chunk_files.chunk_files(writer.path, writer.specs["frames"]) == [0, 1]
+    assert chunk_files.chunk_files(writer.path, writer.files.rows.specs["frames"]) == [0, 1]

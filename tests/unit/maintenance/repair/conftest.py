@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from mmreplay import Field
-from mmreplay.reading import log_reader
+from mmreplay.reading import lane_reader
 
 ACTION = Field((), "int64", chunk=8)
 EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
@@ -22,7 +22,7 @@ FRAMES = {
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     """A reader does not wait for a damaged file to become whole."""
-    monkeypatch.setattr(log_reader, "_PATIENCE_S", 0)
+    monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
 
 
 @pytest.fixture

@@ -1,0 +1,35 @@
+"""`Sources`: what the index reads of the lanes of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mmreplay.ids import Array, Ids
+
+
+class Column(Protocol):
+    """A raw column of numbers over all lanes."""
+
+    def take(self, ids: Ids) -> Array:
+        """Values by id, of any shape."""
+
+    def view(self, lane: int, start: int, stop: int) -> Array:
+        """Those of rows [start, stop) of one lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the index reads: columns of entries, columns of finals, and what is wrong if one misses.
+
+    `lost(lane, message)` gives the error for a final that should be there: it may have come or gone
+    since.
+    """
+
+    step: Column
+    ends: Column
+    resets: Column
+    final_ids: Column
+    final_firsts: Column
+    lost: Callable[[int, str], Exception]
