@@ -144,9 +144,9 @@ class Model:
             assert np.array_equal(finals[name][kept:], expected), name
         found = {name: group[name][base:head] for name in (*COLUMNS, *frames_of(frame, []))}
         for name, expected in self.columns(frame, base).items():
-            expected = expected if n_axis else expected[:, 0]
-            assert found[name].shape == expected.shape, name
-            assert np.array_equal(found[name], expected), name
+            column = expected if n_axis else expected[:, 0]
+            assert found[name].shape == column.shape, name
+            assert np.array_equal(found[name], column), name
 
     def first(self, capacity, own):
         if capacity is None:

@@ -115,26 +115,18 @@ class Damage:
 
         With `below`, only what is of steps and of final observations below these rows.
         """
-        if finding.rows is None:
-            return False
         is_final = finding.array.startswith(f"{FINALS}/")
         log = self.reader.finals if is_final else self.reader.rows
         path = finding.array.removeprefix(f"{FINALS}/")
-        if (spec := log.specs.get(path)) is None:
-            return False  # priorities and checksums are made again
+        spec = log.specs.get(path)
+        if finding.rows is None or spec is None:
+            return False  # of no rows; or of priorities or checksums, which are made again
         start, stop = max(finding.rows[0], log.base), min(finding.rows[1], log.head)
-        chunk = finding.rows[0] // spec.chunk_rows
         if below is not None:
             if start >= below[is_final]:
                 return False
-        elif finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
-            self.wrong_sums.add((finding.array, chunk))
+        elif self._are_rows_sound(finding, finding.rows, log, spec):
             return False
-        elif finding.rows[1] <= log.base:
-            self.evicted.add((finding.array, chunk))
-            return False
-        elif finding.message.startswith(NO_FINAL) or self._has_sum(log, spec, chunk):
-            return False  # the steps are sound; or the rows, and not what lies past them
         if not is_final:
             environment = _ALL if finding.environment is None else finding.environment
             span = (start, stop, environment, path)
@@ -149,6 +141,20 @@ class Damage:
         self._lost_finals += [(start, stop)] * is_new
         vars(self).pop("finals", None)
         return is_new
+
+    def _are_rows_sound(
+        self, finding: Finding, rows: Span, log: LogReader, spec: ArraySpec
+    ) -> bool:
+        """Whether a finding is not of rows that are kept; its chunk file is made again."""
+        chunk = rows[0] // spec.chunk_rows
+        if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
+            self.wrong_sums.add((finding.array, chunk))
+            return True
+        if rows[1] <= log.base:
+            self.evicted.add((finding.array, chunk))
+            return True
+        # The steps are sound; or the rows, and not what lies past them.
+        return finding.message.startswith(NO_FINAL) or self._has_sum(log, spec, chunk)
 
     @staticmethod
     def _has_sum(log: LogReader, spec: ArraySpec, chunk: int) -> bool:

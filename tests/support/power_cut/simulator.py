@@ -460,14 +460,14 @@ class _History:
 
     def _check_litter(self) -> None:
         """Nothing is left of what a crash interrupted, and nothing that was evicted."""
-        found = {folder: names for folder, _, names in os.walk(self._store.path)}
+        found = {folder: names for folder, _, names in os.walk(str(self._store.path))}
         for folder, names in found.items():
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
         files = self.writer.files
         own = priority_column.find_spec(self._store.path, files.environments)
         for log in files.logs:
-            folder = self._store.path / ("" if log is files.rows else layout.FINALS)
+            folder = str(self._store.path / ("" if log is files.rows else layout.FINALS))
             more = {own.path: own} if own is not None and log is files.rows else {}
             for path, spec in {**log.specs, **more}.items():
                 names = found[f"{folder}/{path}"]

@@ -215,7 +215,8 @@ def _look(
     writer = _writer_of(buffer)
     with faults.quiet(buffer):
         plain_s = _plain(order.plain_rows)
-        found = sum(len(chunk_files(writer.path, spec)) for spec in writer.specs.values())
+        specs = list(writer.specs.values())
+        found = sum(len(chunk_files(writer.path, spec)) for spec in specs)
         taken = usage(Path(order.path))
         look = Look(
             writer.rows,
