@@ -139,8 +139,8 @@ class Index:
         rows = ids.view(lane, *finals), firsts.view(lane, *finals)
         if not one.finals.fits(finals[0], *rows):
             raise CorruptStoreError(
-                f"{gaps.where}: finals: expected the last and first steps of episodes, in the order "
-                f"in which these ended; found others; run `mmreplay verify`"
+                f"{gaps.where}: finals: expected the last and first steps of episodes, in the "
+                f"order in which they ended; found others; run `mmreplay verify`"
             )
         one.finals.take(*finals, *rows, head)
         self.version += 1

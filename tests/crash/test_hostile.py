@@ -398,7 +398,7 @@ def test_a_random_state_that_is_no_text_is_damage(store):
 def test_a_state_page_that_cannot_be_is_damage(crashed, words):
     set_words(crashed, words)
     for call in (mmreplay.open, lambda path: mmreplay.create(path, append=True, flush_s=0)):
-        with pytest.raises(mmreplay.CorruptStoreError, match="expected a head <|expected base 0"):
+        with pytest.raises(mmreplay.CorruptStoreError, match=r"expected a head <|expected base 0"):
             call(crashed)
 
 
