@@ -104,57 +104,61 @@ class Damage:
         self._lost_finals: list[Span] = []
         self._spans: list[tuple[int, int, int, str]] = []
         for finding in findings:
-            self.add(finding)
+            self._take(finding)
         self._unknown = [*lost]
         if lost and not reader.is_closed and reader.head:
             # Of the newest row, only these tell what its pending observations are of.
             self._spans.append((reader.head - 1, reader.head, _ALL, "ends"))
 
-    def add(self, finding: Finding, below: Span | None = None) -> bool:
-        """Take what a finding says; False if that was known, or is no damage to rows.
-
-        With `below`, only what is of steps and of final observations below these rows.
-        """
-        is_final = finding.array.startswith(f"{FINALS}/")
-        log = self.reader.finals if is_final else self.reader.rows
-        path = finding.array.removeprefix(f"{FINALS}/")
+    def _take(self, finding: Finding) -> None:
+        log, path = self._place(finding)
         spec = log.specs.get(path)
-        if finding.rows is None or spec is None:
-            return False  # of no rows; or of priorities or checksums, which are made again
-        start, stop = max(finding.rows[0], log.base), min(finding.rows[1], log.head)
-        if below is not None:
-            if start >= below[is_final]:
-                return False
-        elif self._are_rows_sound(finding, finding.rows, log, spec):
-            return False
-        if not is_final:
-            environment = _ALL if finding.environment is None else finding.environment
-            span = (start, stop, environment, path)
-            is_new = span not in self._spans
-            self._spans += [span] * is_new
-            vars(self).pop("_limits", None)
-            return is_new
-        if path in INDEX and below is None:
-            self.index.append((path, (start, stop)))
-            return True
-        is_new = (start, stop) not in self._lost_finals
-        self._lost_finals += [(start, stop)] * is_new
-        vars(self).pop("finals", None)
-        return is_new
-
-    def _are_rows_sound(
-        self, finding: Finding, rows: Span, log: LogReader, spec: ArraySpec
-    ) -> bool:
-        """Whether a finding is not of rows that are kept; its chunk file is made again."""
-        chunk = rows[0] // spec.chunk_rows
+        if spec is None or finding.rows is None:
+            return  # priorities and checksums are made again
+        chunk = finding.rows[0] // spec.chunk_rows
         if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
             self.wrong_sums.add((finding.array, chunk))
-            return True
-        if rows[1] <= log.base:
+        elif finding.rows[1] <= log.base:
             self.evicted.add((finding.array, chunk))
-            return True
-        # The steps are sound; or the rows, and not what lies past them.
-        return finding.message.startswith(NO_FINAL) or self._has_sum(log, spec, chunk)
+        elif finding.message.startswith(NO_FINAL) or self._has_sum(log, spec, chunk):
+            pass  # the steps are sound; or the rows, and not what lies past them
+        elif log is self.reader.finals and path in INDEX:
+            self.index.append((path, (max(finding.rows[0], log.base), finding.rows[1])))
+        else:
+            self._mark(finding)
+
+    def _place(self, finding: Finding) -> tuple[LogReader, str]:
+        """The log of the array that it is about, and its path there."""
+        path = finding.array.removeprefix(f"{FINALS}/")
+        return self.reader.rows if path == finding.array else self.reader.finals, path
+
+    def mark_damaged(self, finding: Finding, below: Span) -> bool:
+        """Take the rows of a finding about the lane that was made of this one for damaged.
+
+        `below` are the rows of steps and of final observations that it has as they were. Returns
+        False if it says nothing of them, or nothing new.
+        """
+        log, path = self._place(finding)
+        same = below[log is self.reader.finals]
+        if finding.rows is None or path not in log.specs or finding.rows[0] >= same:
+            return False
+        return self._mark(finding)
+
+    def _mark(self, finding: Finding) -> bool:
+        """The rows of a finding are damaged; False if that was known."""
+        log, path = self._place(finding)
+        first, last = finding.rows or (0, 0)
+        span = max(first, log.base), min(last, log.head)
+        known = len(self._spans), len(self._lost_finals)
+        if log is self.reader.finals:
+            self._lost_finals += [span] * (span not in self._lost_finals)
+            vars(self).pop("finals", None)
+        else:
+            environment = _ALL if finding.environment is None else finding.environment
+            entry = (*span, environment, path)
+            self._spans += [entry] * (entry not in self._spans)
+            vars(self).pop("_limits", None)
+        return (len(self._spans), len(self._lost_finals)) != known
 
     @staticmethod
     def _has_sum(log: LogReader, spec: ArraySpec, chunk: int) -> bool:
@@ -162,7 +166,7 @@ class Damage:
         if not spec.is_raw or not log.is_closed or (chunk + 1) * spec.chunk_rows <= log.head:
             return False
         try:
-            return is_intact(log, spec, chunk)
+            return is_intact(log, spec, chunk, strict=True)
         except (MmreplayError, OSError):
             return False
 

@@ -87,7 +87,7 @@ class DamagedLane:
         """
         is_new = False
         for finding in findings:
-            is_new |= self._damage.add(finding, self._n_same)
+            is_new |= self._damage.mark_damaged(finding, self._n_same)
             if "generator" in finding.message and "generator" in self._side_data:
                 self._side_data.remove("generator")
                 is_new = True

@@ -79,7 +79,7 @@ def parts_left(model: LaneModel, lost: Lost, base: int = 0, *, skip: bool) -> li
                     runs[-1][1] += 1
                 else:
                     runs.append([number, number + 1])
-        out += [(one, start, stop) for start, stop in runs]
+        out += [(one, first, last) for first, last in runs]
     return sorted(out, key=lambda part: (part[0].first + part[1]) * model.n + part[0].env)
 
 
