@@ -66,6 +66,7 @@ class Session:
         self._background = background
         self._stop = weakref.WeakMethod(stop)
         self.failure: Exception | None = None
+        self.advice: str | None = None  # a warning at the first masked reset
         self.closed = self._closing = False
         self.files = files
         try:
