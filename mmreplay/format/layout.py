@@ -130,7 +130,7 @@ class ArraySpec:
         return f"c.{chunk}" + ".0" * (len(self.row_shape) + self.of_entries)
 
     def chunk_of(self, name: str) -> int | None:
-        """The chunk that a file name stands for; None if it is none of ours."""
+        """The chunk that a file name stands for; None if it is not such a name."""
         parts = name.split(".")
         if len(parts) < 2 or not parts[1].isdecimal() or self.key(int(parts[1])) != name:  # noqa: PLR2004
             return None

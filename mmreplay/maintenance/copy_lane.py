@@ -62,7 +62,6 @@ def copy_lane(
     *,
     side_data: Collection[str] = SIDE_DATA,
     wrong_sums: Collection[tuple[str, int]] = (),
-    strict: bool = False,
     moved: Callable[[int], None] = lambda _: None,
     close: Callable[[AnyPath], None] = close_lane,
 ) -> None:
@@ -78,9 +77,8 @@ def copy_lane(
         stop: a row up to the head; None for all rows that are committed now.
         side_data: what else is copied.
         wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of files that are sound, and their
-            checksums damaged or missing: the copy computes these.
-        strict: whether a file of a closed lane that has no checksum is damage: the copy would have
-            one, and nobody could tell any more.
+            checksums damaged or missing: the copy computes these. Any other file of a closed lane
+            without a checksum is damage: the copy would have one, and nobody could tell any more.
         moved: called with the size of each file, or part of one, that has its place.
         close: closes what was copied; it may write on first.
 
@@ -91,7 +89,7 @@ def copy_lane(
     """
     try:
         _build(target, reader)
-        _Copy(reader, target, wrong_sums, moved, strict=strict and reader.is_closed).run(stop)
+        _Copy(reader, target, wrong_sums, moved).run(stop)
         _copy_side_data(reader, target, side_data)
         if reader.replaced():
             raise EvictedError(str(reader.path))
@@ -146,11 +144,9 @@ class _Copy:
         target: AnyPath,
         wrong_sums: Collection[tuple[str, int]],
         moved: Callable[[int], None],
-        *,
-        strict: bool,
     ) -> None:
         self._reader, self._target = reader, target
-        self._wrong_sums, self._moved, self._strict = wrong_sums, moved, strict
+        self._wrong_sums, self._moved = wrong_sums, moved
 
     def run(self, stop: int | None) -> None:
         """Copy the rows below `stop`."""
@@ -255,14 +251,14 @@ class _Copy:
             with contextlib.suppress(FileNotFoundError, MmreplayError):
                 data = checked_reads.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
                 values = np.frombuffer(data, sums.dtype).copy()
-            here = slice(max(shared.start - start, 0), max(shared.stop - start, 0))
-            if self._strict and not values[here].all():
-                text = "expected a checksum of each chunk file, found none of some"
-                raise damaged_file(log, path, text)
+            here = range(max(shared.start - start, 0), min(shared.stop - start, sums.chunk_rows))
+            for place in here:
+                if (prefix + spec.path, start + place) in self._wrong_sums:
+                    values[place] = 0  # closing the copy works it out
+                elif log.is_closed and not values[place]:
+                    text = "expected a checksum of each chunk file, found none of some"
+                    raise damaged_file(log, path, text)
             values[here.stop :] = 0
-            for array, chunk in self._wrong_sums:  # closing the copy works these out
-                if array == prefix + spec.path and chunk // sums.chunk_rows == file:
-                    values[chunk % sums.chunk_rows] = 0
             durable_writes.write_file(
                 chunk_files.chunk_path(target, sums, file), values.tobytes(), overwritten=True
             )
@@ -281,7 +277,7 @@ class _Copy:
             path = chunk_files.chunk_path(log.path, spec, chunk)
             try:
                 known = (prefix + spec.path, chunk) in self._wrong_sums
-                intact = known or is_intact(log, spec, chunk, strict=self._strict)
+                intact = known or is_intact(log, spec, chunk)
             except FileNotFoundError as error:
                 raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error
             if not intact:  # the copy would have a checksum that fits
@@ -345,19 +341,17 @@ def damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
     return EvictedError(str(path)) if log.replaced() else damaged(path, *what)
 
 
-def is_intact(log: LogReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
-    """Whether the rows in a raw chunk file match its checksum; see `checksums.rows_match`.
+def is_intact(log: LogReader, spec: ArraySpec, chunk: int) -> bool:
+    """Whether the rows in a raw chunk file of a closed lane match its checksum; else True.
 
-    If `strict`, one without a checksum is not intact. Raises FileNotFoundError, or
-    CorruptStoreError if it has another size.
+    Raises FileNotFoundError, or CorruptStoreError if it has another size.
     """
-    try:
-        known = log.is_closed and stored_checksum(log.path, spec, chunk)
-    except CorruptStoreError:
-        known = 0
-    if not known:
-        return not strict
-    return rows_match(log.path, spec, chunk, log.head)
+    if not log.is_closed:
+        return True
+    with contextlib.suppress(CorruptStoreError):
+        if stored_checksum(log.path, spec, chunk):
+            return rows_match(log.path, spec, chunk, log.head)
+    return False
 
 
 def read_rows(

@@ -93,13 +93,6 @@ class CheckpointFile:
         )
         return CheckpointFile(path, store)
 
-    @staticmethod
-    def stored_uuids(path: AnyPath) -> list[str]:
-        """Of which lane each slot says that it is; whether it is a valid one is not asked."""
-        data = checked_reads.read_at(path, 0, 2 * PAGE_BYTES, 2 * PAGE_BYTES)
-        begin = len(_CHECKPOINT_MAGIC)
-        return [data[i + begin : i + begin + 16].hex() for i in (0, PAGE_BYTES)]
-
     def _parse(self, slot: bytes) -> Checkpoint | None:
         record, stored = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + 4]
         if len(stored) < 4 or crc32c(record) != int.from_bytes(stored, "little"):  # noqa: PLR2004

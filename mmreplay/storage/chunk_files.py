@@ -1,8 +1,8 @@
 """Chunk files of uncompressed rows: their names, mapping them for writing, reading them.
 
-Invariant: row r of a column lies in chunk file r // chunk_rows. Where there, nobody knows but
-`rows_of`, `byte_ranges`, `rows_at` and `file_places`: the rows follow one another, or the file has
-one part for each environment, in which its cells follow one another (`ArraySpec.width`).
+Invariant: row r of a column lies in chunk file r // chunk_rows. Only `rows_of`,
+`byte_ranges` and `file_places` know where in it: the rows follow one another, or the file has one
+part for each environment, in which its entries follow one another (`ArraySpec.width`).
 """
 
 from __future__ import annotations
@@ -94,31 +94,13 @@ def byte_ranges(spec: ArraySpec, start: int, stop: int) -> list[tuple[int, int]]
     ]
 
 
-def rows_at(spec: ArraySpec, offset: int, data: bytes) -> Iterator[tuple[int, Array]]:
-    """(first row, rows, or cells) that stand in a chunk file from `offset` on.
-
-    `data`, of whole rows, or cells, are the bytes there.
-    """
-    values = np.frombuffer(data, spec.dtype)
-    if spec.width == 1:
-        yield offset // spec.row_bytes, values.reshape(-1, *spec.row_shape)
-        return
-    cells = values.reshape(-1, *spec.row_shape[1:])
-    place = offset // (spec.row_bytes // spec.width)
-    while len(cells):
-        row = place % spec.chunk_rows
-        here = cells[: spec.chunk_rows - row]
-        yield row, here
-        cells, place = cells[len(here) :], place + len(here)
-
-
-def file_places(cells: Ids, width: Ids | int, n_ticks: Ids | int) -> Ids:
-    """Where cells stand in their chunk files, of `n_ticks` each, counted in cells as these are.
+def file_places(entries: Ids, width: Ids | int, n_rows: Ids | int) -> Ids:
+    """Where entries stand in their chunk files, of `n_rows` rows each, counted in entries too.
 
     `width` as of `ArraySpec`; 1 for those that stand where their numbers say.
     """
-    ticks = cells // width
-    out: Ids = cells + (cells - ticks * width) * (n_ticks - 1) - ticks % n_ticks * (width - 1)
+    rows = entries // width
+    out: Ids = entries + (entries - rows * width) * (n_rows - 1) - rows % n_rows * (width - 1)
     return out
 
 
@@ -178,14 +160,6 @@ def filled_rows(
                     yield first, rows[first - row : last - row]
         except FileNotFoundError as error:
             raise lane.missing(path, min(begin + spec.chunk_rows, stop)) from error
-
-
-def nonzero_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Ids:
-    """The rows in [start, stop) of a raw column of scalars that are not 0, ascending."""
-    found = [np.empty(0, np.int64)]
-    for row, values in filled_rows(lane, spec, start, stop):
-        found.append(np.flatnonzero(values) + row)
-    return np.concatenate(found)
 
 
 def _expect_last(lane: ChunkFiles, spec: ArraySpec, stop: int) -> None:

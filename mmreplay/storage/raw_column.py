@@ -21,7 +21,7 @@ _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
 
 
 class Remaps:
-    """How often columns were mapped anew, without the files that were evicted.
+    """How often columns were mapped again, without the files that were evicted.
 
     A thread that was reading meanwhile may have found other rows in their place. Whoever reads
     without a lock compares `count` before and after, and reads again if it differs.

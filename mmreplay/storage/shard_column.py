@@ -175,13 +175,13 @@ class ShardColumn:
         rows, inner = wanted & ROW_MASK, self._inner[lanes]
         if self._has_widths:
             widths = self._widths[lanes]
-            ticks = rows // widths
-            keys = ticks // inner
-            within = ticks - keys * inner
+            steps = rows // widths
+            keys = steps // inner
+            within = steps - keys * inner
             # (keys * widths) and the environment, which is what the division by widths leaves.
-            ticks -= keys
-            ticks *= widths
-            keys = rows - ticks
+            steps -= keys
+            steps *= widths
+            keys = rows - steps
         else:
             keys, within = np.divmod(rows, inner)
         keys |= lanes << LANE_SHIFT

@@ -111,13 +111,12 @@ class SideBySide:
 def _offsets_of(spec: ArraySpec, shift: int, lane: int) -> Ids:
     """What to add to an id of a lane for its index: (n,), by the id modulo n.
 
-    `shift` is that of the first cell of a chunk file: the others may stand in another order there.
+    `shift` is that of the first entry of a chunk file: the others may stand in another order there.
     """
     if spec.width == 1:
         return np.array([shift])
-    cells = np.arange(spec.chunk_rows)
-    out = np.empty_like(cells)
-    out[((lane << LANE_SHIFT) + cells) % cells.size] = (
-        chunk_files.file_places(cells, spec.width, spec.chunk_rows // spec.width) - cells + shift
-    )
+    entries = np.arange(spec.chunk_rows)
+    places = chunk_files.file_places(entries, spec.width, spec.chunk_rows // spec.width)
+    out = np.empty_like(entries)
+    out[((lane << LANE_SHIFT) + entries) % entries.size] = places - entries + shift
     return out

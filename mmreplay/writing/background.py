@@ -1,4 +1,4 @@
-"""The two threads of a writer: one seals and checksums, one flushes by the clock.
+"""The threads of a writer: one seals and checksums, one flushes by the clock.
 
 Invariant: nothing that waits for the disk runs in the thread that steps the environment, unless
 the disk is so far behind that there is no room left to write to. And nothing waits in that thread
@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import queue
-import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from mmreplay.system.limits import starting_threads
 from mmreplay.system.threads import Flag, Thread, Workers
@@ -34,7 +33,7 @@ class Flushable(Protocol):
 
 
 class Background:
-    """Threads shared by all lanes of one writer.
+    """The threads of one writer.
 
     Attributes:
         flush_s: seconds between flushes; 0 for none but those that are asked for.
@@ -45,8 +44,7 @@ class Background:
     def __init__(self, flush_s: float, n_threads: int = 1, *, patient: bool = False) -> None:
         """Start nothing yet."""
         self.flush_s, self.patient = flush_s, patient
-        self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lane: Callable[[], Flushable | None] = lambda: None
         self._stop = self._due = False
         self._sealing = Workers(1, "mmreplay-seal", nice=0 if patient else _NICE)
         self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
@@ -60,24 +58,17 @@ class Background:
 
     def attach(self, lane: Flushable) -> None:
         """Flush this lane from now on."""
-        with self._lock:
-            self._lanes.add(lane)
+        self._lane = weakref.ref(lane)
         if self.flush_s > 0:
             with starting_threads():
                 self._flushing.start()
 
-    def detach(self, lane: Flushable) -> None:
-        """Leave this lane alone, once its tasks have ended; the last to go ends the threads."""
-        with self._lock:
-            self._lanes.discard(lane)
-            last = not self._lanes
-        if last:
-            self._stop = True
-            for workers in (*self.helpers, self._sealing):
-                workers.end()
-            self._flushing.end()
-        else:
-            self.finish_tasks()
+    def end(self) -> None:
+        """Flush no more, and end the threads once the tasks have ended."""
+        self._stop = True
+        for workers in (*self.helpers, self._sealing):
+            workers.end()
+        self._flushing.end()
 
     def finish_tasks(self) -> None:
         """Wait until the tasks that were submitted before have ended."""
@@ -102,19 +93,16 @@ class Background:
             self._wake.put(True)
 
     def flush_soon(self) -> None:
-        """Flush all lanes as if the time had come, unless nothing is flushed by the clock."""
+        """Flush as if the time had come, unless nothing is flushed by the clock."""
         if self.flush_s > 0:
             self._due = True
             self._wake.put(True)
 
     def tick(self, *, timer: bool) -> bool:
         """One round of the flushing thread; False when it is over."""
-        with self._lock:
-            lanes = list(self._lanes)
-            timer, self._due = timer or self._due, False
-        for lane in lanes:
-            if self._stop:
-                break
+        timer, self._due = timer or self._due, False
+        lane = self._lane()
+        if lane is not None and not self._stop:
             lane.flush_in_background(timer=timer)
         return not self._stop
 

@@ -137,7 +137,7 @@ def write_metadata(
     data = layout.group_json(new)
     # What was read may come out longer: written by others, it may be spelled in fewer bytes.
     if len(data) > layout.MAX_METADATA_BYTES and new.pop("generator", None) is not None:
-        data = layout.group_json(new)  # a random state of such a length is none of ours
+        data = layout.group_json(new)  # mmreplay writes no random state of such a length
     if len(data) > layout.MAX_METADATA_BYTES:
         raise FormatError(
             f"{path / 'zarr.json'}: expected attributes of at most "

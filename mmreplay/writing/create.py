@@ -1,7 +1,7 @@
 """Making stores and opening them for writing: `create`.
 
-Invariant: a store has its name only once it is whole and durable; of two who make the same one,
-one does and the other opens it, or is told.
+Invariant: a store has its name only once it is whole and durable; of two
+processes that make the same one, one does, and the other opens it or gets an error.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Log:
         fresh: directories with names that no flush has made durable; one thread fills it while
             another empties it.
         tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
-        state, checkpoint, checkpoint_lock: the page, the two slots, and who may write a slot.
+        state, checkpoint, checkpoint_lock: the page, the two slots, and the lock to write one.
         base: the oldest row kept.
         before: episodes that began below it.
         flushed: rows below it are durable.
@@ -140,12 +140,3 @@ class Log:
             window = self.open_window(spec, chunk)
             populate(window.data)
             self._ready[spec.path] = window
-
-    def read_row(self, path: str, row: int) -> Array:
-        """A row of a raw array, or one that is in the tail, as an array of its shape."""
-        spec = self.specs[path]
-        if spec.is_raw:
-            out: Array = chunk_files.read_rows(self, spec, row, row + 1)[0, ...]
-            return out
-        tail = self.tails[path]
-        return tail[row % len(tail), ...]

@@ -39,7 +39,7 @@ class Session:
 
     Args:
         files: the locked lane.
-        background: the threads to use.
+        background: the threads to use, of this writer alone.
         stop: a method of the writer, called when the next step has to ask `guard` first.
         going_on: as of `Ends.end_running`.
 
@@ -122,9 +122,9 @@ class Session:
     def fail(self, error: Exception) -> None:
         """End writing."""
         self.failure = error
-        self._tell_writer()
+        self._stop_writer()
 
-    def _tell_writer(self) -> None:
+    def _stop_writer(self) -> None:
         stop = self._stop()
         if stop is not None:
             stop()
@@ -163,7 +163,7 @@ class Session:
                 close.close(self.files)
         except (DiskFullError, ReachedLimitError):
             self._closing = True
-            self._tell_writer()
+            self._stop_writer()
             raise
         except FailedStoreError as error:
             self.fail(error)
@@ -189,13 +189,13 @@ class Session:
             raise
 
     def _let_go(self) -> None:
-        self._background.detach(self._timed_flush)
+        self._background.end()
         self.files.release()
 
     def abandon(self) -> None:
         """In a forked child: this writer is the parent's."""
         self.closed = True
-        self._tell_writer()
+        self._stop_writer()
 
 
 def refuse_copy(writer: Any) -> NoReturn:

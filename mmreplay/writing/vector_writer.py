@@ -126,7 +126,8 @@ class VectorWriter:
         """(N,) bool: the environments of which an episode runs."""
         if not self._session.is_over:
             self._settle()
-        return (self._begins != _NEVER) & (not self._session.closed)
+        running: Mask = self._begins != _NEVER
+        return running & (not self._session.closed)
 
     def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
         """Begin an episode in every environment, or in those where `mask` is True.

@@ -143,8 +143,8 @@ class Model:
         for name, expected in frames_of(frame, numbers).items():
             assert np.array_equal(finals[name][kept:], expected), name
         found = {name: group[name][base:head] for name in (*COLUMNS, *frames_of(frame, []))}
-        for name, expected in self.columns(frame, base).items():
-            expected = expected if n_axis else expected[:, 0]
+        for name, column in self.columns(frame, base).items():
+            expected = column if n_axis else column[:, 0]
             assert found[name].shape == expected.shape, name
             assert np.array_equal(found[name], expected), name
 

@@ -75,12 +75,12 @@ class ChunkReader:
         state: of the lane.
 
     Attributes:
-        damaged: [start, stop) of the rows of damaged files, by the array's path below the lane.
+        damaged: the arrays that have damaged files, by their paths below the lane.
     """
 
     def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
         self._notes, self._tally, self._state = notes, tally, state
-        self.damaged: dict[str, list[tuple[int, int]]] = {}
+        self.damaged: set[str] = set()
         self._sums: tuple[tuple[str, int], Array | None] | None = None
 
     def pieces(self, log: Log, path: str, *, by_entry: bool = True) -> Iterator[Piece]:
@@ -139,7 +139,7 @@ class ChunkReader:
         start, stop = chunks.start * spec.chunk_rows, chunks.stop * spec.chunk_rows
         rows = rows or (max(start, log.base), min(stop, log.head))
         array = log.prefix + spec.path
-        self.damaged.setdefault(array, []).append(rows)
+        self.damaged.add(array)
         file = f"{array}/{spec.key(chunks.start)}"
         self._notes.find(file, text, array, rows, environment)
 

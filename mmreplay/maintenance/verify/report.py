@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +12,7 @@ from mmreplay.maintenance.progress import ByteCount
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["STRAY", "Finding", "Notes", "Report", "Tally", "quoted", "reason"]
+__all__ = ["STRAY", "Finding", "Notes", "Report", "Tally", "reason"]
 
 _ADVICE = (
     "; run `mmreplay verify`",
@@ -24,12 +22,6 @@ _ADVICE = (
 
 STRAY = "no part of the store"
 """How messages begin about files in a store's directory that do not belong to it."""
-
-
-def quoted(path: str | os.PathLike[str]) -> str:
-    """A path as it stands in a command for a shell, which takes it for no option either."""
-    text = os.fspath(path)
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def reason(error: Exception, *named: object) -> str:

@@ -50,8 +50,7 @@ class Tasks:
         if stop is not None:
             self._attached(stop.__self__)
 
-    def detach(self, flushes: TimedFlush) -> None:
-        del flushes
+    def end(self) -> None:
         self.finish_tasks()
 
     def finish_tasks(self) -> None:

@@ -9,14 +9,13 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
-from mmreplay.format.columns import lane_columns
 from mmreplay.storage.lane_metadata import (
     lane_paths,
     read_holder,
     read_kind,
+    read_lane,
     read_metadata,
     read_name,
-    read_specs,
 )
 from mmreplay.system import checked_reads
 from tests.support.documents import drop_copy, edit
@@ -76,10 +75,15 @@ def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch)
 
 
 def test_every_array_is_checked_against_the_schema(closed_lane):
-    specs, rows = read_specs(closed_lane.path, lane_columns(closed_lane.schema))
-    assert rows == 21
-    assert specs == closed_lane.specs
-    assert set(specs) == {"frames", "actions", "rewards", "non_terminals", "resets", "extras/x"}
+    for own_documents in (False, True):
+        found = read_lane(closed_lane.path, own_documents=own_documents)
+        assert found.lengths == (19, 2)
+        assert (found.environments, found.n) == (None, 1)
+        assert found.rows == closed_lane.specs
+        assert sorted(found.finals) == ["first", "frames", "id"]
+        assert found.data == (closed_lane.path / "zarr.json").read_bytes()
+    (closed_lane.path / "actions" / "zarr.json").unlink()
+    assert read_lane(closed_lane.path).rows == closed_lane.specs  # by the copy, and no other file
 
 
 @pytest.mark.parametrize(
@@ -91,6 +95,8 @@ def test_every_array_is_checked_against_the_schema(closed_lane):
         ("frames", lambda d: d["shape"].__setitem__(1, 4), "whole rows"),
         ("extras/x", lambda d: d.update(zarr_format=2), "zarr_format"),
         ("non_terminals", lambda d: d.clear(), "zarr_format"),
+        ("ends", lambda d: d.update(data_type="int8"), r"expected rows of \(\) uint8"),
+        ("finals/first", lambda d: d.update(data_type="int32"), r"expected rows of \(\) int64"),
     ],
 )
 def test_an_array_of_other_rows_is_refused(closed_lane, name, change, match):
@@ -104,7 +110,7 @@ def test_an_array_of_other_rows_is_refused(closed_lane, name, change, match):
     assert f"{name}/zarr.json" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["frames", "resets", "extras/x"])
+@pytest.mark.parametrize("name", ["frames", "resets", "extras/x", "finals/id"])
 def test_an_array_that_is_missing_is_named(closed_lane, name):
     drop_copy(closed_lane.path)
     shutil.rmtree(closed_lane.path / name)
@@ -133,7 +139,7 @@ def test_two_shard_lengths_are_refused(make, story):
         mmreplay.open(writer.path)
 
 
-@pytest.mark.parametrize("name", ["actions", "rewards", "non_terminals", "resets"])
+@pytest.mark.parametrize("name", ["actions", "rewards", "ends", "step"])
 def test_a_chunk_length_of_its_own_is_refused(closed_lane, name):
     edit(
         closed_lane.path / name / "zarr.json",
@@ -145,12 +151,12 @@ def test_a_chunk_length_of_its_own_is_refused(closed_lane, name):
 
 
 def test_arrays_shorter_than_the_root_says_are_refused(closed_lane):
-    edit(closed_lane.path / "rewards" / "zarr.json", lambda d: d["shape"].__setitem__(0, 20))
-    with pytest.raises(FormatError, match="the root says 21 rows, the arrays 20"):
+    edit(closed_lane.path / "rewards" / "zarr.json", lambda d: d["shape"].__setitem__(0, 18))
+    with pytest.raises(FormatError, match="the root says 19 rows, the arrays 18"):
         mmreplay.open(closed_lane.path)
 
 
-@pytest.mark.parametrize("name", ["frames", "extras", "episodes", "checksums", "resets"])
+@pytest.mark.parametrize("name", ["frames", "extras", "finals", "checksums", "resets"])
 def test_a_directory_that_is_a_link_is_not_followed(closed_lane, tmp_path, name):
     (closed_lane.path / name).rename(tmp_path / "outside")
     (closed_lane.path / name).symlink_to(tmp_path / "outside")
@@ -158,19 +164,22 @@ def test_a_directory_that_is_a_link_is_not_followed(closed_lane, tmp_path, name)
         mmreplay.open(closed_lane.path)
 
 
-@pytest.mark.parametrize("log", ["", "ticks"])
-@pytest.mark.parametrize("link", [".live", "ticks"])
-def test_no_word_of_a_writer_is_read_behind_a_link(tmp_path, log, link):
-    out = tmp_path / "out" / ".live"
-    out.mkdir(parents=True)
-    (out / "writer").write_text(json.dumps({"pid": 1, "host": "h", "since": "now"}))
-    shutil.copytree(out, tmp_path / "lane" / log / ".live")
-    about = {"pid": 1, "host": "h", "since": "now"}
-    assert read_holder(tmp_path / "lane", log) == about
-    where = tmp_path / "lane" / log / ".live" if link == ".live" else tmp_path / "lane" / "ticks"
-    shutil.rmtree(where, ignore_errors=True)
-    where.symlink_to(out if link == ".live" else out.parent)
-    assert read_holder(tmp_path / "lane", log) == (about if link == "ticks" and not log else None)
+def test_no_word_of_a_writer_is_read_behind_a_link(tmp_path):
+    about, live = {"pid": 1, "host": "h", "since": "now"}, tmp_path / "lane" / ".live"
+    live.mkdir(parents=True)
+    (live / "writer").write_text(json.dumps(about))
+    assert read_holder(tmp_path / "lane") == about
+    live.rename(tmp_path / "outside")
+    live.symlink_to(tmp_path / "outside")
+    assert read_holder(tmp_path / "lane") is None
+
+
+def test_frames_and_final_frames_are_both_raw_or_both_compressed(closed_lane):
+    sharded = json.loads((closed_lane.path / "frames" / "zarr.json").read_bytes())
+    change = {"codecs": [{"name": "bytes"}], "chunk_grid": sharded["chunk_grid"]}
+    edit(closed_lane.path / "finals" / "frames" / "zarr.json", lambda d: d.update(change))
+    with pytest.raises(FormatError, match="both raw, or both compressed; found lz4 and raw"):
+        mmreplay.open(closed_lane.path)
 
 
 def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
@@ -189,9 +198,7 @@ def test_the_name_of_a_lane_is_that_which_it_has_now(make):
     edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(name="b"))
     assert read_name(path) == "b"
     assert read_name(make("one.zarr").path) is None
-    kinds = ["lane", "lanes", "vector", "log"]
-    many = make("many.zarr", lanes=2).path
-    assert [read_kind(one) for one in (path, path.parent, many, many / "ticks")] == kinds
+    assert [read_kind(one) for one in (path, path.parent)] == ["lane", "lanes"]
     edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(format=2))
     with pytest.raises(FormatError, match="expected format 1"):
         read_name(path)
@@ -209,5 +216,5 @@ def test_a_store_with_no_lane_yet_says_so(make):
     many = make("many.zarr", n_lanes=1)
     many.close()
     shutil.rmtree(many.path / "lane-00000")
-    with pytest.raises(FormatError, match="no lane in it yet"):
+    with pytest.raises(FormatError, match="no process has written to this store yet"):
         lane_paths(many.path)

@@ -105,15 +105,15 @@ def test_priorities_past_the_head_are_cleared(lane):
     trim(lane, 0, ROWS + 10)
     assert names(lane) == ["c.0", "c.1", "zarr.json"]
     column = PriorityColumn(lane, (0, 3 * ROWS))
-    assert get(column, np.arange(ROWS + 9)) == [0.5] * (ROWS + 9)
-    assert not any(get(column, np.arange(ROWS + 9, 3 * ROWS)))
+    assert get(column, np.arange(ROWS + 10)) == [0.5] * (ROWS + 10)
+    assert not any(get(column, np.arange(ROWS + 10, 3 * ROWS)))
 
 
 def test_a_finished_column_is_as_long_as_the_lane(lane):
     column = PriorityColumn(lane, (0, 2 * ROWS + 1))
     put(column, np.arange(2 * ROWS), 0.5)
     finish(lane, 2 * ROWS + 1)
-    assert names(lane) == ["c.0", "c.1", "zarr.json"]
+    assert names(lane) == ["c.0", "c.1", "c.2", "zarr.json"]
     assert json.loads((lane / "priorities/zarr.json").read_text())["shape"] == [2 * ROWS + 1]
     finish(lane, 0)
     assert names(lane) == ["zarr.json"]
@@ -228,32 +228,32 @@ def test_a_column_of_other_environments_is_none(lane):
             PriorityColumn(lane, (0, 30), width)
 
 
-# ---------------------------------------------------------------- of ticks
+# ---------------------------------------------------------------- of many environments
 
 
-def test_priorities_of_ticks_are_trimmed_evicted_and_finished_by_tick(lane):
-    """4 environments: a chunk file has a quarter as many ticks as it would have rows."""
-    ticks = ROWS // 4
+def test_priorities_of_many_environments_are_trimmed_evicted_and_finished_by_step(lane):
+    """4 environments: a chunk file has a quarter as many rows."""
+    steps = ROWS // 4
     folder = lane / "priorities"
     folder.mkdir()
-    spec = layout.ArraySpec("priorities", (4,), np.dtype("float64"), ticks)
+    spec = layout.ArraySpec("priorities", (4,), np.dtype("float64"), steps)
     (folder / "zarr.json").write_bytes(layout.array_json(spec, 0))
     assert find_spec(lane, 4) == spec
     for width in (None, 3):
-        with pytest.raises(FormatError, match="float64 a row"):
+        with pytest.raises(FormatError, match="float64 per row"):
             find_spec(lane, width)
     for chunk in range(4):
-        (folder / f"c.{chunk}.0").write_bytes(np.ones((ticks, 4)).tobytes())
-    trim(lane, 0, 2 * ticks + 3, 4)
+        (folder / f"c.{chunk}.0").write_bytes(np.ones((steps, 4)).tobytes())
+    trim(lane, 0, 2 * steps + 3, 4)
     assert names(lane) == ["c.0.0", "c.1.0", "c.2.0", "zarr.json"]
     last = np.fromfile(folder / "c.2.0").reshape(-1, 4)
     assert last[:3].all()
     assert not last[3:].any()
-    evict(lane, 2 * ticks - 1, 4)
+    evict(lane, 2 * steps - 1, 4)
     assert names(lane) == ["c.1.0", "c.2.0", "zarr.json"]
-    finish(lane, 2 * ticks + 2, 4)
+    finish(lane, 2 * steps + 2, 4)
     values = zarr.open_array(str(folder), mode="r")
-    assert values.shape == (2 * ticks + 2, 4)
-    assert values[ticks:].all()
+    assert values.shape == (2 * steps + 2, 4)
+    assert values[steps:].all()
     sums = zarr.open_array(str(lane / "checksums" / "priorities"), mode="r")
     assert [bool(one) for one in sums[:]] == [False, True, True]

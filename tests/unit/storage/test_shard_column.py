@@ -205,13 +205,13 @@ def test_small_rows_in_any_order_are_gathered_and_large_ones_copied_one_by_one(
     assert len(seen) == is_gathered
 
 
-# ---------------------------------------------------------------- cells
+# ---------------------------------------------------------------- entries
 
 
 @pytest.mark.parametrize("tail", [None, 36])
 @pytest.mark.parametrize(("width", "inner"), [(2, 4), (3, 1), (5, 6)])
 def test_entries_come_from_the_chunks_of_their_environments(tmp_path, width, inner, tail):
-    """Beside the lane of one environment, and one whose ticks are of other lengths."""
+    """Beside the lane of one environment, and one whose steps are of other lengths."""
     tail = tail if tail is None else tail * width
     lanes = [
         CompressedLane(tmp_path / "0", compressed_spec(12, inner, width=width), 50 * width, tail),

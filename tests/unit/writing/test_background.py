@@ -56,60 +56,38 @@ def test_nothing_runs_before_it_is_needed():
     background.flush_soon()
     assert lane.called.acquire(timeout=WAIT)
     assert len(threads_named("mmreplay")) == len(threads_named("mmreplay-flush")) == 1
-    background.detach(lane)
+    background.end()
     assert not threads_named("mmreplay")
 
 
-def test_the_clock_flushes_every_lane_again_and_again():
-    background, lanes = Background(0.01), [Clocked(), Clocked()]
-    for lane in lanes:
-        background.attach(lane)
-    for _ in range(3):
-        for lane in lanes:
-            assert lane.called.acquire(timeout=WAIT)
-    for lane in lanes:
-        background.detach(lane)
-    assert all(lane.calls[0] is True for lane in lanes)
-    assert not threads_named("mmreplay")
-
-
-def test_wake_flushes_at_once_and_not_as_the_timer():
-    background, lane = Background(3600), Clocked()
+def test_the_clock_flushes_again_and_again():
+    background, lane = Background(0.01), Clocked()
     background.attach(lane)
-    background.wake()
-    assert lane.called.acquire(timeout=WAIT)
-    assert lane.calls == [False]
-    background.detach(lane)
+    for _ in range(3):
+        assert lane.called.acquire(timeout=WAIT)
+    background.end()
+    assert lane.calls[:3] == [True] * 3
+    assert not threads_named("mmreplay")
 
 
 def test_without_a_clock_a_wake_still_flushes():
     background, lane = Background(0), Clocked()
     background.attach(lane)
+    background.flush_soon()  # there is none by the clock that could come earlier
     assert not threads_named("mmreplay-flush")
     background.wake()
     assert lane.called.acquire(timeout=WAIT)
     assert lane.calls == [False]
-    background.detach(lane)
+    background.end()
     assert not threads_named("mmreplay")
 
 
-def test_a_detached_lane_is_not_flushed_and_the_others_still_are():
-    background, first, second = Background(3600), Clocked(), Clocked()
-    background.attach(first)
-    background.attach(second)
-    background.detach(first)
-    background.wake()
-    assert second.called.acquire(timeout=WAIT)
-    assert first.calls == []
-    background.detach(second)
-
-
-def test_a_lane_may_be_detached_by_the_flushing_thread_itself():
+def test_a_writer_may_be_let_go_of_by_the_flushing_thread_itself():
     background = Background(3600)
 
     class Leaving(Clocked):
         def flush_in_background(self, *, timer):
-            background.detach(self)
+            background.end()
             self.called.release()
 
     lane = Leaving()
@@ -146,7 +124,7 @@ def test_tasks_run_one_after_the_other_in_a_thread_of_their_own():
     assert [name for name, _ in order] == ["first", "second"]
     assert all(thread.startswith("mmreplay-seal") for _, thread in order)
     background.submit(lambda: order.append(("third", "")))
-    background.detach(lane)  # waits for what was submitted
+    background.end()  # waits for what was submitted
     assert order[-1] == ("third", "")
 
 
@@ -159,24 +137,14 @@ def test_what_was_recovered_is_flushed_without_waiting_for_the_clock():
     background.wake()
     assert lane.called.acquire(timeout=WAIT)
     assert lane.calls == [True, False]
-    background.detach(lane)
-
-
-def test_without_a_clock_nothing_is_flushed_soon():
-    background, lane = Background(0), Clocked()
-    background.attach(lane)
-    background.flush_soon()
-    background.wake()
-    assert lane.called.acquire(timeout=WAIT)
-    assert lane.calls == [False]
-    background.detach(lane)
+    background.end()
 
 
 def test_a_task_runs_in_place_once_the_threads_have_ended():
     background, lane, order = Background(0), Clocked(), []
     background.attach(lane)
     background.submit(lambda: order.append(threading.current_thread().name))
-    background.detach(lane)
+    background.end()
     background.submit(lambda: order.append(threading.current_thread().name))
     assert order == ["mmreplay-seal_0", threading.current_thread().name]
 
@@ -187,4 +155,4 @@ def test_a_task_that_fails_ends_neither_the_thread_nor_who_waits_for_it():
     background.submit(lambda: 1 / 0)
     background.finish_tasks()
     assert len(threads_named("mmreplay-seal")) == 1
-    background.detach(lane)
+    background.end()

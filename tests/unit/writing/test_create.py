@@ -66,15 +66,6 @@ def test_the_directory_above_must_be_there(make):
         make("none/store.zarr")
 
 
-def test_the_path_above_must_be_a_directory(make, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StoreNotFoundError, match="file: is no directory; choose another path"):
-        make("file/store.zarr")
-    with pytest.raises(StoreNotFoundError, match="deeper: cannot be looked into: Not a dir"):
-        make("file/deeper/store.zarr")
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [

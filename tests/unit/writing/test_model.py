@@ -6,6 +6,7 @@ import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -142,7 +143,7 @@ def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
         if call == "reset after a flush":
             one.flush()
 
-        def attempt(do, at=at):
+        def attempt(do, at=at, ending=ending):
             nonlocal hit
             head = one.writer.files.rows.head
             hit = interrupted(do, at)
@@ -150,6 +151,8 @@ def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
                 do()
             if hit and ending == "flush":
                 one.writer.flush()
+                if "step" in call and one.writer.rows > head:
+                    assert np.atleast_1d(one.writer.running).tolist() == one.model.running()
                 if "reset" in call or one.writer.rows == head:
                     do()
 

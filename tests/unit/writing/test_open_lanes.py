@@ -1,8 +1,6 @@
 """Opening a store for writing: its one lane, or a lane by name."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -212,60 +210,6 @@ def test_files_of_a_lane_that_was_never_finished_are_removed(make):
     (path / ".lane-00001.tmp" / "frames").mkdir(parents=True)
     make(append=True, lane="b")
     assert sorted(one.name for one in path.iterdir()) == ["lane-00000", "lane-00001", "zarr.json"]
-
-
-ACTOR = """
-import sys, numpy as np, mmreplay
-from mmreplay import Field
-path, name = sys.argv[1:]
-frame = Field((3,), "uint8", "lz4", chunk=4, shard=8)
-number = int(name.split("-")[1])
-print("ready", flush=True)
-sys.stdin.readline()
-with mmreplay.create(path, frame, Field((), "int64"), lane=name, append=True) as writer:
-    for _ in range(3):
-        writer.reset(np.full(3, number, np.uint8))
-        for step in range(10):
-            writer.step(number, step, np.full(3, number, np.uint8), terminated=step == 9)
-print(writer.path.name)
-"""
-
-
-def test_several_processes_write_lanes_of_one_store_at_once(tmp_path):
-    path = tmp_path / "run.zarr"
-    actors = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", ACTOR, str(path), f"actor-{number}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(3)
-    ]
-    try:
-        for actor in actors:
-            assert actor.stdout is not None
-            assert actor.stdout.readline() == "ready\n"
-        for actor in actors:
-            assert actor.stdin is not None
-            actor.stdin.write("\n")
-            actor.stdin.flush()
-        found = [actor.communicate(timeout=300) for actor in actors]
-    finally:
-        for actor in actors:
-            actor.kill()
-            actor.wait()
-    assert [error for _, error in found] == [""] * 3
-    assert sorted(output.strip() for output, _ in found) == [f"lane-0000{n}" for n in range(3)]
-    with mmreplay.open(path) as store:
-        assert len(store) == 90
-        for lane in store.lanes:
-            assert lane.name is not None
-            number = int(lane.name.split("-")[1])
-            assert (lane.frames[:] == number).all()
-            assert lane.actions[:].tolist() == [number] * 30
-    assert os.listdir(tmp_path) == ["run.zarr"]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, 5, b"a"])

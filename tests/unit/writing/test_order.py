@@ -99,20 +99,20 @@ def test_a_flush_makes_finals_durable_before_steps_and_both_before_their_checkpo
 def test_a_flush_syncs_what_may_have_changed_since_the_last_one_and_nothing_older(play, log, lanes):
     one = play("raw", lanes)
     one.reset(everyone(one))
-    steps(one, 23)
+    steps(one, 25)
     settle(one.writer)
     one.flush()
     log.clear()
     one.flush()
     assert log == [("write_at", ".live/checkpoint")]
-    one.reset(everyone(one))  # in the middle of the episodes of row 22
+    one.reset(everyone(one))  # in the middle of the episodes of row 24
     log.clear()
     one.step()
     settle(one.writer)
     one.flush()
     suffix = "" if lanes is None else ".0"
     found = sorted(path for path in synced_of(log) if path.startswith("ends/"))
-    assert found == [f"ends/c.4{suffix}"]  # rows 20 to 24
+    assert found == [f"ends/c.4{suffix}", f"ends/c.5{suffix}"]  # row 24 has got its ends
     assert "finals/id/c.0" not in synced_of(log)  # the reset has made them durable
 
 
@@ -133,6 +133,34 @@ def test_the_head_of_a_flush_is_that_of_the_last_step_whose_finals_are_committed
     assert seen == [[4, 0]]
     one.flush()
     assert [checkpoint(which).head for which in one.writer.files.logs] == [5, one.model.n]
+
+
+@LANES
+@pytest.mark.parametrize("following", ["running", "flush", "step", "reset", "close"])
+def test_a_final_that_an_interrupted_step_owes_is_written_by_the_next_call(play, lanes, following):
+    one = play("lz4", lanes)
+    one.reset(everyone(one))
+    steps(one, 3)
+    real = one.writer._ends.commit
+
+    def interrupt():
+        one.writer._ends.commit = real
+        raise KeyboardInterrupt  # between the words of the steps and of the finals
+
+    one.writer._ends.commit = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        one.step(terminated=[0])
+    assert [which.head for which in one.writer.files.logs] == [4, 0]
+    if following == "running":
+        assert np.atleast_1d(one.writer.running).tolist() == one.model.running()
+    elif following == "flush":
+        one.flush()
+        assert [checkpoint(which).head for which in one.writer.files.logs] == [4, 1]
+    elif following == "step" and lanes:
+        one.step()  # of the others
+    elif following == "reset":
+        one.reset([0])
+    one.end("close")
 
 
 def test_a_file_that_is_made_while_a_flush_runs_has_its_name_synced_by_the_next_one(
@@ -219,25 +247,6 @@ def test_a_reset_overwrites_a_durable_pending_row_only_after_its_final_is_durabl
     assert checkpoint(finals).head == (0 if newer else one.model.n)
     assert not np.array_equal(one.writer._rows.stored(path, rows.head), pending)
     assert one.writer._rows.stored("ends", rows.head - 1).all()
-
-
-def test_a_reset_waits_for_a_flush_that_has_begun(play, monkeypatch):
-    one = play("raw")
-    one.reset([0])
-    steps(one, 3)
-    order, real = [], durable_writes.sync_all
-
-    def sync_all(*args, **given):
-        if not order:
-            order.append("flush")
-            # The reset of another thread, at this moment: it must not go past the flush's lock.
-            assert one.writer.files.promised == one.writer.files.rows.head == 3
-            assert one.writer.files.flush_lock.locked()
-        real(*args, **given)
-
-    monkeypatch.setattr(durable_writes, "sync_all", sync_all)
-    one.flush()
-    assert order == ["flush"]
 
 
 # ---------------------------------------------------------------- seal
@@ -473,6 +482,35 @@ def test_finals_of_lost_steps_go_by_checkpoint_and_word_before_their_places_are_
     assert one.writer.files.finals.head == 8
     one.reset([0])
     one.step(terminated=[0])
+    one.end("close")
+
+
+@LANES
+@KINDS
+def test_a_final_of_a_reset_that_died_is_durable_before_its_pending_row_is_overwritten(
+    play, monkeypatch, power_cut, kind, lanes
+):
+    one = play(kind, lanes)
+    one.reset(everyone(one))
+    steps(one, 3)
+    one.flush()
+
+    def die(_):
+        raise KeyboardInterrupt  # the word of the finals is stored, and they are not durable
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flush, "flush_finals", die)
+        with pytest.raises(KeyboardInterrupt):
+            one.reset(everyone(one))
+    faults.kill(one.writer)
+    one.open()
+    assert one.writer.files.finals.head == one.model.n
+    one.reset(everyone(one))
+    one.step()
+    faults.kill(one.writer)
+    power_cut()
+    one.model.lose_power()
+    one.open()
     one.end("close")
 
 

@@ -8,7 +8,7 @@ import zarr
 
 import mmreplay
 from mmreplay import Field, LazyFrames, SchemaError
-from mmreplay.format import plan
+from mmreplay.ids import LANE_SHIFT
 
 K = 4
 
@@ -26,8 +26,14 @@ def stacks_of(*values, k=K, **settings):
 
 
 def stored(writer):
+    """What the frames of each lane start with: all observations of its episodes."""
     with mmreplay.open(writer.path) as store:
-        return [view.frames[:, 0].tolist() for view in store.lanes]
+        lanes = store.episodes["id"] >> LANE_SHIFT
+        seen = [store.trajectory(number).observation[:, 0].tolist() for number in range(len(lanes))]
+    out = [[] for _ in range(int(lanes.max(initial=0)) + 1)]
+    for lane, values in zip(lanes.tolist(), seen, strict=True):
+        out[lane] += values
+    return out
 
 
 @pytest.fixture(params=["raw", "lz4"])
@@ -48,22 +54,13 @@ def test_only_the_newest_frame_of_a_stack_is_stored(make, fields, settings):
     assert stored(writer) == [values[0] + values[1]]
 
 
-def test_stacks_and_plain_frames_can_be_mixed(make, fields):
-    writer = make(**fields)
-    stacks = stacks_of(*range(20))
-    writer.reset(pixel(0))
-    for t in range(1, 20):
-        writer.step(1, 1.0, stacks[t] if t % 3 else pixel(t))
-    assert stored(writer) == [list(range(20))]
-
-
 def test_a_stack_that_came_through_a_pickle_is_compared_by_value(make, fields):
     writer = make(**fields)
     stacks = [pickle.loads(pickle.dumps(stack)) for stack in stacks_of(*range(20))]
     writer.reset(stacks[0])
     for stack in stacks[1:]:
         writer.step(1, 1.0, stack)
-    with pytest.raises(SchemaError, match="do not go on from row 19"):
+    with pytest.raises(SchemaError, match="do not go on from the observation of step 19"):
         writer.step(1, 1.0, stacks[5])
     assert stored(writer) == [list(range(20))]
 
@@ -74,7 +71,7 @@ def test_a_frame_that_was_the_newest_once_is_not_taken_for_the_newest_now(make):
     writer.reset(one[0])
     writer.step(1, 1.0, one[1])
     writer.step(1, 1.0, pixel(9))
-    with pytest.raises(SchemaError, match="do not go on from row 2"):
+    with pytest.raises(SchemaError, match="do not go on from the observation of step 2"):
         writer.step(1, 1.0, one[2])
     writer.step(1, 1.0, pixel(2))
     writer.step(1, 1.0, two[2])  # the same bytes in another array
@@ -90,7 +87,7 @@ def test_a_nan_goes_on_from_itself(make):
     writer.reset(stacks[0])
     writer.step(1, 1.0, stacks[1])
     writer.step(1, 1.0, stacks[2])
-    assert writer.rows == 3
+    assert writer.rows == 2
 
 
 @pytest.mark.parametrize("wrong", ["skipped", "repeated", "forgotten reset"])
@@ -101,12 +98,15 @@ def test_a_stack_that_does_not_go_on_is_refused_and_nothing_is_stored(make, fiel
     for stack in stacks[1:10]:
         writer.step(1, 1.0, stack)
     given = {"skipped": stacks[11], "repeated": stacks[9], "forgotten reset": others[1]}[wrong]
-    with pytest.raises(SchemaError, match=r"do not go on from row 9: .*Call reset\(\) after each"):
+    with pytest.raises(
+        SchemaError,
+        match=r"do not go on from the observation of step 9: .*Call reset\(\) after each",
+    ):
         writer.step(1, 1.0, given)
     assert stored(writer) == [list(range(10))]
     writer.step(1, 1.0, stacks[10])
     writer.step(1, 1.0, given.frame(-1))  # a frame alone is never compared
-    assert writer.rows == 12
+    assert writer.rows == 11
 
 
 def test_a_failed_step_can_be_made_again(make):
@@ -131,7 +131,7 @@ def test_reset_takes_the_first_stack_of_an_episode_only(make):
     writer.reset(stacks_of(0, padding="zero")[0])
     with pytest.raises(SchemaError, match="do not go on"):
         writer.step(1, 1.0, stacks[2])
-    assert stored(writer) == [[2, 3, 0]]
+    assert stored(writer) == [[2, 3]]
 
 
 def test_a_field_of_whole_stacks_is_refused_with_the_field_of_a_frame(make):
@@ -168,18 +168,11 @@ def test_the_parts_of_a_dict_are_stacks_each(make):
     with pytest.raises(SchemaError, match="expected a dict with the keys"):
         writer.step(1, 1.0, {"image": images[19], "pace": speeds[3]})
     with mmreplay.open(writer.path) as store:
-        assert store.frames["image"][:, 0].tolist() == list(range(19))
-        assert store.frames["speed"][:].tolist() == list(range(19))
+        assert store.frames["image"][:, 0].tolist() == list(range(18))
+        assert store.frames["speed"][:].tolist() == list(range(18))
 
 
 # ---------------------------------------------------------------- a lane of many environments
-
-
-def ticks_of(writer):
-    """First value of the frames of each tick, and of each start."""
-    writer.close()
-    group = zarr.open_group(str(writer.path), mode="r")
-    return group["ticks/frames"][:, :, 0].tolist(), group["starts/frames"][:, 0].tolist()
 
 
 def test_a_vector_writer_takes_the_stacks_of_each_environment(make, fields):
@@ -192,40 +185,27 @@ def test_a_vector_writer_takes_the_stacks_of_each_environment(make, fields):
         writer.step([1, 1], [1.0, 1.0], [one[t], second], none, [False, t == 19])
     other = stacks_of(5, 6)
     writer.reset([None, other[0]], [False, True])
-    with pytest.raises(SchemaError, match=r"environment 0.* do not go on from tick 18"):
+    with pytest.raises(SchemaError, match=r"environment 0.* from the observation of step 19"):
         writer.step([1, 1], [1.0, 1.0], [one[3], other[1]], none, none)
     writer.step([1, 1], [1.0, 1.0], [one[19].followed_by(pixel(20)), other[1]], none, none)
-    ticks, starts = ticks_of(writer)
-    assert ticks == [[t, 100 + t] for t in range(1, 20)] + [[20, 6]]
-    assert starts == [0, 100, 5]
+    writer.close()
+    group = zarr.open_group(writer.path, mode="r")
+    frames = [[t, 100 + t] for t in range(19)] + [[19, 5]]
+    assert group["frames"][:, :, 0].tolist() == frames
+    assert group["finals/frames"][:, 0].tolist() == [119, 20, 6]
 
 
-@pytest.mark.parametrize("n_before", [0, 3, 40])
-def test_the_first_stack_of_a_vector_writer_goes_on_from_the_start(
-    make, fields, n_before, monkeypatch
-):
-    """Wherever the frame of the start is by now: mapped, in the tail, or in a shard."""
-    monkeypatch.setattr(plan, "_START_ROWS", 4)
+def test_a_vector_writer_compares_copies_by_value_and_names_the_observation(make, fields):
     writer = make(lanes=2, **fields)
-    stacks = stacks_of(*range(20))
-    writer.reset(np.stack([pixel(0), pixel(7)]))
-    for _ in range(n_before):
-        writer.reset(np.stack([pixel(9), pixel(9)]), [False, True])
-    copies = [pickle.loads(pickle.dumps(one)) for one in stacks]
-    none = [False] * 2
-    with pytest.raises(SchemaError, match="do not go on"):
-        writer.step([1, 1], [0, 0], [copies[2], pixel(3)], none, none)
-    for t in range(1, 20):
-        writer.step([1, 1], [0, 0], [copies[t], pixel(3)], none, none)
-    assert [row[0] for row in ticks_of(writer)[0]] == list(range(1, 20))
-
-
-def test_a_vector_writer_names_the_tick_that_a_stack_does_not_go_on_from(make):
-    writer = make(lanes=2)
     one, two = stacks_of(1, 2, 3, 4), stacks_of(11, 12, 13, 14)
+    one, two = ([pickle.loads(pickle.dumps(stack)) for stack in stacks] for stacks in (one, two))
     writer.reset([one[0], two[0]])
-    with pytest.raises(SchemaError, match="do not go on from the first observation: "):
-        writer.step([1, 1], [1.0, 1.0], [one[1], two[2]], [False] * 2, [False] * 2)
-    writer.step([1, 1], [1.0, 1.0], [one[1], two[1]], [False] * 2, [False] * 2)
-    with pytest.raises(SchemaError, match="do not go on from tick 0: "):
-        writer.step([1, 1], [1.0, 1.0], [one[2], two[3]], [False] * 2, [False] * 2)
+    given, none = ([1, 1], [1.0, 1.0]), ([False] * 2, [False] * 2)
+    for t in range(3):
+        for _ in range(2):
+            with pytest.raises(SchemaError, match=f"from the observation of step {t}: "):
+                writer.step(*given, [one[t + 1], two[(t + 2) % 4]], *none)
+        writer.step(*given, [one[t + 1], two[t + 1]], *none)
+    with pytest.raises(SchemaError, match=r"env.reset\(\) first"):
+        writer.reset([one[1], two[0]])
+    assert writer.rows == 3
