@@ -31,17 +31,21 @@ def made():
 
 
 @pytest.fixture(params=[None, 3], ids=["one environment", "three, with masks"])
-def lane(request, make, made, tmp_path, tmp_path_factory):
-    """A closed lane of 100 steps, and its model; made once, then copied."""
+def lane(request, make, made, kill, tmp_path, tmp_path_factory):
+    """A lane of 100 steps, and its model; a closed one is made once, then copied."""
 
-    def create(steps=100, **changes):
-        key = request.param, steps, *changes
-        if key not in made:
-            settings = FIELDS | {"lanes": request.param} | changes
-            pair = of_writer(make(f"{len(made)}.zarr", **settings), seed=steps)
+    def create(steps=100, *, crashed=False):
+        key = request.param, steps
+        if crashed or key not in made:
+            pair = of_writer(make("made.zarr", **FIELDS, lanes=request.param), seed=steps)
             pair.play(steps, 0.3, "any")
-            pair.writer.close()
             pair.model.end_session()
+            path, model = pair.writer.path, pair.lane
+            if crashed:
+                pair.writer.flush()
+                kill(pair.writer)
+                return SimpleNamespace(path=path, model=model, rows=len(model.rows), n=model.n)
+            pair.writer.close()
             made[key] = pair.writer.path.rename(tmp_path_factory.mktemp("made") / "x"), pair.lane
         sound, model = made[key]
         path = shutil.copytree(sound, tmp_path / "store.zarr")
@@ -237,3 +241,15 @@ def test_several_places_at_once(lane, skip):
         check_parts(damaged.path, parts_left(damaged.model, lost, skip=skip))
         for one in damaged.path.parent.glob("store.zarr*"):
             shutil.rmtree(one)
+
+
+@pytest.mark.parametrize("skip", [False, True], ids=["prefix", "skip"])
+@pytest.mark.parametrize("damage", ["rewards, missing", "extras, cut", "shard, missing"])
+def test_a_damaged_lane_that_a_crash_left(lane, damage, skip):
+    lane = lane(60, crashed=True)
+    lost = DAMAGES[damage](lane)
+    before = contents(lane.path)
+    done = repair(lane.path, skip_damaged=skip)
+    check_parts(lane.path, parts_left(lane.model, lost, skip=skip))
+    assert contents(lane.path.with_name("made.zarr.damaged")) == before
+    assert done.untrusted == 0
