@@ -58,16 +58,13 @@ def open_film(
 def _mp4(path: Path, size: tuple[int, int], fps: int) -> Iterator[Callable[[Canvas], None]]:
     count = 0
 
-    def encode(frame: av.VideoFrame | None) -> None:
-        with _encoding(path):
-            container.mux(stream.encode(frame))
-
     def add(canvas: Canvas) -> None:
         nonlocal count
-        frame = av.VideoFrame.from_ndarray(np.asarray(canvas), format="rgb24")
-        frame.pts, frame.time_base = count, Fraction(1, fps)
-        count += 1
-        encode(frame)
+        with _encoding(path):
+            frame = av.VideoFrame.from_ndarray(np.asarray(canvas), format="rgb24")
+            frame.pts, frame.time_base = count, Fraction(1, fps)
+            count += 1
+            container.mux(stream.encode(frame))
 
     with _encoding(path):
         container = av.open(str(path), "w", format="mp4", options={"movflags": "faststart"})
@@ -77,7 +74,8 @@ def _mp4(path: Path, size: tuple[int, int], fps: int) -> Iterator[Callable[[Canv
     stream.width, stream.height = size
     try:
         yield add
-        encode(None)
+        with _encoding(path):
+            container.mux(stream.encode(None))
     finally:
         with _encoding(path):
             container.close()

@@ -236,7 +236,7 @@ def test_a_frame_is_whole_as_soon_as_the_commit_word_counts_it(large_frames):
     n_read = 0
     with written(large_frames) as path:
         until = time.monotonic() + SECONDS
-        tail = map_tail(path, LaneReader(path).specs["frames"])
+        tail = map_tail(path, LaneReader(path).rows.specs["frames"])
         words = State(path / ".live" / "state", writable=False).words
         while time.monotonic() < until or n_read < 6:
             known = words[COMMITTED]

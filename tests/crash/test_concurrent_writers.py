@@ -98,7 +98,7 @@ def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
         for lane, view in enumerate(store.lanes):
             number = outputs.index(lane)
             assert view.name == f"actor-{number}"
-            assert view.frames[:, 0].tolist() == [1000 * lane + row for row in range(20 + number)]
+            assert view.frames[:, 0].tolist() == [1000 * lane + row for row in range(19 + number)]
 
 
 KEEP_WRITING_A_LANE = """
@@ -114,13 +114,13 @@ with mmreplay.create(path, frame=field, action=mmreplay.Field((), "int64"), **se
     lane, start = int(writer.path.name[5:]), None
     while True:
         row = writer.rows
-        if start is None or plot.begins(lane, row):
+        if start is None or (plot.begins(lane, row) and start != row):
             start = row
             writer.reset(plot.frame(lane, row, start))
             continue
         ended, cut, lost = plot.flags(lane, row)
-        action, reward = plot.action(lane, row - 1), plot.reward(lane, row - 1)
-        writer.step(action, reward, plot.frame(lane, row, start), ended, cut, life_lost=lost)
+        action, reward = plot.action(lane, row), plot.reward(lane, row)
+        writer.step(action, reward, plot.frame(lane, row + 1, start), ended, cut, life_lost=lost)
         time.sleep(0.001)
 """
 

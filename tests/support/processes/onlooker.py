@@ -181,7 +181,7 @@ class Onlooker:
     def _note(self) -> None:
         """Count what has happened to the store since the last look."""
         readers = self._data.store.live.readers
-        tails = [one.log.tail_start() for one in readers]
+        tails = [one.rows.tail_start() for one in readers]
         state = (readers, [one.base for one in readers], tails)
         if self._seen:
             known, bases, tails_before = self._seen

@@ -357,14 +357,13 @@ def test_verify_finds_damaged_priorities(prioritized_of):
         return [(one.file, one.message) for one in report.findings]
 
     assert findings() == []
-    for value, text in ((np.nan, "nan"), (-1.0, "-1.0"), (np.inf, "inf")):
+    for value in (np.nan, -1.0, np.inf):
         data = np.frombuffer(good).copy()
         data[17] = value
         (path / "priorities/c.0").write_bytes(data.tobytes())
-        (where, message), (also, rule) = findings()
-        assert where == also == "priorities/c.0"
+        [(where, message)] = findings()  # no rule is asked about a file that is damaged
+        assert where == "priorities/c.0"
         assert message.startswith("checksum: expected crc32c")
-        assert rule.endswith(f"found {text}")
         buffer = prioritized_of()  # such a row has none, that is all
         assert buffer.priorities([17]).tolist() == [1.0]
         buffer.close()

@@ -130,7 +130,7 @@ def test_codecs_and_lengths(store, story, tmp_path, options, expected):
     pack(path, target, **options)
     assert list(episodes(target)) == list(episodes(path))
     with mmreplay.open(target) as packed:
-        spec = packed.live.readers[0].specs["frames"]
+        spec = packed.live.readers[0].rows.specs["frames"]
         assert (packed.info()["fields"]["frames"]["codec"], spec.chunk_rows) == expected
     story.copy(path, target)
     with mmreplay.create(target, append=True, flush_s=0) as writer:

@@ -91,5 +91,5 @@ def test_without_a_thread_to_be_had_a_writer_says_so_or_does_without(
             writer.step(0, number, np.full(3, number, np.uint8))
     with mmreplay.open(path) as store:
         assert store.rewards[150:200].tolist() == list(range(150, 200))
-        assert store.frames[150:201, 0].tolist() == list(range(149, 200))
+        assert store.frames[150:200, 0].tolist() == list(range(149, 199))
     assert mmreplay.verify(path).sound

@@ -94,7 +94,7 @@ def test_a_reader_uses_a_new_row_only_after_a_barrier(make, story, monkeypatch):
         story.step(writer)
         story.step(writer)
         assert len(store) == 4
-        assert heads[0] == (5, 2)  # the head is taken, and no row of it is looked at yet
+        assert heads[0] == (4, 2)  # the head is taken, and no row of it is looked at yet
         story.check(store)
     heads.clear()
     mmreplay.open(writer.path).close()
