@@ -15,13 +15,14 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-adapters test-exchange test-lerobot test-browser examples \
+.PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-browser examples \
     learning crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
 	@echo 'make demo       record 20,000 steps of Breakout, look at them, verify them, sample from them'
 	@echo 'make test       run the tests'
+	@echo 'make quick      run those of the engine and the oracle: half a minute'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
 	@echo 'make test-exchange  import and export with the libraries whose formats these are: 4 GB of packages'
 	@echo 'make test-lerobot  the same with LeRobot, which wants older ones: 2 GB of packages'
@@ -48,6 +49,10 @@ SIDE_BY_SIDE = -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 test: $(VENV)/.extras-test
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+
+QUICK = $(addprefix tests/unit/, writing reading episode_index batches sampling storage format)
+quick: $(VENV)/.extras-test
+	$(BIN)/python -m pytest $(QUICK) tests/property/test_oracle.py -m 'not deep' $(SIDE_BY_SIDE) $(ARGS)
 
 test-deep: $(VENV)/.extras-test
 	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
@@ -95,6 +100,11 @@ lint: $(VENV)/.extras-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	@! grep -rnE 'isinstance\(.*(Writer|Lane|Index|Reader)\b' $(ABOVE_STORAGE) || \
+	    { echo 'make: there is one kind of lane; ask it for what you need (docs/design.md)' >&2; exit 1; }
+
+# Rooms in which nobody asks what kind a lane, a reader or an index is.
+ABOVE_STORAGE = $(filter-out mmreplay/storage/, $(wildcard mmreplay/*/)) mmreplay/*.py cli
 
 format: $(VENV)/.extras-dev
 	$(BIN)/ruff check --fix --exit-zero .

@@ -93,7 +93,7 @@ def compress_again(path: Path, target: Path, codec: str, runs: int) -> dict[str,
 def _inner_chunks(path: Path) -> tuple[list[Bytes], ArraySpec]:
     """All inner chunks of a store's frames, in memory."""
     reader = LaneReader(path)
-    spec = reader.specs["frames"]
+    spec = reader.rows.specs["frames"]
     codec = compression.make_codec(spec.codec or {})
     out: list[Bytes] = []
     for chunk in chunk_files.chunk_files(path, spec):

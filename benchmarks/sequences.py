@@ -3,7 +3,7 @@
 The decodes are those of other windows of the same length, so that neither finds in the processor's
 cache what the other has just left there; each chunk is decoded once, checksums already checked.
 Raw frames are held against one `np.take` of the same number of frames from RAM instead. Drawing
-alone is timed on an index of short episodes that grows by a row before every draw.
+alone is timed on a buffer of short episodes that grows by a step before every draw.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from benchmarks.experience import (
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
-from mmreplay.episode_index import RowIndex
 from mmreplay.sampling.windows import Windows, WindowSampler
 from mmreplay.storage.shard_column import ShardColumn
 
@@ -73,7 +73,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         for _ in range(scale.runs):
             clock.new_run()
             for n_episodes in EPISODES:
-                _draw(clock, n_episodes, scale.rounds)
+                _draw(clock, data, n_episodes, scale.rounds)
     for n_episodes in EPISODES:
         name = f"drawing {BATCH} windows alone, {n_episodes:,} episodes, a new row before each"
         result.add(name, clock.microseconds(str(n_episodes)), "us")
@@ -143,20 +143,21 @@ def _report(result: Result, clock: Clock, game: str, case: _Case) -> None:
     result.add(f"{name}, without out=, by {base}", ratio, "times")
 
 
-def _draw(clock: Clock, n_episodes: int, rounds: int) -> None:
+def _draw(clock: Clock, data: Path, n_episodes: int, rounds: int) -> None:
     """Of a store that is written while it is sampled: the index is another one every time."""
-    index = RowIndex(1)
-    every = np.arange(n_episodes, dtype=np.int64) * (_STEPS + 1)
-    head = n_episodes * (_STEPS + 1)
-    index.load(0, 0, head, every, n_episodes * _STEPS)
-    sampler = WindowSampler(Windows(_STEPS // 2))
-    draws = np.random.default_rng(0).random(BATCH)
-    sampler.draw(index, draws)
-    none = np.empty(0, np.int64)
-    for _ in range(rounds):
-        head += 1
-        fresh = np.array([head - 1]) if (head - 1) % (_STEPS + 1) == 0 else none
-        index.extend(0, 0, head, fresh)
-        ids = clock.time(str(n_episodes), lambda: sampler.draw(index, draws))
-        assert not index.invalid(ids).any()
-        assert not index.invalid(ids + _STEPS // 2 - 1).any()
+    path, frame, draws = data / "draws.zarr", np.zeros(1, np.uint8), np.random.default_rng(0)
+    shutil.rmtree(path, ignore_errors=True)
+    sampler, numbers = WindowSampler(Windows(_STEPS // 2)), draws.random(BATCH)
+    fields = {"frame": mmreplay.Field((1,)), "action": mmreplay.Field((), "int64")}
+    with mmreplay.ReplayBuffer(path, **fields, flush_s=0) as buffer:
+        look = buffer.store.live.look
+        for step in range(n_episodes * _STEPS + rounds):
+            if step % _STEPS == 0:
+                buffer.reset(frame)
+            buffer.step(0, 0.0, frame, step % _STEPS == _STEPS - 1)
+            if step >= n_episodes * _STEPS:
+                assert look(lambda index: index.n_transitions) == step + 1
+                call = functools.partial(look, lambda index: sampler.draw(index, numbers))
+                ids = clock.time(str(n_episodes), call)
+                assert np.isin([ids, ids + _STEPS // 2 - 1], buffer.ids).all()
+    shutil.rmtree(path)

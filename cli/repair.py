@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
     """Make the store at PATH sound again, if it is not.
 
-    Each lane keeps its rows up to the first damaged one, with their ids. The damaged store is not
+    Each lane keeps its steps up to the first damaged one, with their ids. The damaged store is not
     changed: it stays beside the repaired one as PATH.damaged and shares its sound files. A sound
     store is left alone; one that a crash left open is closed. Interrupted, call it again.
 
-    Exit status 1 if no row could be kept of a store that had some, or may have had.
+    Exit status 1 if no transition could be kept of a store that had some, or may have had.
     """
     import mmreplay
 
@@ -42,14 +42,14 @@ def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
     missing = any(lane.missing for lane in done.lanes)
     if not done.kept and (done.lost or missing or done.untrusted):
         where = "" if done.before is None else f"; the store as it was is {done.before}"
-        raise click.ClickException(f"{path}: no row could be kept{where}")
+        raise click.ClickException(f"{path}: no transition could be kept{where}")
 
 
 def _parts(done: Repair) -> list[Any]:
     if not done.changed:
         return [f"{done.path}: sound; nothing to do"]
     if done.before is None:
-        end = "no row lost"
+        end = "nothing lost"
         if done.untrusted:
             end = _untrusted(done)
         return [f"{done.path}: sound, but left open by a crash; closed, {end}"]
@@ -57,8 +57,8 @@ def _parts(done: Repair) -> list[Any]:
     if len(done.lanes) > 1:
         rows = [(one.lane, f"{one.kept:,}", f"{one.lost:,}", _about(one)) for one in done.lanes]
         parts += [table(("lane", "kept", "lost", ""), rows, right=(1, 2)), ""]
-    before = count(done.kept + done.lost, "row")
-    end = f"{done.kept:,} of {before} kept, {done.lost:,} lost"
+    before = count(done.kept + done.lost, "transition")
+    end = f"kept {done.kept:,} of {before}, {done.lost:,} lost"
     if done.untrusted:
         end += f"; {_untrusted(done)}"
     parts += [f"{done.path}: repaired; {end}"]
@@ -68,15 +68,15 @@ def _parts(done: Repair) -> list[Any]:
     if done.beyond:
         store, before = quoted(done.path), quoted(done.before)
         parts.append(
-            f"{done.beyond:,} of the lost rows are sound, after the damage; to keep these, too, "
-            f"with new ids: `rm -r {store} && mv {before} {store} && "
+            f"{done.beyond:,} of the lost transitions are sound, after the damage; to keep these, "
+            f"too, with new ids: `rm -r {store} && mv {before} {store} && "
             f"mmreplay repair --skip-damaged {store}`"
         )
     return parts
 
 
 def _untrusted(done: Repair) -> str:
-    lost = count(done.untrusted, "row")
+    lost = count(done.untrusted, "step")
     return f"without {lost} after the last flush, which could not be trusted here"
 
 

@@ -10,7 +10,7 @@ import os
 import warnings
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -277,13 +277,16 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _arrays(self, obs: Any) -> dict[str, Array]:
         """Observations by name, (N, *shape) each, of the dtypes that are stored."""
-        parts = obs if self._is_dict else {FRAME: obs}
-        return {
-            name: np.asarray(parts[name])
-            .reshape(self.n_envs, *shape)
-            .astype(self._dtypes[name], copy=False)
-            for name, shape in self._shapes.items()
-        }
+        parts, out = obs if self._is_dict else {FRAME: obs}, {}
+        for name, each in self._shapes.items():
+            array, shape = np.asarray(parts[name]), (self.n_envs, *each)
+            if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
+                raise SchemaError(
+                    f"{self.path}: {name}: expected observations of shape {shape}, as the space "
+                    f"says, found {array.shape}; look at the order of the environment's wrappers"
+                )
+            out[name] = array.reshape(shape).astype(self._dtypes[name], copy=False)
+        return out
 
     def _goes_on(self, seen: Frames) -> bool:
         """Whether all episodes go on with what the step before led to."""
@@ -328,11 +331,11 @@ class DiskReplayBuffer(ReplayBuffer):
             ranks = np.random.randint(0, len(buffer), size=len(batch_inds))  # noqa: NPY002  as SB3's
             ids = buffer.store.live.look(lambda index: index.at(ranks))
             return self._samples(self._read(buffer, ids), env)
-        ticks = np.asarray(batch_inds, np.int64)
+        rows = np.asarray(batch_inds, np.int64)
         if self.full:
-            ticks = (ticks - self._rows) % self.buffer_size
-        envs = np.random.randint(0, high=self.n_envs, size=ticks.shape)  # noqa: NPY002
-        ids = (ticks + self._first) * self.n_envs + envs
+            rows = (rows - self._rows) % self.buffer_size
+        envs = np.random.randint(0, high=self.n_envs, size=rows.shape)  # noqa: NPY002
+        ids = (rows + self._first) * self.n_envs + envs
         return self._samples(self._read(buffer, ids), env)
 
     def _read(self, buffer: StoredBuffer, ids: Ids) -> Batch:
@@ -381,8 +384,8 @@ class DiskReplayBuffer(ReplayBuffer):
         Rewards are normalized one by one, and summed in float32, as by `NStepReplayBuffer`.
         """
         lane = self._opened().store.lanes[0]
-        ticks, envs = ids // self.n_envs, (ids % self.n_envs)[:, None]
-        ahead = ticks[:, None] + np.arange(self.n_steps)
+        rows, envs = ids // self.n_envs, (ids % self.n_envs)[:, None]
+        ahead = rows[:, None] + np.arange(self.n_steps)
         newest = self._rows - 1
         within = np.minimum(ahead, newest)
         is_last = (lane.ends[within, envs] != 0) | (ahead >= newest)
@@ -486,6 +489,4 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
 
 def _writer(buffer: StoredBuffer) -> VectorWriter:
     """The writer of a buffer of `lanes`."""
-    if not isinstance(buffer.writer, VectorWriter):
-        raise TypeError("a buffer of lanes was asked for")
-    return buffer.writer
+    return cast("VectorWriter", buffer.writer)

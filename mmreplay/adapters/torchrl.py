@@ -167,7 +167,12 @@ class StoreStorage(LazyStackStorage):
         return len(self.data) if self._ids is None else len(self._ids)
 
     def get(self, index: Any) -> Any:
-        """Transitions by number, a slice, a list, an array or a tensor; see `to_tensordict`."""
+        """Transitions by number, a slice, a list, an array or a tensor; see `to_tensordict`.
+
+        Samplers of slices give a tuple of one of these.
+        """
+        if isinstance(index, tuple) and len(index) == 1:
+            (index,) = index
         size = len(self)
         chosen = index.cpu().numpy() if torch.is_tensor(index) else index
         numbers = np.asarray(range(size)[chosen] if isinstance(chosen, slice) else chosen)

@@ -48,6 +48,17 @@ class LaneFinals:
         self.ids, self.firsts = ids[:n_known], firsts[:n_known]
         self._head, self._newest = head, None
 
+    def fits(self, base: int, ids: Array, firsts: Array) -> bool:
+        """Whether rows from `base` on can be those of a lane, as far as `take` has not had them."""
+        new = min(max(self.word - base - 1, 0), ids.size)
+        ids, firsts = ids[new:], firsts[new:]
+        return not (
+            np.any(firsts < 0)
+            or np.any(firsts > ids)
+            or np.any((ids - firsts) % self.n)
+            or np.any(np.diff(ids // self.n) < 0)
+        )
+
     def find(self, entries: Ids) -> Ids:
         """The rows of the log of the episodes that end with these entries, (B,), or -1."""
         ids = self.ids

@@ -136,7 +136,13 @@ class Index:
         self._stops[lane] = self._zeros[lane] + head * n
         self._is_stale = True
         ids, firsts = sources.final_ids, sources.final_firsts
-        one.finals.take(*finals, ids.view(lane, *finals), firsts.view(lane, *finals), head)
+        rows = ids.view(lane, *finals), firsts.view(lane, *finals)
+        if not one.finals.fits(finals[0], *rows):
+            raise CorruptStoreError(
+                f"{gaps.where}: finals: expected the last and first steps of episodes, in the "
+                f"order in which they ended; found others; run `mmreplay verify`"
+            )
+        one.finals.take(*finals, *rows, head)
         self.version += 1
 
     def close(self) -> None:

@@ -208,6 +208,7 @@ class _Dataset:
         own |= {f"{name}_space": compacted(space) for name, space in self._spaces.items()}
         about: dict[str, Any] = {
             "metadata": own,
+            "rewards": self._first["rewards"].dtype.name,
             "infos": {
                 one.name: [path.removeprefix("infos/"), one.has_reset]
                 for path, one in self._infos.items()

@@ -35,6 +35,8 @@ _EXTRA = "minari"
 _ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
 """As Minari itself reads it, with the version that it needs."""
 
+_WHOLE = tuple(np.dtype(one).name for one in np.typecodes["AllInteger"])
+
 _NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
 
@@ -117,6 +119,7 @@ class _Out:
         self.action_space = self._space("action", spaces[1], action, losses)
         if not is_hdf5 and self._has_small_numbers():
             losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
+        self._rewards = np.dtype(known["rewards"]) if known.get("rewards") in _WHOLE else None
         about: dict[str, str] = known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in extras}
         self.others: list[dict[str, Any]] = []
@@ -177,11 +180,16 @@ class _Out:
                 options=options,
                 observations=_nested(self.observation_space, frames),
                 actions=np.concatenate([r.action for r in runs]),
-                rewards=np.concatenate([r.reward for r in runs]),
+                rewards=self._as_they_were(np.concatenate([r.reward for r in runs])),
                 terminations=terminal,
                 truncations=truncated,
                 infos=self._infos_of(runs),
             )
+
+    def _as_they_were(self, rewards: Array) -> Array:
+        """Whole numbers where the source had them, and none was appended that is not."""
+        whole = rewards if self._rewards is None else rewards.astype(self._rewards)
+        return whole if np.array_equal(whole, rewards) else rewards
 
     def _about(self, first: Steps) -> tuple[int | None, dict[str, Any] | None]:
         """Seed and options of an episode; all else goes to `others`."""

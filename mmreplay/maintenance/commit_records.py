@@ -28,6 +28,7 @@ def read_checkpoint(lane: AnyPath, store: str) -> CheckpointFile | None:
 def read_state(lane: AnyPath) -> State | None:
     """The lane's state page; None if it cannot be read."""
     with contextlib.suppress(OSError, CorruptStoreError):
+        checked_reads.check_directories(lane, ".live")
         return State(lane / ".live" / "state", writable=False)
     return None
 

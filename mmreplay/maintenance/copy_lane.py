@@ -11,8 +11,7 @@ import bisect
 import contextlib
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from mmreplay.format.plan import LanePlan
 from mmreplay.ids import Array
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
-from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file, tail_file
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
 from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
@@ -35,13 +33,26 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_writer
 
-__all__ = ["SIDE_DATA", "copy_lane", "damaged_file", "empty_lane", "is_intact", "read_rows"]
+__all__ = [
+    "SIDE_DATA",
+    "close_lane",
+    "copy_lane",
+    "damaged_file",
+    "empty_lane",
+    "is_intact",
+    "read_rows",
+]
 
 SIDE_DATA = frozenset({"generator", "priorities"})
 """Side data of a lane: the random state of the sampler, and the column of priorities."""
 
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
+
+
+def close_lane(lane: AnyPath) -> None:
+    """The ordinary way of one that was not closed: end its episodes, seal, sum up."""
+    open_writer(lane, {}, 0).close()
 
 
 def copy_lane(
@@ -51,8 +62,8 @@ def copy_lane(
     *,
     side_data: Collection[str] = SIDE_DATA,
     wrong_sums: Collection[tuple[str, int]] = (),
-    strict: bool = False,
     moved: Callable[[int], None] = lambda _: None,
+    close: Callable[[AnyPath], None] = close_lane,
 ) -> None:
     """Make a closed lane of the rows below `stop` of one that is closed, live or left by a crash.
 
@@ -66,10 +77,10 @@ def copy_lane(
         stop: a row up to the head; None for all rows that are committed now.
         side_data: what else is copied.
         wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of files that are sound, and their
-            checksums damaged or missing: the copy computes these.
-        strict: whether a file of a closed lane that has no checksum is damage: the copy would have
-            one, and nobody could tell any more.
+            checksums damaged or missing: the copy computes these. Any other file of a closed lane
+            without a checksum is damage: the copy would have one, and nobody could tell any more.
         moved: called with the size of each file, or part of one, that has its place.
+        close: closes what was copied; it may write on first.
 
     Raises:
         EvictedError: rows went meanwhile, or another session began: open the lane again and retry.
@@ -77,36 +88,34 @@ def copy_lane(
         DiskFullError, FailedStoreError: the copy could not be written.
     """
     try:
-        own = {name: reader.metadata[name] for name in _KEPT if name in reader.metadata}
-        plan = LanePlan(reader.rows.specs, reader.finals.specs)
-        build_lane.build_lane(target, reader.schema, plan, reader.environments, own)
-        _Copy(reader, target, wrong_sums, moved, strict=strict and reader.is_closed).run(stop)
+        _build(target, reader)
+        _Copy(reader, target, wrong_sums, moved).run(stop)
         _copy_side_data(reader, target, side_data)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         durable_writes.sync_tree(target)
-        # The ordinary way of a lane that was not closed: end its episodes, seal, sum up.
-        open_writer(target, {}, 0).close()
+        close(target)
     except BaseException:
         durable_writes.remove_tree(target)
         raise
 
 
 def empty_lane(
-    target: AnyPath,
-    schema: Schema,
-    plan: LanePlan,
-    environments: int | None,
-    metadata: Mapping[str, Any],
+    target: AnyPath, reader: LaneReader, *, close: Callable[[AnyPath], None] = close_lane
 ) -> None:
-    """Make a closed lane of no row; `metadata` may have attributes for it."""
-    own = {name: metadata[name] for name in _KEPT if name in metadata}
+    """Make a closed lane of no row, with the arrays and attributes of another."""
     try:
-        build_lane.build_lane(target, schema, plan, environments, own)
-        open_writer(target, {}, 0).close()
+        _build(target, reader)
+        close(target)
     except BaseException:
         durable_writes.remove_tree(target)
         raise
+
+
+def _build(target: AnyPath, reader: LaneReader) -> None:
+    own = {name: reader.metadata[name] for name in _KEPT if name in reader.metadata}
+    plan = LanePlan(reader.rows.specs, reader.finals.specs)
+    build_lane.build_lane(target, reader.schema, plan, reader.environments, own)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,11 +144,9 @@ class _Copy:
         target: AnyPath,
         wrong_sums: Collection[tuple[str, int]],
         moved: Callable[[int], None],
-        *,
-        strict: bool,
     ) -> None:
         self._reader, self._target = reader, target
-        self._wrong_sums, self._moved, self._strict = wrong_sums, moved, strict
+        self._wrong_sums, self._moved = wrong_sums, moved
 
     def run(self, stop: int | None) -> None:
         """Copy the rows below `stop`."""
@@ -244,14 +251,14 @@ class _Copy:
             with contextlib.suppress(FileNotFoundError, MmreplayError):
                 data = checked_reads.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
                 values = np.frombuffer(data, sums.dtype).copy()
-            here = slice(max(shared.start - start, 0), max(shared.stop - start, 0))
-            if self._strict and not values[here].all():
-                text = "expected a checksum of each chunk file, found none of some"
-                raise damaged_file(log, path, text)
+            here = range(max(shared.start - start, 0), min(shared.stop - start, sums.chunk_rows))
+            for place in here:
+                if (prefix + spec.path, start + place) in self._wrong_sums:
+                    values[place] = 0  # closing the copy works it out
+                elif log.is_closed and not values[place]:
+                    text = "expected a checksum of each chunk file, found none of some"
+                    raise damaged_file(log, path, text)
             values[here.stop :] = 0
-            for array, chunk in self._wrong_sums:  # closing the copy works these out
-                if array == prefix + spec.path and chunk // sums.chunk_rows == file:
-                    values[chunk % sums.chunk_rows] = 0
             durable_writes.write_file(
                 chunk_files.chunk_path(target, sums, file), values.tobytes(), overwritten=True
             )
@@ -270,7 +277,7 @@ class _Copy:
             path = chunk_files.chunk_path(log.path, spec, chunk)
             try:
                 known = (prefix + spec.path, chunk) in self._wrong_sums
-                intact = known or is_intact(log, spec, chunk, strict=self._strict)
+                intact = known or is_intact(log, spec, chunk)
             except FileNotFoundError as error:
                 raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error
             if not intact:  # the copy would have a checksum that fits
@@ -334,19 +341,17 @@ def damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
     return EvictedError(str(path)) if log.replaced() else damaged(path, *what)
 
 
-def is_intact(log: LogReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
-    """Whether the rows in a raw chunk file match its checksum; see `checksums.rows_match`.
+def is_intact(log: LogReader, spec: ArraySpec, chunk: int) -> bool:
+    """Whether the rows in a raw chunk file of a closed lane match its checksum; else True.
 
-    If `strict`, one without a checksum is not intact. Raises FileNotFoundError, or
-    CorruptStoreError if it has another size.
+    Raises FileNotFoundError, or CorruptStoreError if it has another size.
     """
-    try:
-        known = log.is_closed and stored_checksum(log.path, spec, chunk)
-    except CorruptStoreError:
-        known = 0
-    if not known:
-        return not strict
-    return rows_match(log.path, spec, chunk, log.head)
+    if not log.is_closed:
+        return True
+    with contextlib.suppress(CorruptStoreError):
+        if stored_checksum(log.path, spec, chunk):
+            return rows_match(log.path, spec, chunk, log.head)
+    return False
 
 
 def read_rows(

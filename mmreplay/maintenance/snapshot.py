@@ -113,7 +113,7 @@ def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
-            copy_lane(reader, target, strict=True, moved=done.add)
+            copy_lane(reader, target, moved=done.add)
         except EvictedError:
             continue
         return

@@ -99,7 +99,8 @@ def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
         copy = consolidated.find_copy(document, where)
     columns = row_columns(schema, metadata["environments"])
     finals = final_columns(schema)
-    checked_reads.check_directories(path, ".live", layout.FINALS, *columns)
+    live = ".live", f"{layout.FINALS}/.live"
+    checked_reads.check_directories(path, *live, *columns)
     rows, n_rows = _read_specs(path, columns, copy)
     ends, n_ends = _read_specs(path, finals, copy, layout.FINALS)
     for name, spec in ends.items():

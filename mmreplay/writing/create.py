@@ -36,7 +36,6 @@ from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import AnyWriter, open_lanes
 from mmreplay.writing.request import Request, check_capacity
-from mmreplay.writing.vector_writer import VectorWriter
 
 __all__ = ["FLUSH_S", "create", "give_up"]
 
@@ -142,8 +141,7 @@ def create(
         of_one=env is not None and lanes is None,
     )
     writer = _open_or_make(request, capacity, lanes, lane, append=append)
-    if isinstance(writer, VectorWriter):
-        writer._advice = advice
+    writer._session.advice = advice
     return writer
 
 

@@ -213,7 +213,7 @@ def recover(
     for log in (rows, finals):
         try:
             _map_live(log, metadata["uuid"])
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise CorruptStoreError(
                 f"{path}: expected .live with state, checkpoint and tails, as this lane was not "
                 f"closed; {error.filename} is missing"

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+
 from mmreplay.errors import (
     ClosedError,
     DiskFullError,
@@ -38,6 +41,7 @@ class Session:
         files: the locked lane.
         background: the threads to use, of this writer alone.
         stop: a method of the writer, called when the next step has to ask `guard` first.
+        going_on: as of `Ends.end_running`.
 
     Raises:
         CorruptStoreError, DiskFullError, FailedStoreError: the episodes that ran when a writer died
@@ -51,18 +55,25 @@ class Session:
         failure: what has ended it, or None.
     """
 
-    def __init__(self, files: LockedLane, background: Background, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        files: LockedLane,
+        background: Background,
+        stop: Callable[[], None],
+        going_on: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
         self._path = Path(str(files.path))
         self._background = background
         self._stop = weakref.WeakMethod(stop)
         self.failure: Exception | None = None
+        self.advice: str | None = None  # a warning at the first masked reset
         self.closed = self._closing = False
         self.files = files
         try:
             self.rows, self._finals = (Appender(files, log, background) for log in files.logs)
             self.ends = Ends(files, self.rows, self._finals)
             if files.is_recovered:
-                self.ends.end_running()
+                self.ends.end_running(going_on)
             files.begin()
         except BaseException:
             files.release()

@@ -66,7 +66,7 @@ class VectorValues:
         """(n, *action)."""
         whole = as_array(actions, "actions")
         if whole.shape != self._action.shape:
-            raise self._unfit("actions", whole.shape)
+            raise self._unfit("actions", whole.shape, self._schema.action.shape)
         return self._action.coerce_loosely(whole, "actions")
 
     def rewards(self, rewards: npt.ArrayLike) -> Array:
@@ -80,7 +80,8 @@ class VectorValues:
         for name, value in extras.items():
             shape = as_array(value, name).shape
             if shape[:1] != (self._n,):
-                raise self._unfit(name, shape)
+                field = self._schema.extras.get(name)
+                raise self._unfit(name, shape, () if field is None else field.shape)
         if extras.keys() != self._schema.extras.keys():
             raise SchemaError(
                 f"extras: expected {sorted(self._schema.extras)}, found {sorted(extras)}"
@@ -129,9 +130,10 @@ class VectorValues:
         out = (numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers) != 0
         return out
 
-    def _unfit(self, name: str, found: object) -> SchemaError:
+    def _unfit(self, name: str, found: object, each: tuple[int, ...] = ()) -> SchemaError:
         return SchemaError(
-            f"{name}: expected one for each of {self._n} environments, found shape {found}"
+            f"{name}: expected one for each of {self._n} environments, shape {(self._n, *each)}, "
+            f"found shape {found}"
         )
 
 

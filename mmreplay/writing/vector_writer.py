@@ -60,7 +60,6 @@ class VectorWriter:
         self.path = Path(str(files.path))
         self._border = 0
         self._is_settled = False
-        self._advice: str | None = None  # at the first masked reset
         self._session = Session(files, background, self._stop)
         self.files = files
         try:
@@ -126,8 +125,8 @@ class VectorWriter:
         """(N,) bool: the environments of which an episode runs."""
         if not self._session.is_over:
             self._settle()
-        running: Mask = (self._begins != _NEVER) & (not self._session.closed)
-        return running
+        running: Mask = self._begins != _NEVER
+        return running & (not self._session.closed)
 
     def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
         """Begin an episode in every environment, or in those where `mask` is True.
@@ -146,9 +145,9 @@ class VectorWriter:
         """
         self._session.guard()
         chosen = None if mask is None else self._values.flags("mask", mask)
-        if chosen is not None and self._advice is not None:
-            warnings.warn(self._advice, stacklevel=2)
-            self._advice = None
+        if chosen is not None and self._session.advice is not None:
+            warnings.warn(self._session.advice, stacklevel=2)
+            self._session.advice = None
         which = self._everyone if chosen is None else chosen.nonzero()[0]
         newest = functools.partial(self._newest_frames, which=which, begins=True)
         values = self._values.frames(frames, newest)

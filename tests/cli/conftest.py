@@ -109,8 +109,8 @@ def vector_store(write):
     """store.zarr, closed: 30 steps of 2 environments together, in 3 episodes each."""
     none, frames = np.zeros(2, bool), np.arange(6, dtype=np.uint8).reshape(2, 3)
     with write(lanes=2) as writer:
-        for tick in range(30):
-            if tick % 10 == 0:
+        for step in range(30):
+            if step % 10 == 0:
                 writer.reset(frames)
-            writer.step([1, 2], [1.0, 0.5], frames + tick, none, none)
+            writer.step([1, 2], [1.0, 0.5], frames + step, none, none)
     return "store.zarr"

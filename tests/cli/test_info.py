@@ -11,7 +11,6 @@ import sys
 
 import numpy as np
 import pytest
-from tests.support.oracle.handmade_vectors import HandmadeVector
 
 import mmreplay
 from mmreplay import Field

@@ -20,7 +20,7 @@ def test_a_store_left_by_a_crash(command, write, play, die):
     die(writer)
     result = command("repair", "store.zarr")
     assert (result.status, result.err) == (0, "")
-    assert result.out == "store.zarr: sound, but left open by a crash; closed, no row lost\n"
+    assert result.out == "store.zarr: sound, but left open by a crash; closed, nothing lost\n"
     assert mmreplay.verify("store.zarr").state == "closed"
 
 
@@ -32,10 +32,10 @@ def test_a_damaged_store(command, store, folder):
         "damaged       rows      what\n"
         "rewards/c.1   8 to 15   expected this chunk file, found none\n"
         "\n"
-        "store.zarr: repaired; 8 of 35 rows kept, 27 lost\n"
+        "store.zarr: repaired; kept 8 of 30 transitions, 22 lost\n"
         "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room "
         "twice\n"
-        "19 of the lost rows are sound, after the damage; to keep these, too, with new "
+        "14 of the lost transitions are sound, after the damage; to keep these, too, with new "
         "ids: `rm -r store.zarr && mv store.zarr.damaged store.zarr && mmreplay repair "
         "--skip-damaged store.zarr`\n"
     )
@@ -45,10 +45,10 @@ def test_a_damaged_store(command, store, folder):
 def test_status_1_where_no_row_could_be_kept(command, store, folder):
     (folder / store / "rewards" / "c.0").unlink()
     result = command("repair", store)
-    assert "store.zarr: repaired; 0 of 35 rows kept, 35 lost\n" in result.out
+    assert "store.zarr: repaired; kept 0 of 30 transitions, 30 lost\n" in result.out
     assert (result.status, result.err) == (
         1,
-        "Error: store.zarr: no row could be kept; the store as it was is store.zarr.damaged\n",
+        "Error: store.zarr: no transition could be kept; the store as it was is store.zarr.damaged\n",
     )
     assert command("repair", store).status == 0  # sound by now, and empty
 
@@ -59,7 +59,7 @@ def test_status_1_where_nothing_tells_whether_there_were_rows(command, write, fo
     result = command("repair", "store.zarr", "--json")
     done = json.loads(result.out)
     assert (done["kept"], done["lost"], done["lanes"][0]["missing"]) == (0, 0, True)
-    assert (result.status, "no row could be kept" in result.err) == (1, True)
+    assert (result.status, "no transition could be kept" in result.err) == (1, True)
 
 
 def test_a_path_in_a_command_is_quoted(command, store, folder):
@@ -118,7 +118,7 @@ def test_skip_damaged(command, store, folder):
     result = command("repair", "--skip-damaged", store)
     assert (result.status, result.err) == (0, "")
     assert result.out.splitlines()[3:] == [
-        "store.zarr: repaired; 27 of 35 rows kept, 8 lost",
+        "store.zarr: repaired; kept 22 of 30 transitions, 8 lost",
         "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
     ]
 
@@ -134,11 +134,11 @@ def test_a_store_of_many_lanes(command, write, folder, play):
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[-6:] == [
-        "lane-00000     20      0",
+        "lane-00000     18      0",
         "lane-00001      0      0   was lost; an empty one stands in its place",
-        "lane-00002     12      8   rows 0 to 7 damaged; the rows after them have new ids",
+        "lane-00002     10      8   rows 0 to 7 damaged; the rows after them have new ids",
         "",
-        "run.zarr: repaired; 32 of 40 rows kept, 8 lost",
+        "run.zarr: repaired; kept 28 of 36 transitions, 8 lost",
         "run.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
     ]
 
@@ -153,16 +153,16 @@ def test_json(command, store, folder):
         "changed": True,
         "before": "store.zarr.damaged",
         "kept": 8,
-        "lost": 27,
-        "beyond": 19,
+        "lost": 22,
+        "beyond": 14,
         "untrusted": 0,
         "findings": findings,
         "lanes": [
             {
                 "lane": "",
                 "kept": 8,
-                "lost": 27,
-                "beyond": 19,
+                "lost": 22,
+                "beyond": 14,
                 "damaged": [[8, 16]],
                 "renumbered": False,
                 "missing": False,

@@ -83,18 +83,15 @@ def test_a_buffer_rebuilds_the_stacks_that_were_given(name, padding, stack_axis,
         seen, following = {}, {}  # by row: the observation, and the one after it
         observation, _ = env.reset(seed=5)
         buffer.reset(observation)
-        row = 0
-        for _ in range(300):
+        for row in range(300):
             seen[row] = observation
             action = env.action_space.sample()
             observation, reward, terminated, truncated, _ = env.step(action)
             buffer.step(action, reward, observation, terminated, truncated)
             following[row] = observation
-            row += 1
             if terminated or truncated:
                 observation, _ = env.reset()
                 buffer.reset(observation)
-                row += 1
         assert buffer.ids.tolist() == sorted(seen)
         batches = [buffer.sample(64) for _ in range(5)]
         batches.append(buffer.transitions(buffer.ids, stack=k, stack_axis=stack_axis))

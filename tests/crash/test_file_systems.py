@@ -286,6 +286,8 @@ class Squeezed:
                 assert str(self.disk) in str(error)
                 assert "room" in str(error)
                 self.told[stage] += 1
+                if stage == "close" and not getattr(self.writer, "writer", self.writer).running:
+                    self.model.end_session()  # so far it came
                 self.check(stage)
                 assert unchanged()
                 self.ballast.take_off(self.luck.choice([1, 3, 20]))
@@ -329,7 +331,7 @@ class Squeezed:
     def repair(self):
         """A flipped bit in the oldest file of frames; the store that has it is not touched."""
         name = next(one for one in self.model.schema.columns() if one.startswith("frames"))
-        path = min(checks.chunk_files(self.path, name).items())[1]
+        path = min(disk_layout.chunk_files(self.path, name).items())[1]
         self.ballast.clear()
         data = bytearray(path.read_bytes())
         data[len(data) // 3] ^= 1

@@ -44,7 +44,11 @@ SCRIPTS = {
         },
         "capacity": 700,
     },
-    "several, large": {"frame": {"frame": [(64, 64), "uint8", "raw", 8]}, "envs": 2, "capacity": 90},
+    "several, large": {
+        "frame": {"frame": [(64, 64), "uint8", "raw", 8]},
+        "envs": 2,
+        "capacity": 90,
+    },
 }
 
 
@@ -116,7 +120,8 @@ def test_snapshots_are_whole_while_a_process_writes_seals_evicts_and_closes(
 
 @pytest.mark.parametrize("state", ["closed", "live", "crashed"])
 @pytest.mark.parametrize(
-    "name", by_effort(["priorities, zstd", "several, large"], [*KINDS[::2], "several, large"], KINDS)
+    "name",
+    by_effort(["priorities, zstd", "several, large"], [*KINDS[::2], "several, large"], KINDS),
 )
 def test_writing_to_a_store_or_its_snapshot_leaves_the_other_as_it_was(tmp_path, name, state):
     """They share files: no store into one may reach the other."""

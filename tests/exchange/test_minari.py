@@ -58,6 +58,7 @@ def make(
     data_format="hdf5",
     infos=True,
     seeds=(100, 101, None, 103),
+    whole=False,
     **settings,
 ):
     """A dataset as Minari writes it: episodes of both ends, one with both flags, seeds, infos."""
@@ -80,7 +81,7 @@ def make(
                 options={"level": number, "inner": {"x": 0.5 * number}},
                 observations=values(observation_space, random, n + 1),
                 actions=values(action_space, random, n),
-                rewards=list(random.standard_normal(n)),
+                rewards=list(random.integers(-9, 9, n) if whole else random.standard_normal(n)),
                 terminations=list(terminations),
                 truncations=list(truncations),
                 infos=given if infos else None,
@@ -169,6 +170,14 @@ def test_there_and_back_it_is_the_same_dataset(tmp_path, quick_disk, kind, data_
     assert [one.what[:17] for one in out.losses] == ["the specification"]
     found = minari.MinariDataset(tmp_path / "out" / "data")
     assert_equal(found, made)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_rewards_that_are_whole_numbers_stay_so(tmp_path, quick_disk, data_format):
+    made = make("test/whole-v0", *SPACES["tree"], data_format, whole=True)
+    import_dataset("minari", tmp_path / "minari" / "test" / "whole-v0", tmp_path / "a.zarr")
+    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out", data_format=data_format)
+    assert_equal(minari.MinariDataset(tmp_path / "out" / "data"), made)
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])

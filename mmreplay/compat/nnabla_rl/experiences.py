@@ -35,6 +35,11 @@ def checked(experience: Any) -> Experience:
         raise SchemaError(
             f"experience: expected (s, a, r, non_terminal, s_next, info), found {experience!r:.100}"
         )
+    if isinstance(experience[1], tuple):
+        raise SchemaError(
+            f"action: expected a number or an array, found a tuple, {experience[1]!r:.100}; join "
+            f"its parts into one array"
+        )
     return (*experience[:_PARTS], {})[:_PARTS]
 
 

@@ -26,21 +26,22 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
-from mmreplay.maintenance.copy_lane import empty_lane
-from mmreplay.maintenance.repair.lane import DamagedLane, LaneRepair, read_own
+from mmreplay.maintenance.copy_lane import close_lane
+from mmreplay.maintenance.repair.lane import (
+    DamagedLane,
+    LaneRepair,
+    n_transitions,
+    read_own,
+)
 from mmreplay.maintenance.repair.swap import RepairSite
 from mmreplay.maintenance.verify.report import Finding, Report
 from mmreplay.maintenance.verify.store import verify
-from mmreplay.reading.joined_lanes import open_lane
-from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.writing.background import Background
+from mmreplay.writing.build_lane import build_lane
 from mmreplay.writing.lane_files import holder_of
-from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
 
 __all__ = ["LaneRepair", "Repair", "repair"]
 
@@ -59,7 +60,7 @@ class Repair:
         path: the store.
         changed: whether there was anything to do.
         before: where the damaged store is now; None if nothing was damaged.
-        kept: rows, over all lanes, that are in the store now.
+        kept: transitions, over all lanes, that are in the store now.
         findings: what `verify` had found.
         lanes: what became of each lane; empty if nothing was damaged.
         untrusted: rows of a store that a crash left open that were not kept; see `Report`.
@@ -75,12 +76,12 @@ class Repair:
 
     @property
     def lost(self) -> int:
-        """Rows lost, over all lanes, as far as they can be counted."""
+        """Transitions lost, over all lanes, as far as they can be counted."""
         return sum(lane.lost for lane in self.lanes)
 
     @property
     def beyond(self) -> int:
-        """Rows among the lost ones that ``skip_damaged`` would keep."""
+        """Sound ones among the lost, which ``skip_damaged`` would keep."""
         return sum(lane.beyond for lane in self.lanes)
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def repair(
                 str(root),
                 changed=_close(root, lanes),
                 before=None,
-                kept=report.rows,
+                kept=n_transitions(lanes),
                 findings=[],
                 lanes=[],
                 untrusted=report.untrusted,
@@ -178,15 +179,15 @@ def _place(path: Path) -> Path:
     if not root.name:
         raise StoreNotFoundError(f"{path}: has no directory above it, so it is no store")
     kind = None
-    if root.name.startswith("lane-") or root.name in layout.LOGS:
+    if root.name.startswith("lane-") or root.name == layout.FINALS:
         with contextlib.suppress(MmreplayError, OSError):
             kind = read_metadata(root.parent)["kind"]
+    if kind is not None and root.name == layout.FINALS:
+        raise SchemaError(f"{path}: this is a part of the lane {root.parent}; repair that")
     if kind == "lanes":
         raise SchemaError(
             f"{path}: this is a lane of {root.parent}; repair that, and all of its lanes with it"
         )
-    if kind == "vector":
-        raise SchemaError(f"{path}: this is a log of the lane {root.parent}; repair that")
     return root
 
 
@@ -199,13 +200,12 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
 
 def _close(root: AnyPath, lanes: Sequence[AnyPath]) -> bool:
     """Close lanes that are sound, and were left open by a crash; whether there were any."""
-    left_open = [reader for lane in lanes if not (reader := open_lane(lane, 0)).is_closed]
+    left_open = [lane for lane in lanes if not read_metadata(lane)["closed"]]
     if left_open:
         durable_writes.sync_name(root)
     with _quietly():
-        for reader in left_open:
-            kind = VectorWriter if isinstance(reader, VectorReader) else Writer
-            kind(reader.path, background=Background(0)).close()
+        for lane in left_open:
+            close_lane(lane)
     return bool(left_open)
 
 
@@ -226,12 +226,7 @@ def _quietly() -> Iterator[None]:
 
 def _stamps(lanes: Sequence[AnyPath]) -> list[Any]:
     """What changes when a writer opens or closes a lane."""
-    return [
-        checked_reads.identity(lane / log / "zarr.json")
-        for lane in lanes
-        for log in ("", *layout.LOGS)
-        if not log or not (lane / log).is_symlink()
-    ]
+    return [checked_reads.identity(lane / "zarr.json") for lane in lanes]
 
 
 def _lanes(root: AnyPath) -> list[AnyPath]:
@@ -256,9 +251,7 @@ def _rebuild(
 ) -> list[LaneRepair]:
     """Build a store of what is sound at the site; returns what became of each lane."""
     durable_writes.remove_tree(site.new)
-    lanes, own = _lanes(root), read_own(root).metadata
-    if own["kind"] == "vector":
-        raise CorruptStoreError(f"{root}: a lane of many environments cannot be repaired")
+    lanes, (own, _) = _lanes(root), read_own(root)
     lost: dict[str, str] = {}
     if own["kind"] == "lanes":
         durable_writes.make_directory(site.new)
@@ -325,5 +318,8 @@ def _add_empty(target: AnyPath, name: str, own: Mapping[str, Any]) -> LaneRepair
     """An empty lane for one that is gone: the number of a lane is part of its rows' ids."""
     schema = parse.schema_from_json(own["schema"], str(target))
     specs = plan.plan_from_layout(schema, own["layout"], str(target))
-    empty_lane(target, schema, specs, {key: own[key] for key in own if key != "name"})
+    planned = plan.plan_lane(plan.with_codecs(schema, specs), None, own["capacity"], 0)
+    kept = {key: own[key] for key in ("capacity", "padding", "env", "versions") if key in own}
+    build_lane(target, schema, dataclasses.replace(planned, rows=specs), None, kept)
+    close_lane(target)
     return LaneRepair(name, 0, 0, 0, [], renumbered=False, missing=True)

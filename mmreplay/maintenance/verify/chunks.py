@@ -36,6 +36,9 @@ WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit
 Entries = tuple[int, int | None, Array]
 """First, environment and values as of `Piece`, of all that stand in a file."""
 
+_Inner = tuple[str, tuple[int, int], int | None]
+"""What is wrong with an inner chunk, its rows, and its environment, if others have their own."""
+
 _MISSING = "expected this chunk file, found none"
 _PIECE_BYTES = 4 << 20
 _FEW = 16  # missing files, or inner chunks of a shard, that each have a finding
@@ -72,12 +75,12 @@ class ChunkReader:
         state: of the lane.
 
     Attributes:
-        damaged: [start, stop) of the rows of damaged files, by the array's path below the lane.
+        damaged: the arrays that have damaged files, by their paths below the lane.
     """
 
     def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
         self._notes, self._tally, self._state = notes, tally, state
-        self.damaged: dict[str, list[tuple[int, int]]] = {}
+        self.damaged: set[str] = set()
         self._sums: tuple[tuple[str, int], Array | None] | None = None
 
     def pieces(self, log: Log, path: str, *, by_entry: bool = True) -> Iterator[Piece]:
@@ -130,13 +133,15 @@ class ChunkReader:
         chunks: range,
         text: str,
         rows: tuple[int, int] | None = None,
+        environment: int | None = None,
     ) -> None:
         """Note damage to rows of chunk files: to all of them, if it is not said which."""
         start, stop = chunks.start * spec.chunk_rows, chunks.stop * spec.chunk_rows
         rows = rows or (max(start, log.base), min(stop, log.head))
         array = log.prefix + spec.path
-        self.damaged.setdefault(array, []).append(rows)
-        self._notes.find(f"{array}/{spec.key(chunks.start)}", text, array, rows)
+        self.damaged.add(array)
+        file = f"{array}/{spec.key(chunks.start)}"
+        self._notes.find(file, text, array, rows, environment)
 
     # ------------------------------------------------------------ uncompressed
 
@@ -194,7 +199,7 @@ class ChunkReader:
         """
         here, path = range(chunk, chunk + 1), chunk_path(log.path, spec, chunk)
         expected, array = self._sum(log, spec, chunk), log.prefix + spec.path
-        wrong: list[tuple[str, tuple[int, int]]] = []
+        wrong: list[_Inner] = []
         try:
             size = shard_file.file_size(path, spec)
             text = self._sum_problem(log, crc32c_of_file(path, size), expected)
@@ -213,8 +218,8 @@ class ChunkReader:
         if text and not 0 < len(wrong) <= _FEW:
             self._find(log, spec, here, text)
             return
-        for message, rows in wrong:
-            self._find(log, spec, here, message, rows)
+        for message, rows, environment in wrong:
+            self._find(log, spec, here, message, rows, environment)
         if not expected and not log.closed:
             text = "has no checksum: only its inner chunks could be checked"
             self._notes.warn(f"{array}/{spec.key(chunk)}", text, array)
@@ -225,7 +230,7 @@ class ChunkReader:
         spec: ArraySpec,
         chunk: int,
         shard: shard_file.Shard,
-        wrong: list[tuple[str, tuple[int, int]]],
+        wrong: list[_Inner],
     ) -> Iterator[Entries]:
         """The entries in the inner chunks of a shard; what is wrong with some goes to `wrong`."""
         scratch = np.empty(spec.inner_bytes, np.uint8)
@@ -249,7 +254,8 @@ class ChunkReader:
             if text:
                 of = f" (environment {environment})" if spec.width > 1 else ""
                 rows = (first, max(stop, first + 1))
-                wrong.append((f"inner chunk {number}: {text}{of}", rows))
+                where = environment if spec.width > 1 else None
+                wrong.append((f"inner chunk {number}: {text}{of}", rows, where))
 
     # ------------------------------------------------------------ checksums
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,16 +21,22 @@ from mmreplay.format.consolidated import EMPTY, find_copy
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.maintenance.verify.report import Notes, Tally, reason
 from mmreplay.schema import Schema
-from mmreplay.storage import priority_column
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["OWN_DIGEST", "PRIORITIES", "Documents", "Log", "difference", "root_problems"]
+__all__ = [
+    "OWN_DIGEST",
+    "PRIORITIES",
+    "Documents",
+    "Log",
+    "difference",
+    "generator_problems",
+    "root_problems",
+]
 
 PRIORITIES = layout.priority_spec(1).path
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 """How the finding begins of attributes that are not what was written."""
-
 _NONE: dict[str, Any] = {"attributes": {}}
 _TYPES = {"env": dict, "versions": dict, "name": str}
 
@@ -63,6 +69,11 @@ class Log:
     head: int = 0
     in_shards: int = 0
     closed: bool = True
+
+    def take(self, base: int, head: int, in_shards: int | None = None) -> None:
+        """Examine these rows."""
+        self.base, self.head = base, head
+        self.in_shards = head if in_shards is None else min(in_shards, head)
 
     def array_paths(self) -> list[str]:
         """Every array that it must have, below the lane."""
@@ -150,15 +161,9 @@ class Documents:
 
     def _read_priorities(self, log: Log, own: Mapping[str, Any]) -> None:
         """Those of a prioritized buffer, if there are any."""
-        there = log.path / PRIORITIES
-        if there.exists():
+        if (log.path / PRIORITIES).exists():
             expected = layout.priority_spec(1, own["environments"])
             self._read_array(log, PRIORITIES, expected, own["rows"] if own["closed"] else None)
-            try:
-                priority_column.find_spec(log.path, own["environments"])
-            except (MmreplayError, OSError) as error:
-                if self._found.get(PRIORITIES) is not None:  # else it is a finding already
-                    self._find(PRIORITIES, reason(error, there, there / "zarr.json"))
         elif own["closed"] and (log.path / layout.checksum_spec(PRIORITIES).path).exists():
             self._find(PRIORITIES, "expected this array, as it has checksums; found none")
 
@@ -300,23 +305,19 @@ def generator_problems(text: Any) -> list[str]:
 
 def difference(expected: Any, found: Any, at: str = "") -> str:
     """Where two JSON values differ first, in words; empty if they do not."""
+    pairs: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(expected, dict) and isinstance(found, dict):
-        for key in sorted(expected.keys() | found.keys()):
-            place = f"{at}.{key}" if at else key
-            if key not in found:
-                return f"{place}: missing"
-            if key not in expected:
-                return f"{place:.80}: unknown to format 1"
-            if text := difference(expected[key], found[key], place):
-                return text
-        return ""
-    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        pairs = enumerate(zip(expected, found, strict=True))
-        return next(filter(None, (difference(*pair, f"{at}[{n}]") for n, pair in pairs)), "")
+        for key in sorted(expected.keys() ^ found.keys()):
+            what = "missing" if key in expected else "unknown to format 1"
+            return f"{at}.{key:.80}: {what}".removeprefix(".")
+        names = {key: f"{at}.{key}".removeprefix(".") for key in sorted(expected)}
+        pairs = ((name, expected[key], found[key]) for key, name in names.items())
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = ((f"{at}[{n}]", one, found[n]) for n, one in enumerate(expected))
     # 1 == 1.0 == True in Python, but not in a shape.
-    if expected == found and isinstance(expected, bool) == isinstance(found, bool):
-        return ""
-    return f"{at}: expected {expected!r:.200}, found {found!r:.80}"
+    elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
+        return f"{at}: expected {expected!r:.200}, found {found!r:.80}"
+    return next(filter(None, (difference(one, other, name) for name, one, other in pairs)), "")
 
 
 def _bare(document: Any) -> Any:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 from mmreplay.episode_index import floor_row
 from mmreplay.errors import LockedError, MmreplayError
@@ -18,24 +19,17 @@ from mmreplay.maintenance import commit_records
 from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkReader
 from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problems
-from mmreplay.maintenance.verify.report import Finding, Notes, Tally, reason
+from mmreplay.maintenance.verify.report import Notes, Tally, reason
 from mmreplay.maintenance.verify.rules import Rules
-from mmreplay.storage import tail_file
-from mmreplay.storage.checkpoint import CheckpointFile, check_rows
-from mmreplay.storage.state_page import (
-    BASE,
-    COMMITTED,
-    EPISODES_BEFORE,
-    SESSION,
-    TAIL_START,
-    State,
-)
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage.state_page import SESSION
 from mmreplay.system import checked_reads, locks
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.build_lane import generator_path
 
 __all__ = ["Examination", "examine"]
 
+_SPINE = ("step", "resets", "ends")
 _ATTEMPTS = 100
 _PATIENCE_S = 0.05
 
@@ -99,165 +93,106 @@ class Examination:
 
     def run(self) -> None:
         """Examine it."""
-        logs = self.documents.logs
-        own = self.documents.metadata
+        logs, own = self.documents.logs, self.documents.metadata
         if logs is None or own is None:
             return
         rows, finals = logs
         self.environments = rows.n
         if own["closed"]:
             self.state = "closed"
-            before = own["episodes_before"]
-            self._take(rows, own["rows"], max(own["first"] - CONTEXT_ROWS, 0))
-            self._take(finals, own["finals"], own["first_final"])
+            rows.take(max(own["first"] - CONTEXT_ROWS, 0), own["rows"])
+            finals.take(own["first_final"], own["finals"])
         elif any(log.columns.keys() - log.specs.keys() for log in logs):
             return  # each array is a finding already
-        elif (found := self._open(rows, finals, own["capacity"])) is None:
+        elif not self._open(rows, finals, str(own["uuid"])):
             return
-        else:
-            before = found
         self.n_rows = rows.head - rows.base
-        first = own["first"] if own["closed"] else floor_row(rows.base)
-        reader = ChunkReader(self.notes, self._tally, self.state)
-        rules = Rules(rows, finals, reader, first)
+        rules = Rules(rows, finals, ChunkReader(self.notes, self._tally, self.state), own["first"])
         self._check_arrays(rows, finals, rules)
-        rules.note(self.notes, self._bases(rows, finals))
-        self._check_numbers(rows, finals, before, first, rules)
+        rules.note(self.notes)
+        if self.state == "live":
+            self._forget_evicted(rows, finals, str(own["uuid"]))
+        if rows.closed:
+            self._check_numbers(own, rows, finals, rules)
         self._check_names(rows, finals)
         self._see_from_start(rows)
 
     # ------------------------------------------------------------ which rows there are
 
-    @staticmethod
-    def _take(log: Log, head: int, base: int, in_shards: int | None = None) -> None:
-        log.base, log.head = base, head
-        log.in_shards = head if in_shards is None else min(in_shards, head)
-
-    def _open(self, rows: Log, finals: Log, capacity: int | None) -> int | None:
-        """Find out which rows of a lane that is not closed are to be examined.
+    def _open(self, rows: Log, finals: Log, uuid: str) -> bool:
+        """Find out which rows of a lane that is not closed are to be examined; False if none are.
 
         Of a live one those that are durable; of one that was left by a crash those that the next
-        writer keeps. Returns how many episodes began before them; None if nothing tells.
+        writer keeps.
         """
-        is_live = locks.is_locked(self.path)
-        found: list[tuple[State, CheckpointFile]] = []
-        for log in (rows, finals):  # in this order: a flush writes those of the finals first
-            pair = self._read_live(log, capacity)
-            if pair is None:
-                return None
-            found.append(pair)
-        (page, checkpoint), (final_page, final_checkpoint) = found
-        self.state, trusted = "live" if is_live else "crashed", False
-        if not is_live:
-            trusted = final_page.trusted(final_checkpoint.best) and page.trusted(checkpoint.best)
-        before = checkpoint.best.before
-        for log, (state, one) in zip((rows, finals), found, strict=True):
-            best, words = one.best, state.words
-            self._take(log, best.head, best.base, best.tail_start)
-            if trusted:
-                tail_start = max(words[TAIL_START], best.tail_start)
-                self._take(log, words[COMMITTED], max(best.base, words[BASE]), tail_start)
-        if trusted and page.words[BASE] > checkpoint.best.base:
-            before = page.words[EPISODES_BEFORE]
-        beyond = 0 if trusted else page.rows_beyond(checkpoint.best.head)
-        if is_live:
-            # Finals go once a durable checkpoint lets their rows go: it may be newer than this.
-            newest = commit_records.read_checkpoint(self.path, self._uuid)
-            rows.base = min(max(rows.base, newest.best.base if newest else 0), rows.head)
-            self.unflushed = beyond
-        else:
-            self._check_crashed(rows, finals, found, trusted=trusted)
-            self.untrusted = beyond
-            if beyond:
-                text = (
-                    f"speaks of {beyond:,} rows after the last flush that are not trusted: it is "
-                    f"from before a restart of the system, an fsync of them failed, or this is a "
-                    f"copy, and the original has them"
-                )
-                self.notes.warn(".live/state", text)
-        return before
-
-    @property
-    def _uuid(self) -> str:
-        return str((self.documents.metadata or {})["uuid"])
-
-    def _read_live(self, log: Log, capacity: int | None) -> tuple[State, CheckpointFile] | None:
-        """What is in the `.live` of a log; None if it cannot be used, which is a finding."""
-        live = log.path / ".live"
         try:
-            checked_reads.check_directories(log.path, ".live")
-            state = State(live / "state", writable=False)
-            checkpoint = CheckpointFile(live / "checkpoint", self._uuid)
-            check_rows(live, checkpoint.best.base, checkpoint.best.head, capacity)
-            for spec in log.specs.values():
-                if not spec.is_raw:
-                    tail_file.map_tail(log.path, spec)
-        except FileNotFoundError as error:
-            name = str(error.filename).rpartition("/")[2]
-            text = f"expected state, checkpoint and tails, as it was not closed; {name} is missing"
+            reader = LaneReader(self.path, own_documents=True)
         except (MmreplayError, OSError) as error:
-            text = reason(error, live).removeprefix(f"{live}/")
-        else:
-            return state, checkpoint
-        self.notes.find(f"{log.prefix}.live", text)
-        return None
+            text = reason(error, self.path)
+            folder = f"{FINALS}/.live" if text.startswith(f"{self.path}/{FINALS}") else ".live"
+            self.notes.find(folder, reason(error, self.path, self.path / folder))
+            return False
+        if not locks.is_locked(self.path):
+            self.state = "crashed"
+            for log, one in ((rows, reader.rows), (finals, reader.finals)):
+                log.take(one.base, one.head, one.tail_start())
+            self._check_private(rows, finals, uuid, reader.untrusted)
+            return True
+        self.state = "live"
+        # In this order: a flush writes the checkpoint of the finals first, and finals go once that
+        # of the rows lets their rows go.
+        first, of_finals, newest = (
+            commit_records.read_checkpoint(log.path, uuid) for log in (rows, finals, rows)
+        )
+        if first is None or of_finals is None or newest is None:
+            self.notes.find(".live", "expected a checkpoint, found none")
+            return False
+        rows.take(min(newest.best.base, first.best.head), first.best.head, first.best.tail_start)
+        finals.take(of_finals.best.base, of_finals.best.head, of_finals.best.tail_start)
+        self.unflushed = max(reader.head - rows.head, 0) + reader.untrusted
+        return True
 
-    def _check_crashed(
-        self,
-        rows: Log,
-        finals: Log,
-        found: list[tuple[State, CheckpointFile]],
-        *,
-        trusted: bool,
-    ) -> None:
-        """What the state pages and checkpoints say of a lane that nobody writes now."""
-        for log, (state, one) in zip((rows, finals), found, strict=True):
-            texts = commit_records.page_problems(log.path, self._uuid)
-            if trusted or one.best.tail_start <= one.best.head:
-                tail_start = max(state.words[TAIL_START] if trusted else 0, one.best.tail_start)
-                texts.append(tail_file.tail_problem(log.specs, log.head, tail_start))
-            if log.base > log.head:
-                texts.append(f"base: expected at most the head, {log.head:,}, found {log.base:,}")
-                log.base = log.head
-            for text in filter(None, texts):
+    def _check_private(self, rows: Log, finals: Log, uuid: str, untrusted: int) -> None:
+        """What is in the `.live` of a lane that nobody writes now."""
+        for log in (rows, finals):
+            for text in commit_records.page_problems(log.path, uuid):
                 self.notes.find(f"{log.prefix}.live/state", text)
-            if text := commit_records.checkpoint_problem(log.path, self._uuid):
+            if text := commit_records.checkpoint_problem(log.path, uuid):
                 self.notes.find(f"{log.prefix}.live/checkpoint", text)
-        path = generator_path(self.path)
+        if untrusted:
+            self.untrusted = untrusted
+            text = (
+                f"speaks of {untrusted:,} rows after the last flush that are not trusted: it is "
+                f"from before a restart of the system, an fsync of them failed, or this is a copy, "
+                f"and the original has them"
+            )
+            self.notes.warn(".live/state", text)
+        path, texts = generator_path(self.path), list[str]()
         try:
-            data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
-            texts = generator_problems(data)
+            texts = generator_problems(checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES))
         except FileNotFoundError:
-            texts = []
+            pass
         except (MmreplayError, OSError) as error:
             texts = [f"generator: {reason(error, path)}"]
         for text in texts:
             self.notes.find(".live/generator", text)
 
-    def _bases(self, rows: Log, finals: Log) -> tuple[int, int]:
-        """The oldest rows that both logs keep by now, if those of a live lane were evicted."""
-        if self.state != "live":
-            return rows.base, finals.base
-        found = [commit_records.read_checkpoint(log.path, self._uuid) for log in (finals, rows)]
-        bases = [0 if one is None else one.best.base for one in found]
-        final_base, base = max(bases[0], finals.base), max(bases[1], rows.base)
-        for log, oldest in ((rows, base), (finals, final_base)):
-            arrays = {log.prefix + path for path in log.specs}
-            self._drop(
-                lambda one, arrays=arrays, oldest=oldest: (
-                    one.array in arrays and one.rows is not None and one.rows[0] < oldest
-                )
-            )
-        return base, final_base
-
-    def _drop(self, is_gone: Callable[[Finding], bool]) -> None:
-        self.findings[:] = [one for one in self.findings if not is_gone(one)]
+    def _forget_evicted(self, rows: Log, finals: Log, uuid: str) -> None:
+        """Take back what was found of rows that were evicted meanwhile."""
+        found = [commit_records.read_checkpoint(log.path, uuid) for log in (rows, finals)]
+        base, final_base = (0 if one is None else one.best.base for one in found)
+        self.findings[:] = [
+            one
+            for one in self.findings
+            if one.rows is None
+            or one.rows[0] >= (final_base if one.array.startswith(finals.prefix) else base)
+        ]
 
     # ------------------------------------------------------------ what is checked
 
     def _check_arrays(self, rows: Log, finals: Log, rules: Rules) -> None:
         """Every chunk file, once, and the rules for what is in it."""
-        done = {"step", "resets", "ends", f"{FINALS}/id", f"{FINALS}/first"}
+        done = {*_SPINE, f"{FINALS}/id", f"{FINALS}/first"}
         arrays = {log.prefix + path: (log, path) for log in (rows, finals) for path in log.specs}
         if done <= arrays.keys():
             rules.check_steps()
@@ -271,36 +206,30 @@ class Examination:
             text = f"NaN or infinity in {count:,} entries, the first of them in row {row:,}"
             self.notes.warn(array, f"{text}; stored as they came", array)
 
-    def _check_numbers(self, rows: Log, finals: Log, before: int, first: int, rules: Rules) -> None:
-        """What else zarr.json, or the checkpoint, says of the rows."""
-        own = self.documents.metadata or {}
-        file, capacity = "zarr.json" if rows.closed else ".live/checkpoint", own["capacity"]
+    def _check_numbers(self, own: Mapping[str, Any], rows: Log, finals: Log, rules: Rules) -> None:
+        """What else the zarr.json of a closed lane says of its rows."""
+        first, capacity, before = own["first"], own["capacity"], own["episodes_before"]
+        n_more, texts = rules.n_kept + rules.n_before, list[str]()
         if finals.base and not rows.base:
-            text = f"first_final: expected 0 as no step was evicted, found {finals.base:,}"
-            self.notes.find(file, text)
+            texts.append(f"first_final: expected 0 as no step was evicted, found {finals.base:,}")
         if before > rows.base * rows.n:
-            text = f"episodes_before: expected at most {rows.base * rows.n:,}, found {before:,}"
-            self.notes.find(file, text)
-        if not rows.closed:
-            return
-        if capacity is None:
-            if first:
-                text = f"first: expected 0 where no capacity is set, found {first:,}"
-                self.notes.find(file, text)
-        elif not any(one.array in ("step", "resets", "ends") for one in self.findings):
-            n_more = rules.n_kept + rules.n_before
-            if rules.n_kept > capacity or (first > floor_row(rows.base) and n_more <= capacity):
-                text = (
-                    f"first: expected the oldest row from which on there are at most {capacity:,} "
-                    f"transitions, found {first:,} with {rules.n_kept:,}"
-                )
-                self.notes.find(file, text)
-            elif first and rules.n_before and n_more <= capacity:
-                text = (
-                    f"older rows were evicted, though {rules.n_kept:,} transitions are fewer than "
-                    f"the capacity of {capacity:,}: was it raised since?"
-                )
-                self.notes.warn(file, text)
+            texts.append(f"episodes_before: expected at most {rows.base * rows.n}, found {before}")
+        if capacity is None and first:
+            texts.append(f"first: expected 0 where no capacity is set, found {first:,}")
+        elif capacity is None or any(one.array in _SPINE for one in self.findings):
+            pass
+        elif rules.n_kept > capacity or (first > floor_row(rows.base) and n_more <= capacity):
+            texts.append(
+                f"first: expected the oldest row from which on there are at most {capacity:,} "
+                f"transitions, found {first:,} with {rules.n_kept:,}"
+            )
+        elif rules.n_before and n_more <= capacity:
+            text = f"older rows were evicted, though {rules.n_kept:,} transitions are fewer than "
+            self.notes.warn(
+                "zarr.json", f"{text}the capacity of {capacity:,}: was it raised since?"
+            )
+        for text in texts:
+            self.notes.find("zarr.json", text)
 
     def _check_names(self, rows: Log, finals: Log) -> None:
         """There is nothing else in the lane's directories."""

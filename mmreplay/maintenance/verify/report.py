@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +12,7 @@ from mmreplay.maintenance.progress import ByteCount
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["STRAY", "Finding", "Notes", "Report", "Tally", "quoted", "reason"]
+__all__ = ["STRAY", "Finding", "Notes", "Report", "Tally", "reason"]
 
 _ADVICE = (
     "; run `mmreplay verify`",
@@ -24,12 +22,6 @@ _ADVICE = (
 
 STRAY = "no part of the store"
 """How messages begin about files in a store's directory that do not belong to it."""
-
-
-def quoted(path: str | os.PathLike[str]) -> str:
-    """A path as it stands in a command for a shell, which takes it for no option either."""
-    text = os.fspath(path)
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def reason(error: Exception, *named: object) -> str:
@@ -56,6 +48,7 @@ class Finding:
         rows: [start, stop) of the rows of that array that it concerns; None where it is not about
             rows.
         message: what was expected and what was found.
+        environment: the one that it concerns, where the others of these rows are sound; else None.
     """
 
     lane: str
@@ -63,6 +56,7 @@ class Finding:
     file: str
     rows: tuple[int, int] | None
     message: str
+    environment: int | None = None
 
     @property
     def is_stray(self) -> bool:
@@ -149,10 +143,16 @@ class Notes:
         self.warnings: list[Finding] = []
 
     def find(
-        self, file: str, text: str, array: str = "", rows: tuple[int, int] | None = None
+        self,
+        file: str,
+        text: str,
+        array: str = "",
+        rows: tuple[int, int] | None = None,
+        environment: int | None = None,
     ) -> None:
         """Note damage of a file, given by its path below the lane."""
-        self.findings.append(self._finding(file, text, array, rows))
+        found = self._finding(file, text, array, rows)
+        self.findings.append(dataclasses.replace(found, environment=environment))
 
     def warn(self, file: str, text: str, array: str = "") -> None:
         """Note an oddity."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.errors import MmreplayError
-from mmreplay.ids import Array, Ids
+from mmreplay.ids import Array, Ids, distinct
 from mmreplay.maintenance.verify.chunks import ChunkReader, Piece
 from mmreplay.maintenance.verify.documents import PRIORITIES, Log
 from mmreplay.maintenance.verify.report import Notes
@@ -56,21 +56,15 @@ class Rules:
         self.n_kept = self.n_before = 0
         self.n_odd: dict[str, tuple[int, int]] = {}
         self._has_gaps = False
+        self._absent: tuple[range, Mask] = range(0), np.empty((0, 0), np.bool_)
         # By log, array, chunk file and rule: the first and the last row, entries, other arrays.
         self._wrong: dict[tuple[str, str, int, str], tuple[int, int, int, tuple[str, ...]]] = {}
 
-    def note(self, notes: Notes, evicted: tuple[int, int]) -> None:
-        """Add what is wrong to a lane's notes, but for what damaged files explain.
-
-        `evicted` are the bases of both logs by now: what lies below may have gone meanwhile.
-        """
-        bases = {self._rows.prefix: evicted[0], self._finals.prefix: evicted[1]}
+    def note(self, notes: Notes) -> None:
+        """Add what is wrong to a lane's notes, but for what damaged files may explain."""
         logs = {log.prefix: log for log in (self._rows, self._finals)}
         for (prefix, path, chunk, text), (first, last, count, needed) in self._wrong.items():
-            arrays = (prefix + path, *needed)
-            # Rows of the one log are not those of the other.
-            span = (first, last) if prefix == self._rows.prefix else None
-            if first < bases[prefix] or any(self._is_damaged(one, span) for one in arrays):
+            if not self._reader.damaged.isdisjoint((prefix + path, *needed)):
                 continue
             where = f"row {first:,}"
             if count > 1:
@@ -78,19 +72,11 @@ class Rules:
             file = f"{prefix}{path}/{logs[prefix].specs[path].key(chunk)}"
             notes.find(file, f"{text}, in {where}", prefix + path, (first, last + 1))
 
-    def _is_damaged(self, array: str, span: tuple[int, int] | None) -> bool:
-        """Whether a file of an array is damaged: any of a final's, else one near these rows."""
-        spans = self._reader.damaged.get(array, [])
-        if span is None or array.startswith(self._finals.prefix):
-            return bool(spans)
-        return any(start <= span[1] + 1 and span[0] - 1 < stop for start, stop in spans)
-
     def _break(self, log: Log, path: str, text: str, rows: Ids, *needed: str) -> None:
         """A rule is broken in these rows of an array, ascending; `needed` are others it asked."""
         chunks = rows // log.specs[path].chunk_rows
-        edges = np.flatnonzero(np.diff(chunks, prepend=-1))
-        for part in np.split(rows, edges[1:]) if rows.size else ():
-            key = (log.prefix, path, int(part[0]) // log.specs[path].chunk_rows, text)
+        for chunk in distinct(chunks).tolist():
+            part, key = rows[chunks == chunk], (log.prefix, path, chunk, text)
             first, _, count, _ = self._wrong.get(key, (int(part[0]), 0, 0, ()))
             self._wrong[key] = (first, int(part[-1]), count + part.size, needed)
 
@@ -111,33 +97,37 @@ class Rules:
                 self._break_entries(log, path, PRIORITY, piece, wrong)
             elif is_float:
                 self._count_odd(log.prefix + path, piece, ~np.isfinite(values).all(1))
-            if has_gaps and (absent := self._absent(piece)) is not None:
-                others = absent & values.view(np.uint8).any(1)
+            if has_gaps:
+                others = self._left_out(piece) & values.view(np.uint8).any(1)
                 self._break_entries(log, path, LEFT_OUT, piece, others, "step")
 
     def _break_entries(
-        self, log: Log, path: str, text: str, piece: Piece, wrong: Mask, *needed: str
+        self, log: Log, path: str, text: str, piece: Piece, wrong: npt.ArrayLike, *needed: str
     ) -> None:
         found = np.flatnonzero(wrong)
         if found.size:
             self._break(log, path, text, (found + piece.first) // piece.n, *needed)
 
-    def _count_odd(self, array: str, piece: Piece, odd: Mask) -> None:
-        if n := int(np.count_nonzero(odd)):
-            first = (int(odd.argmax()) + piece.first) // piece.n
+    def _count_odd(self, array: str, piece: Piece, odd: npt.ArrayLike) -> None:
+        found = np.flatnonzero(odd)
+        if found.size:
+            first = int(found[0] + piece.first) // piece.n
             count, row = self.n_odd.get(array, (0, first))
-            self.n_odd[array] = count + n, min(first, row)
+            self.n_odd[array] = count + found.size, min(first, row)
 
-    def _absent(self, piece: Piece) -> Mask | None:
-        """Which entries are of environments that were left out; None if that cannot be read."""
+    def _left_out(self, piece: Piece) -> Mask:
+        """Which entries are of environments that were left out; none if that cannot be read."""
         log, rows = self._rows, piece.rows
-        try:
-            steps = chunk_files.read_rows(log, log.specs["step"], rows.start, rows.stop)
-        except (KeyError, MmreplayError, OSError):
-            return None  # a finding of its own, or evicted
-        absent = steps.reshape(len(rows), -1) == 0
+        if self._absent[0] != rows:
+            try:
+                step = chunk_files.read_rows(log, log.specs["step"], rows.start, rows.stop)
+            except (MmreplayError, OSError):  # a finding of its own, or evicted
+                step = np.ones((len(rows), log.n), np.int64)
+            self._absent = rows, step.reshape(len(rows), -1) == 0
+        absent = self._absent[1]
         if piece.environment is not None:
-            return absent[:, piece.environment]
+            of_one: Mask = absent[:, piece.environment]
+            return of_one
         start = piece.first - rows.start * piece.n
         return absent.reshape(-1)[start : start + len(piece.values)]
 
@@ -324,10 +314,11 @@ class _Finals:
         self._row = min(start + _BLOCK_ENTRIES, self._log.head)
         if self._ids.filled >= self._row:
             self._row = min(self._ids.filled, self._log.head)
-            self._block = (start, *np.zeros((2, min(self._row - start, 2)), np.int64))
+            zeros = np.zeros(min(self._row - start, 2), np.int64)
+            self._block = start, zeros, zeros
             return True
-        taken = (one.take(start, self._row).reshape(-1) for one in (self._ids, self._firsts))
-        self._block = (start, *taken)
+        ids, firsts = (one.take(start, self._row)[:, 0] for one in (self._ids, self._firsts))
+        self._block = start, ids, firsts
         return True
 
     def rest(self) -> Iterator[Ids]:

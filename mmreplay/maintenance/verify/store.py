@@ -20,13 +20,7 @@ from mmreplay.storage.lane_metadata import hold_store, read_metadata
 from mmreplay.system import checked_reads, platform, user_paths
 from mmreplay.system.held_directories import AnyPath, check_there
 
-__all__ = ["DIFFERS", "DUPLICATE", "verify"]
-
-DIFFERS = ("schema: expected that of the store", "expected the layout in")
-"""How the findings about a lane begin that differs from what its store says of all lanes."""
-
-DUPLICATE = "uuid: expected one of its own"
-"""How the finding about a lane begins that has the uuid of another."""
+__all__ = ["verify"]
 
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", layout.FINALS)
 
@@ -168,13 +162,13 @@ def _compare(
     if own is None:
         return
     if own.get("schema") != root.get("schema"):
-        notes.find("zarr.json", f"{DIFFERS[0]}, found {own.get('schema')}")
+        notes.find("zarr.json", f"schema: expected that of the store, found {own.get('schema')}")
     logs = lane.documents.logs
     if logs is None or own["environments"] is not None:  # lengths of many follow their number
         return
     for path, spec in logs[0].specs.items():
         if common is not None and path in common and common[path] != spec:
-            text = f"{DIFFERS[1]} {store.name}/zarr.json, {common[path]}, found {spec}"
+            text = f"expected the layout in {store.name}/zarr.json, {common[path]}, found {spec}"
             notes.find(f"{path}/zarr.json", text, path)
 
 

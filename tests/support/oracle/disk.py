@@ -178,7 +178,7 @@ def _check_closed_lane(folder: Path, model: LaneModel) -> None:
     }
     wrong = {name: (own.get(name), one) for name, one in counts.items() if own.get(name) != one}
     if wrong or model.running:
-        raise AssertionError(f"{folder}: attributes, found and expected: {wrong}; {model.running}")
+        raise AssertionError(f"{folder}: found and expected: {wrong}; run: {sorted(model.running)}")
     if not model.base <= base <= model.next_base:
         raise AssertionError(f"{folder}: first: found {own['first']}, base {model.next_base}")
     if not own["first_final"] <= model.ended_before(base):

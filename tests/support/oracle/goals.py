@@ -27,8 +27,8 @@ FIRST = -2
 def goals_of(model: Model, id_: int, strategy: str) -> list[int]:
     """Where a transition's goal may come from: ids of the steps after which they were achieved.
 
-    That is -2 for the first observation. If the episode's beginning was evicted, the observations
-    of the steps that can be sampled count, and the last one.
+    That is -2 for the first observation. If the episode's beginning was evicted, what was achieved
+    after the steps that can be sampled counts.
     """
     number = id_ >> LANE_SHIFT
     lane = model.lanes[number]
@@ -39,7 +39,7 @@ def goals_of(model: Model, id_: int, strategy: str) -> list[int]:
     if strategy == "final":
         return ids[-1:]
     oldest = max(lane.first - one.first, 0)
-    return ids[oldest - 1 :] if oldest else [FIRST, *ids]
+    return ids[oldest:] if oldest else [FIRST, *ids]
 
 
 def check_relabelled(

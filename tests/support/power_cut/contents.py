@@ -101,11 +101,11 @@ class Contents:
                 whole = len(self._reset) == n and luck.random() < 0.5
                 mask = None if whole else np.isin(np.arange(n), self._reset)
                 writer.reset(given, mask)  # type: ignore[call-arg]
-            self.exact = True
+            self._done()
             return
         if single and not calm and luck.random() < 0.05:
             self._extend(writer, luck, values)
-            self.exact = True
+            self._done()
             return
         running = sorted(self.lane.running)
         action = self.layout.action
@@ -133,7 +133,10 @@ class Contents:
         else:
             mask = None if len(running) == n and luck.random() < 0.7 else np.isin(range(n), running)
             writer.step(actions, rewards, given, **flags, **extras, mask=mask)
-        self.exact = True
+        self._done()
+
+    def _done(self) -> None:
+        self.exact, self._reset = True, []
 
     def _extend(self, writer: Any, luck: random.Random, values: npt.NDArray[Any]) -> None:
         """Some steps of the running episode in one call, which commits them in pieces."""
@@ -154,7 +157,7 @@ class Contents:
             more = {name: one[n] for name, one in extras.items()}
             self.lane.step({0: (actions[n], rewards[n], self._of(frames, n + 1), flags, more)})
         steps = Steps(frames, actions, rewards, terminal, extras, begins=False, ends=ends)
-        writer.extend(steps)
+        writer._extend(steps)
 
     def _of(self, frames: Frames, env: int) -> Any:
         if self.layout.schema.is_dict:
@@ -203,6 +206,7 @@ class Contents:
                     lane.running[e] = old
                 elif runs[e]:
                     lane.running[e] = self._fresh(writer, e, old, new)
+        self._reset = []
         found = np.flatnonzero(np.atleast_1d(writer.running)).tolist()
         if head != len(self) or writer.rows != head or found != sorted(lane.running):
             raise AssertionError(

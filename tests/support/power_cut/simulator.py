@@ -361,6 +361,11 @@ class _History:
                 self._call(self.writer.flush)
             elif pick < flushes:
                 self._flush_by_clock()
+                if self._luck.random() < 0.4:
+                    # A reset after a flush: what it ends has to be as durable as its last step.
+                    self._step(again=True)
+                    if self._luck.random() < 0.3:
+                        raise _Crash
             elif pick > 0.94 and self._tasks:
                 self._tasks.run_one()
             elif pick > 0.9:
@@ -455,14 +460,14 @@ class _History:
 
     def _check_litter(self) -> None:
         """Nothing is left of what a crash interrupted, and nothing that was evicted."""
-        found = {folder: names for folder, _, names in os.walk(self._store.path)}
+        found = {folder: names for folder, _, names in os.walk(str(self._store.path))}
         for folder, names in found.items():
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
         files = self.writer.files
         own = priority_column.find_spec(self._store.path, files.environments)
         for log in files.logs:
-            folder = self._store.path / ("" if log is files.rows else layout.FINALS)
+            folder = str(self._store.path / ("" if log is files.rows else layout.FINALS))
             more = {own.path: own} if own is not None and log is files.rows else {}
             for path, spec in {**log.specs, **more}.items():
                 names = found[f"{folder}/{path}"]
@@ -548,7 +553,8 @@ def simulate(
         except Exception as error:  # whatever it is, the calls of a history do not raise it
             _raise_mistakes(error)
             raise ViolationError(
-                f"history {seed}, crash {history.counts.crashes + 1}: {error}"
+                f"history {seed}, crash {history.counts.crashes + 1}: "
+                f"{type(error).__name__}: {error}"
             ) from error
         return history.counts
 

@@ -178,6 +178,7 @@ class Party:
         Raises:
             AssertionError: it is not, or has not.
         """
+        self.model.end_session()
         checks.check_verified(path)
         disk.check_closed(path, self.model)
         with Store([path]) as store:

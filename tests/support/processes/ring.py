@@ -22,8 +22,8 @@ from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.storage.chunk_files import chunk_files
 from mmreplay.writing.writer import Writer
-from tests.support.disks import faults
 from tests.support.processes.usage import usage
+from tests.support.quiet import quiet
 
 __all__ = ["Look", "Order", "check_rows", "expected_files"]
 
@@ -138,16 +138,11 @@ def _writer_of(buffer: ReplayBuffer) -> Writer:
 
 def _append(buffer: ReplayBuffer, start: int, stop: int, *, must_reset: bool) -> None:
     step, frames = buffer.step, FRAMES
-    if must_reset:
-        buffer.reset(frames[start % _POOL])
-        start += 1
     for row in range(start, stop):
         place = row % _EPISODE_ROWS
-        if not place:
+        if not place or (must_reset and row == start):
             buffer.reset(frames[row % _POOL])
-        else:
-            last = place == _EPISODE_ROWS - 1
-            step(row - 1, (row - 1) % 1024, frames[row % _POOL], last)
+        step(row, row % 1024, frames[(row + 1) % _POOL], place == _EPISODE_ROWS - 1)
 
 
 def _check(ids: Any, frames: Any, following: Any, actions: Any, rewards: Any) -> None:
@@ -213,9 +208,11 @@ def _look(
     buffer.sample(1)  # lets go of what the flush has evicted
     sampled = len(buffer)
     writer = _writer_of(buffer)
-    with faults.quiet(buffer):
+    with quiet(buffer):
         plain_s = _plain(order.plain_rows)
-        found = sum(len(chunk_files(writer.path, spec)) for spec in writer.specs.values())
+        found = sum(
+            len(chunk_files(writer.path, spec)) for spec in writer.files.rows.specs.values()
+        )
         taken = usage(Path(order.path))
         look = Look(
             writer.rows,
@@ -237,8 +234,8 @@ def expected_files(buffer: ReplayBuffer) -> int:
     first = buffer.store.index.window(0)[1]
     base = max(first - CONTEXT_ROWS, 0)
     count = 0
-    for spec in lane.specs.values():
-        head = lane.head if spec.is_raw else lane.tail_start()
+    for spec in lane.rows.specs.values():
+        head = lane.head if spec.is_raw else lane.rows.tail_start()
         stop = -(-head // spec.chunk_rows)
         count += stop - min(base // spec.chunk_rows, stop)
     return count

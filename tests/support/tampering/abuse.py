@@ -338,10 +338,9 @@ def _columns(store: mmreplay.Store) -> Contents:
             if column.size * column.dtype.itemsize <= _MOST_BYTES:
                 values = column[:]
                 out[f"{number}/{name}"] = (str(values.dtype), values.shape, values.tobytes())
-        if view._is_vector and len(store) <= _MOST_ROWS:
-            # What its columns do not show: which cells are transitions, and where episodes begin.
-            for name, values in (("ids", store.ids), ("episodes", store.episodes)):
-                out[name] = (str(values.dtype), values.shape, values.tobytes())
+    if len(store) <= _MOST_ROWS:
+        for name, values in (("ids", store.ids), ("episodes", store.episodes)):
+            out[name] = (str(values.dtype), values.shape, values.tobytes())
     return out
 
 
@@ -380,8 +379,8 @@ def _check_batch(store: mmreplay.Store, ids: Any) -> None:
         view = lanes[one >> 40]
         row: Any = one & ((1 << 40) - 1)
         shown: Any = batch.observation
-        if view._is_vector:
-            row, shown = divmod(row, view.environments), batch.next_observation
+        if view.rewards.ndim > 1:
+            row = divmod(row, view.environments)
         pairs = [(view.rewards[row], batch.reward[place]), (view.actions[row], batch.action[place])]
         if isinstance(view.frames, dict):
             pairs += [(view.frames[k][row], shown[k][place, 0]) for k in view.frames]

@@ -27,13 +27,13 @@ _DEEP = 100_000
 
 _PLACES = {
     "raw": ("zarr.json", "frames", "frames/c.1.0.0", "rewards/zarr.json", "resets/c.0", "extras",
-            "episodes/starts", "checksums/resets", "checksums/frames/c.0"),
+            "finals", "finals/id/c.0", "checksums/resets", "checksums/frames/c.0"),
     "zstd": ("frames/c.0.0.0", "checksums/non_terminals"),
     "crashed buffer": (".live", ".live/state", ".live/checkpoint", ".live/frames~image.tail",
                        ".live/writer", ".live/generator", "priorities", "priorities/c.0"),
     "lanes": ("zarr.json", "lane-00000", "lane-00001/zarr.json"),
-    "vector": ("ticks", "starts/zarr.json", "ticks/episode", "starts/tick/c.0"),
-    "crashed vector": ("starts", "ticks/.live", "starts/.live/state", "ticks/.live/frames.tail"),
+    "vector": ("finals/zarr.json", "step", "finals/first/c.0"),
+    "crashed vector": ("finals", "finals/.live", "finals/.live/state", ".live/frames.tail"),
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def _cases() -> Iterator[Case]:
         yield store, partial(_giant, rows=_GIANT_ROWS, files=False)
         yield store, partial(_giant, rows=(1 << 40) - 1, files=False)
         yield store, partial(_giant, rows=_GIANT_ROWS, files=True)
-    yield "raw", _giant_index
+    yield "raw", _giant_finals
     yield "raw", _giant_rows
     for store in ("larger lz4", "zstd"):
         yield store, _giant_inner_chunk
@@ -113,7 +113,7 @@ def _sparse(victim: Victim, name: str, size: int, data: bytes = b"") -> None:
 
 def _row_arrays(victim: Victim) -> list[str]:
     arrays = victim.pristine.arrays()
-    return [one for one in arrays if one.partition("/")[0] not in {"episodes", "checksums"}]
+    return [one for one in arrays if one.partition("/")[0] not in {"finals", "checksums"}]
 
 
 def _giant(victim: Victim, *, rows: int, files: bool) -> Change:
@@ -151,22 +151,28 @@ def _width(document: dict[str, Any]) -> int:
 
 
 def _checkpoint(victim: Victim, store: str, head: int) -> None:
-    about = (b"MMRCKPT1", uuid.UUID(store).bytes, boot_id(), 1 << 20, head, 0, 0)
-    record = struct.pack("<8s16s16sQQQQ", *about)
+    about = (b"MMRCKPT1", uuid.UUID(store).bytes, boot_id(), 1 << 20, head, 0, 0, 0)
+    record = struct.pack("<8s16s16sQQQQQ", *about)
     slot = (record + crc32c(record).to_bytes(4, "little")).ljust(4096, b"\0")
     victim.put(".live/checkpoint", slot + bytes(4096))
 
 
-def _giant_index(victim: Victim) -> Change:
-    """An index of episodes with as many entries as rows, all of them in a hole."""
+def _giant_finals(victim: Victim) -> Change:
+    """As many final observations as rows, all of them in holes."""
     _giant(victim, rows=_GIANT_ROWS, files=True)
-    document = victim.pristine.document("episodes/starts/zarr.json")
-    document["shape"] = [_GIANT_ROWS]
-    document["chunk_grid"]["configuration"]["chunk_shape"] = [_GIANT_ROWS // 2]
-    _put(victim, "episodes/starts/zarr.json", document)
-    for chunk in range(2):
-        _sparse(victim, f"episodes/starts/c.{chunk}", _GIANT_BYTES)
-    return Change("an index of a billion episodes", sealed=True, giant=True)
+    root = json.loads(victim.get("zarr.json"))
+    root["attributes"]["mmreplay"]["finals"] = _GIANT_ROWS
+    _put(victim, "zarr.json", root)
+    for path in ("finals/id", "finals/first", "finals/frames"):
+        document = victim.pristine.document(f"{path}/zarr.json")
+        document["shape"][0] = _GIANT_ROWS
+        grid = document["chunk_grid"]["configuration"]["chunk_shape"]
+        grid[0] = _GIANT_ROWS // 4
+        _put(victim, f"{path}/zarr.json", document)
+        for chunk in range(4):
+            name = f"{path}/c.{chunk}" + ".0" * (len(grid) - 1)
+            _sparse(victim, name, grid[0] * _width(document))
+    return Change("a billion final observations", sealed=True, giant=True)
 
 
 def _giant_rows(victim: Victim) -> Change:

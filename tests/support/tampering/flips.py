@@ -250,7 +250,7 @@ def everything(root: Path) -> dict[str, Any]:
         for name in ("reward", "discount", "non_terminal"):
             out[name] = getattr(batch, name).tobytes()
         after = batch.next_observation  # from the final ones, where episodes end
-        for key, one in (after.items() if isinstance(after, dict) else [("frame", after)]):
+        for key, one in after.items() if isinstance(after, dict) else [("frame", after)]:
             out[f"next {key}"] = one.tobytes()
     for file in root.rglob("priorities/c.*"):
         if file.parts[-3] != "checksums":

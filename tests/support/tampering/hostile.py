@@ -33,7 +33,8 @@ from tests.support.tampering.texts import deep, spoil_json, spoil_node
 __all__ = ["KINDS", "Change", "change", "make_kind", "seal", "spoil_document"]
 
 _PAGE = 4096
-_CHECKPOINT = struct.Struct("<8s16s16sQQQQ")
+_CHECKPOINT = struct.Struct("<8s16s16sQQQQQ")
+_STATE = struct.Struct("<13Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,8 @@ def _has_no_checksum(victim: Victim, name: str) -> bool:
 
 def seal(victim: Victim, name: str) -> bool:
     """Make the checksum of a chunk file fit; False if it has none."""
-    found = re.fullmatch(r"((?:lane-\d+/)?(?:ticks/|starts/)?)(.+)/c\.(\d+)((?:\.0)*)", name)
-    if not found or found[2].startswith(("checksums/", "episodes")):
+    found = re.fullmatch(r"((?:lane-\d+/)?(?:finals/)?)(.+)/c\.(\d+)((?:\.0)*)", name)
+    if not found or found[2].startswith("checksums/"):
         return False
     sums = f"{found[1]}checksums/{found[2]}/c.0"
     table = bytearray(victim.get(sums))
@@ -236,12 +237,12 @@ def _words(old: int, random_: random.Random) -> int:
 
 
 def _spoil_state(victim: Victim, name: str, random_: random.Random) -> Change:
-    words = list(struct.unpack("<9Q", victim.get(name)[:72].ljust(72, b"\0")))
-    changed = random_.choices((2, 3, 4, 1, 0, 5, 7), (5, 5, 5, 1, 1, 1, 1))[0]
+    words = list(_STATE.unpack(victim.get(name)[: _STATE.size].ljust(_STATE.size, b"\0")))
+    changed = random_.choices((2, 3, 4, 12, 1, 0, 5, 7), (5, 5, 5, 2, 1, 1, 1, 1))[0]
     words[changed] = _words(words[changed], random_)
     if chance(random_, 0.3):
         words[4] = _words(words[4], random_)
-    victim.put(name, struct.pack("<9Q", *words).ljust(_PAGE, b"\0"))
+    victim.put(name, _STATE.pack(*words).ljust(_PAGE, b"\0"))
     return Change(f"{name}: word {changed} = {words[changed]}, head {words[4]}", sealed=True)
 
 
@@ -251,7 +252,7 @@ def _spoil_checkpoint(victim: Victim, name: str, random_: random.Random) -> Chan
     for slot in (0, _PAGE) if chance(random_, 0.7) else (0,):
         record = list(_CHECKPOINT.unpack_from(data, slot))
         for _ in range(random_.choice((1, 1, 2, 3))):
-            which = random_.choice((3, 4, 4, 5, 5, 6, 6, 2))
+            which = random_.choice((3, 4, 4, 5, 5, 6, 6, 7, 2))
             old = record[which]
             record[which] = random_.randbytes(16) if which == 2 else _words(old, random_)
             text.append(f"{which} = {record[which]!r}")
@@ -372,7 +373,7 @@ _STRANGERS: tuple[bytes, ...] = (
     b"c.7", b"c.99999999999999999999", b"c.-1", b"c.00", b"c.0.0.0.0", b"c.\xd9\xa3", b"x.tmp",
     b".live", b"priorities", b"priorities.tmp", b"zarr.json.bak", b".zmetadata", b"lane-00007",
     b"lane-\xd9\xa3", b"lane-99999999999999999999", b".lane-00009.tmp", b"\xff\xfe", b"a\nb",
-    b"\x1b[31m", b"..." + b"n" * 200, b"frames.tail", b"extras", b"episodes", b"generator",
+    b"\x1b[31m", b"..." + b"n" * 200, b"frames.tail", b"extras", b"finals", b"generator",
 )  # fmt: skip
 
 
@@ -438,7 +439,7 @@ def change_alike(victim: Victim, random_: random.Random) -> Change | None:
             new = rows
             own["attributes"]["mmreplay"]["rows"] = rows
             for one in victim.pristine.arrays():
-                if one.startswith(lane) and "checksums" not in one and "episodes" not in one:
+                if one.startswith(lane) and "checksums" not in one and "finals" not in one:
                     other = json.loads(victim.get(f"{one}/zarr.json"))
                     other["shape"][0] = rows
                     victim.put(f"{one}/zarr.json", json.dumps(other).encode())

@@ -437,6 +437,18 @@ def test_observation_that_is_no_stack_is_refused_with_advice(tmp_path):
         buffer.add(last, last + 1, *np.zeros((3, 2)), [{}, {}])
 
 
+@pytest.mark.parametrize("shape", [(1, 4, 5, 3), (1, 60), (60,), (3, 5, 4), (2, 3, 4, 5)])
+def test_observations_of_another_shape_than_the_space_s_are_refused(tmp_path, shape):
+    space, action = spaces.Box(0, 255, (3, 4, 5), np.uint8), spaces.Box(-1, 1, (1,))
+    buffer = DiskReplayBuffer(40, space, action, "cpu", 1, path=tmp_path / "s.zarr")
+    frames = np.zeros(shape, np.uint8)
+    with pytest.raises(
+        mmreplay.SchemaError, match=r"expected observations of shape \(1, 3, 4, 5\)"
+    ):
+        buffer.add(frames, frames, np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), [{}])
+    assert not (tmp_path / "s.zarr").exists()
+
+
 def test_optimize_memory_usage_is_ignored_with_a_word(tmp_path):
     env = VecFrameStack(environments(Images, 2), 4)
     with pytest.warns(UserWarning, match="optimize_memory_usage is ignored"):

@@ -53,6 +53,7 @@ def test_an_index_is_a_place_among_the_ids(stores):
     ids = storage.data.ids
     assert storage.get(5)["id"] == ids[5]
     assert storage.get(5).batch_size == ()
+    assert storage.get((torch.arange(5),))["id"].tolist() == ids[:5].tolist()  # as SliceSampler
     mask = np.zeros(600, bool)
     mask[[3, 500]] = True
     for index in ([1, 599, -2], slice(590, None), np.array([4, 4]), torch.tensor([0, 599]), mask):

@@ -12,7 +12,6 @@ from mmreplay import CorruptStoreError, DiskFullError, Field, verify
 from mmreplay.maintenance.copy_lane import copy_lane
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.system import durable_writes
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 
 ACTION = Field((), "uint8", chunk=8)

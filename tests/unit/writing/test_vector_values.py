@@ -38,6 +38,14 @@ def test_extras_of_those_left_out_may_be_anything(values):
     assert not values.extras({"x": np.full((3, 2), 1e300)}, ~chosen & chosen)["extras/x"].any()
 
 
+def test_the_shape_that_is_expected_is_said():
+    values = VectorValues(Schema.make(Field((2,)), Field((1,), "float32")), 3)
+    with pytest.raises(
+        SchemaError, match=r"actions: expected .* shape \(3, 1\), found shape \(3,\)"
+    ):
+        values.actions(np.zeros(3))
+
+
 def test_stacks_are_left_to_who_asks_for_them(values):
     frames = [np.zeros(2, "u1"), LazyFrames.first(np.ones(2, "u1"), 2), np.zeros(2, "u1")]
     assert has_stacks(frames)

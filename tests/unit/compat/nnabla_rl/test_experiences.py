@@ -12,6 +12,7 @@ from mmreplay.compat import nnabla_rl
         ((1, 2, 3), "expected \\(s, a, r"),
         ("text", "expected \\(s, a, r"),
         ((np.array([None]), 0, 0.0, 1.0, np.zeros(2), {}), "found object"),
+        ((np.zeros(2), (1, 2), 0.0, 1.0, np.zeros(2), {}), "action: .* found a tuple"),
     ],
 )
 def test_invalid_experiences_are_refused(wrong, text):

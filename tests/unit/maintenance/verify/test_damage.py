@@ -291,14 +291,14 @@ def test_holes_say_what_zeros_say(tmp_path, monkeypatch):
         if over:
             writer.reset(zeros)
     writer.close()
-    path, luck = writer.path, random.Random(0)
+    path, pick = writer.path, random.Random(0)
     assert verify(path).findings == []
     files = sorted(path.rglob("c.*"))
     for trial in range(12):
-        file = luck.choice([one for one in files if "checksums" not in one.parts])
+        file = pick.choice([one for one in files if "checksums" not in one.parts])
         sound = file.read_bytes()
         data = bytearray(sound)
-        at, n = luck.randrange(len(data)), luck.choice([1, 1, BLOCK, 5 * BLOCK])
+        at, n = pick.randrange(len(data)), pick.choice([1, 1, BLOCK, 5 * BLOCK])
         value = b"\0" if trial % 3 else b"\1"
         data[at : at + n] = value * len(data[at : at + n])
         file.write_bytes(data)

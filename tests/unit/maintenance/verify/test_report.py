@@ -14,7 +14,13 @@ def test_the_report_as_json(lz4_store):
     assert document.pop("files") == report.files
     (finding,) = document.pop("findings")
     assert finding.pop("message").startswith("checksum: expected crc32c ")
-    assert finding == {"lane": "", "array": "rewards", "file": "rewards/c.1", "rows": [8, 16]}
+    assert finding == {
+        "lane": "",
+        "array": "rewards",
+        "file": "rewards/c.1",
+        "rows": [8, 16],
+        "environment": None,
+    }
     assert document == {
         "path": str(lz4_store),
         "sound": False,

@@ -1,0 +1,239 @@
+"""Damage of every kind, in lanes of one environment and of several: what is kept."""
+
+import itertools
+import json
+import random
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, repair
+from tests.support.disks.trees import contents, flip
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle.pair import of_writer
+from tests.support.tampering.repairs import Lost, check_parts, parts_left
+
+CHUNK, SHARD, INNER = 8, 8, 4
+FRAMES = {
+    "image": Field((3,), "uint16", "lz4", chunk=INNER, shard=SHARD),
+    "speed": Field((2,), "float32", "raw", chunk=CHUNK),
+}
+FIELDS = {"frame": FRAMES, "action": Field((), "int64", chunk=CHUNK)}
+FIELDS |= {"extras": {"x": Field((2,), "int32", chunk=CHUNK)}}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {}
+
+
+@pytest.fixture(params=[None, 3], ids=["one environment", "three, with masks"])
+def lane(request, make, made, tmp_path, tmp_path_factory):
+    """A closed lane of 100 steps, and its model; made once, then copied."""
+
+    def create(steps=100, **changes):
+        key = request.param, steps, *changes
+        if key not in made:
+            settings = FIELDS | {"lanes": request.param} | changes
+            pair = of_writer(make(f"{len(made)}.zarr", **settings), seed=steps)
+            pair.play(steps, 0.3, "any")
+            pair.writer.close()
+            pair.model.end_session()
+            made[key] = pair.writer.path.rename(tmp_path_factory.mktemp("made") / "x"), pair.lane
+        sound, model = made[key]
+        path = shutil.copytree(sound, tmp_path / "store.zarr")
+        return SimpleNamespace(path=path, model=model, rows=len(model.rows), n=model.n)
+
+    return create
+
+
+def chunk_file(path, array, chunk):
+    return next(
+        one for one in (path / array).glob(f"c.{chunk}*") if one.name.split(".")[1] == str(chunk)
+    )
+
+
+def entries(lane, start, stop):
+    return set(itertools.product(range(start, min(stop, lane.rows)), range(lane.n)))
+
+
+def column(array, chunk, how):
+    """Damage to a chunk file of rows: all environments lose them."""
+
+    def harm(lane):
+        how(chunk_file(lane.path, array, chunk))
+        lost = entries(lane, chunk * CHUNK, (chunk + 1) * CHUNK)
+        return Lost(frames=lost) if array.startswith("frames") else Lost(columns=lost)
+
+    return harm
+
+
+def bit(file):
+    flip(file, 3)
+
+
+def unlink(file):
+    file.unlink()
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def inner_chunk(chunk, block):
+    """Damage to an inner chunk of frames: of one environment of several."""
+
+    def harm(lane):
+        file = chunk_file(lane.path, "frames/image", chunk)
+        n_inner, environment = SHARD // INNER * lane.n, lane.n - 1
+        table = np.frombuffer(file.read_bytes()[-(16 * n_inner + 4) : -4], "<u8").reshape(-1, 2)
+        flip(file, int(table[block * lane.n + environment, 0]) + 9)
+        first = chunk * SHARD + block * INNER
+        return Lost(frames={(row, environment) for row in range(first, first + INNER)})
+
+    return harm
+
+
+def finals(array, chunk, how, length):
+    """Damage to final observations; length of its chunk files, 0 if nothing is lost by it."""
+
+    def harm(lane):
+        how(chunk_file(lane.path, f"finals/{array}", chunk))
+        over = lane.model.finals[chunk * length : (chunk + 1) * length]
+        return Lost(finals={(one.last, one.env) for one in over})
+
+    return harm
+
+
+def lost_order(lane):
+    """The ids of final observations are gone: within a row, nothing tells their order."""
+    chunk_file(lane.path, "finals/id", 0).unlink()
+    rows = [one.last for one in lane.model.finals]
+    return Lost(
+        finals={(one.last, one.env) for one in lane.model.finals if rows.count(one.last) > 1}
+    )
+
+
+def past_the_end(lane):
+    for array in ("actions", "resets", "extras/x", "finals/first"):
+        files = (lane.path / array).glob("c.*")
+        flip(max(files, key=lambda one: int(one.name.split(".")[1])), -1)
+    return Lost()
+
+
+def sums(lane):
+    for array in ("checksums/frames/image", "checksums/step", "finals/checksums/frames/speed"):
+        flip(lane.path / array / "c.0", 1)
+    (lane.path / "checksums" / "rewards" / "c.0").unlink()
+    return Lost()
+
+
+def documents(lane):
+    for number, file in enumerate(sorted(lane.path.rglob("zarr.json"))):
+        if file.parent != lane.path:
+            file.write_text("{") if number % 2 else file.unlink()
+    return Lost()
+
+
+def document(lane):
+    """One says something else."""
+    file = lane.path / "frames" / "speed" / "zarr.json"
+    said = json.loads(file.read_text())
+    said["chunk_grid"]["configuration"]["chunk_shape"][0] *= 2
+    file.write_text(json.dumps(said))
+    return Lost()
+
+
+def both(*harms):
+    def harm(lane):
+        found = [one(lane) for one in harms]
+        names = ("columns", "frames", "finals")
+        return Lost(*(set().union(*(getattr(one, name) for one in found)) for name in names))
+
+    return harm
+
+
+DAMAGES = {
+    "actions, a bit": column("actions", 4, bit),
+    "rewards, missing": column("rewards", 5, unlink),
+    "extras, cut": column("extras/x", 3, cut),
+    "step, a bit": column("step", 6, bit),
+    "ends, missing": column("ends", 6, unlink),
+    "raw frames, a bit": column("frames/speed", 4, bit),
+    "shard, missing": column("frames/image", 3, unlink),
+    "the first rows": column("rewards", 0, unlink),
+    "the last rows": column("rewards", 12, bit),
+    "inner chunk": inner_chunk(3, 1),
+    "two inner chunks": both(inner_chunk(2, 1), inner_chunk(5, 0)),
+    "final frames, a bit": finals("frames/speed", 0, bit, 10**6),
+    "final ids, a bit": finals("id", 0, bit, 0),
+    "final ids, missing": lost_order,
+    "first steps, missing": finals("first", 0, unlink, 0),
+    "ids and actions": both(finals("id", 0, bit, 0), column("actions", 7, bit)),
+    "everywhere": both(column("actions", 2, bit), column("rewards", 9, bit), inner_chunk(5, 0)),
+    "past the last row": past_the_end,
+    "checksums": sums,
+    "documents": documents,
+    "a document": document,
+}
+
+
+@pytest.mark.parametrize("skip", [False, True], ids=["prefix", "skip"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_kept(lane, tmp_path, damage, skip):
+    lane = lane()
+    lost = DAMAGES[damage](lane)
+    before = contents(lane.path)
+    assert mmreplay.verify(lane.path).findings
+    done = repair(lane.path, skip_damaged=skip)
+    parts = parts_left(lane.model, lost, skip=skip)
+    check_parts(lane.path, parts)
+    total, kept = sum(map(len, lane.model.rows)), sum(stop - start for _, start, stop in parts)
+    if "step," in damage:  # where it is lost, every environment counts
+        total += len(lost.columns) - sum(
+            (row, e) in lost.columns for row, there in enumerate(lane.model.rows) for e in there
+        )
+    assert (done.kept, done.lost) == (kept, total - kept)
+    if not skip:
+        later = sum(stop - start for _, start, stop in parts_left(lane.model, lost, skip=True))
+        assert 0 <= done.beyond - (later - kept) <= lane.n  # of a row that is cut to end the others
+    assert contents(tmp_path / "store.zarr.damaged") == before
+    assert sorted(one.name for one in tmp_path.iterdir() if "store" in one.name) == [
+        "store.zarr",
+        "store.zarr.damaged",
+    ]
+
+
+COLUMNS = {"actions": (bit, unlink, cut), "rewards": (bit, cut), "extras/x": (bit, unlink)}
+COLUMNS |= {"non_terminals": (bit,), "resets": (bit, unlink), "ends": (bit, cut)}
+COLUMNS |= {"frames/speed": (bit, unlink), "frames/image": (unlink, cut)}
+FINALS = [
+    finals("frames/speed", 0, bit, 10**6),
+    finals("frames/image", 0, unlink, 10**6),
+    finals("id", 0, bit, 0),
+    finals("first", 0, unlink, 0),
+]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("skip", [False, True], ids=["prefix", "skip"])
+def test_several_places_at_once(lane, skip):
+    """Each in a file of its own; what is left must be sound, and all that is sound."""
+    luck = random.Random(None if THOROUGH else skip)
+    for _ in range(by_effort(1, 5, 200)):
+        damaged = lane(luck.choice([60, 100]))
+        final = luck.sample(FINALS, luck.choice([0, 0, 1]))
+        # Between two damaged places, nothing tells which final observation is which.
+        n_columns = 1 if final else luck.choice([1, 2, 3])
+        harms = [
+            column(array, luck.randrange(damaged.rows // CHUNK), luck.choice(COLUMNS[array]))
+            for array in luck.sample(sorted(COLUMNS), n_columns)
+        ] + final
+        lost = both(*harms)(damaged)
+        repair(damaged.path, skip_damaged=skip)
+        check_parts(damaged.path, parts_left(damaged.model, lost, skip=skip))
+        for one in damaged.path.parent.glob("store.zarr*"):
+            shutil.rmtree(one)
