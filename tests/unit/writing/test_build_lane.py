@@ -49,23 +49,6 @@ def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
         assert len(store) == 0
 
 
-def test_no_two_lanes_have_the_same_uuid(make):
-    assert attributes(make("a").path)["uuid"] != attributes(make("b").path)["uuid"]
-
-
-def test_the_generator_moves_between_the_attributes_and_the_live_lane(make, story):
-    writer = make()
-    story.play(writer, 3, "truncated")
-    writer.files.on_flush = lambda: "random state"
-    writer.close()
-    assert attributes(writer.path)["generator"] == "random state"
-    writer = make(append=True)
-    assert "generator" not in attributes(writer.path)
-    assert build_lane.read_generator(writer.path) == "random state"
-    writer.close()
-    assert attributes(writer.path)["generator"] == "random state"
-
-
 def respell(path, change):
     """Change the attributes in a zarr.json, and write other letters than ASCII in few bytes."""
     document = json.loads((path / "zarr.json").read_bytes())

@@ -172,21 +172,6 @@ def test_a_store_that_cannot_be_made_is_not_said_to_hold_rows(make, tmp_path, mo
     make(**given)
 
 
-def test_a_lane_that_cannot_be_made_is_not_said_to_hold_rows(make, monkeypatch):
-    path = make(lane="a").path.parent
-
-    def broken(descriptor):
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "_fsync", broken)
-        with pytest.raises(FailedStoreError, match=r"lane-00001: could not be made: Input/") as e:
-            make(append=True, lane="b")
-    assert "committed" not in str(e.value)
-    assert sorted(one.name for one in path.iterdir()) == ["lane-00000", "zarr.json"]
-    assert make(append=True, lane="b").path.name == "lane-00001"
-
-
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
 def test_a_lane_that_could_not_be_made_takes_no_room(make, monkeypatch, lz4, failure):
     path = make(lane="a", **lz4).path.parent
@@ -240,32 +225,6 @@ def test_of_two_processes_that_create_a_store_one_succeeds_and_the_other_gets_an
 
 
 # ---------------------------------------------------------------- wherever, and whenever
-
-
-@pytest.mark.parametrize(("codec", "n_lanes"), [("raw", None), ("lz4", 2)])
-def test_a_store_can_be_closed_while_the_interpreter_ends(child, tmp_path, codec, n_lanes):
-    code = """
-import atexit, sys
-import numpy as np
-import mmreplay
-
-path, codec, lanes = sys.argv[1], sys.argv[2], eval(sys.argv[3])
-field = mmreplay.Field((4,), "uint8", codec, 2, None if codec == "raw" else 4)
-writer = mmreplay.create(path, field, mmreplay.Field((), "int64", chunk=8), lanes=lanes)
-lead = () if lanes is None else (lanes,)
-frame = np.zeros((*lead, 4), np.uint8)
-
-def end():
-    for _ in range(20):
-        writer.step(np.zeros(lead, int), np.zeros(lead), frame, *[np.zeros(lead, bool)] * 2)
-    writer.close()
-
-writer.reset(frame)
-atexit.register(end)
-"""
-    child(code, tmp_path / "s.zarr", codec, n_lanes)
-    own = attributes(tmp_path / "s.zarr")
-    assert (own["closed"], own["rows"]) == (True, 20)
 
 
 def test_metadata_is_kept_as_json_has_it(make, story):

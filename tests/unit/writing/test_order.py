@@ -381,11 +381,14 @@ def test_the_root_says_closed_after_everything_else_is_durable(play, log, kind, 
     one.reset(everyone(one))
     steps(one, 10)
     settle(one.writer)
+    one.flush()
     log.clear()
     one.end("close")
     last = log.index(("write_file", "zarr.json"))
     assert not [call for call in log[:last] if call[1].startswith(".live/") and call[0] == "unlink"]
     written = {path for name, path in log[:last] if name == "write_file"}
+    ends = one.writer.files.rows.specs["ends"]  # of the newest row, set since the flush
+    assert f"ends/{ends.key(9 // ends.chunk_rows)}" in synced_of(log[:last])
     for which in one.writer.files.logs:
         for path in which.specs:
             assert below(which, f"{path}/zarr.json") in written
@@ -511,6 +514,24 @@ def test_a_final_of_a_reset_that_died_is_durable_before_its_pending_row_is_overw
     power_cut()
     one.model.lose_power()
     one.open()
+    one.end("close")
+
+
+@LANES
+@pytest.mark.parametrize("head", [1, 4, 5, 6, 7, 10, 12])
+def test_a_lane_goes_back_to_any_row_with_what_was_pending_there(play, power_cut, lanes, head):
+    one = play("lz4", lanes)
+    one.reset(everyone(one))
+    steps(one, head)
+    one.flush()
+    steps(one, 25)  # the tail has gone round: what was pending is in a shard
+    settle(one.writer)
+    assert one.writer.files.rows.tail_start > head
+    faults.kill(one.writer)
+    power_cut()
+    one.model.lose_power()
+    one.open()
+    assert one.writer.files.rows.tail_start == head - head % 6
     one.end("close")
 
 

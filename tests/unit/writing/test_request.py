@@ -14,11 +14,6 @@ from tests.support.writers import ACTION, FRAME, attributes, check
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-def test_a_capacity_below_one_step_of_all_environments_is_refused(make):
-    with pytest.raises(SchemaError, match="one transition or more for each of 3"):
-        make(lanes=3, capacity=2)
-
-
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.5, "5", np.float32(3), [4]])
 def test_a_capacity_that_is_no_number_of_transitions_is_refused(make, tmp_path, capacity):
     with pytest.raises(SchemaError, match="capacity: expected a whole number, 1 to"):

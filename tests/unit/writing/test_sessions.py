@@ -344,24 +344,6 @@ def test_a_close_that_finds_no_room_can_be_called_again_and_nothing_else(play, m
     one.end("close")
 
 
-@LANES
-@pytest.mark.parametrize("at", range(1, 60, 7))
-def test_a_close_that_fails_at_any_call_loses_nothing(play, lanes, at):
-    one = play("lz4", lanes)
-    begin(one, 20)
-    settle(one.writer)
-    with faults.faulty_disk() as disk:
-        disk.fail({"write", "replace", "unlink", "rmdir", "fallocate"}, errno.EIO, at=at)
-        try:
-            one.writer.close()
-        except FailedStoreError:
-            assert disk.hits
-    one.model.die()
-    one.open()
-    assert one.writer.rows == 20
-    one.end("close")
-
-
 # ---------------------------------------------------------------- letting go
 
 

@@ -16,16 +16,6 @@ def values():
     )
 
 
-def test_actions_and_rewards_are_cast_where_they_fit(values):
-    out = values.actions([1, 2, 3])
-    assert (out.dtype, out.tolist()) == (np.int32, [1, 2, 3])
-    out = values.rewards([1, True, 2.5])
-    assert (out.dtype, out.tolist()) == (np.float32, [1, 1, 2.5])
-    for wrong in ([1, 2, 1 << 40], [0.5, 1, 2], [1, 2], [[1], [2], [3]]):
-        with pytest.raises(SchemaError, match="actions"):
-            values.actions(wrong)
-
-
 def test_flags_are_bools_whatever_they_are_given_as(values):
     odd = np.array([0, 2, 255], np.uint8).view(bool)
     for given in (odd, [0, 1, 2], [0.0, 0.5, -1], np.array([False, True, True])):
