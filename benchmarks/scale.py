@@ -1,6 +1,6 @@
 """Stores of hundreds of millions of rows: opening, looking, sampling, priorities, appending.
 
-They are made of one recorded lane whose files are repeated by hard links, so that they take
+XX
 seconds and next to no disk; all of it is in the page cache. Long and short ones are sampled in
 turns, in one process, and both have been sampled for a while before: what is compared is the time
 of a batch that needs chunks nobody has read yet with that of one whose chunks have been.
@@ -22,11 +22,10 @@ import numpy as np
 
 import mmreplay
 from benchmarks import fresh
-from benchmarks.experience import ENVIRONMENT_SPEED, Tape, made, play, read_tape, recorded
+from benchmarks.experience import Tape, play, read_tape, recorded
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core, spread
-from tests.support.repeated_lanes import repeat_lane
 
 __all__ = ["run"]
 
@@ -42,14 +41,13 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     """Stores of few and of many rows, then priorities, then a writer."""
     game = scale.games[0]
     tape = read_tape(recorded(data, game, "raw", scale))
-    base = made(data / f"{game}-base-{scale.base_rows}.zarr", lambda at: _base(at, tape, scale))
     folder = data / "long"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    short = _repeated(base, folder, _SHORT_TIMES)
-    long = _repeated(base, folder, scale.long_times)
+    short = _repeated(tape, folder, _SHORT_TIMES, scale)
+    long = _repeated(tape, folder, scale.long_times, scale)
     times = scale.long_times // scale.long_lanes
-    stores = [_repeated(base, folder / str(n), times) for n in range(scale.long_lanes)]
+    stores = [_repeated(tape, folder / str(n), times, scale) for n in range(scale.long_lanes)]
     rows = scale.base_rows * np.array([_SHORT_TIMES, scale.long_times, times * len(stores)])
     cases = {
         f"{rows[0]:,} rows": [short],
@@ -59,26 +57,27 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     for name, paths in cases.items():
         _looked_at(result, name, paths, scale)
     _sampled(result, cases, scale)
-    _prioritized(result, base, folder, scale)
+    _prioritized(result, tape, folder, scale)
     _appended(result, {name: paths[0] for name, paths in itertools.islice(cases.items(), 2)}, tape)
     shutil.rmtree(folder)
 
 
-def _base(path: Path, tape: Tape, scale: Scale) -> None:
-    """A lane that ends where its chunk files do."""
+def _write(path: Path, tape: Tape, scale: Scale, times: int) -> None:
+    """A lane that holds the first rows of the tape so many times over."""
     frame = mmreplay.Field(tape.frames.shape[1:], "uint8", "lz4")
     action = mmreplay.Field((), "int64")
     if scale.base_rows < _FEW:
         frame = mmreplay.Field(frame.shape, "uint8", "lz4", 16, 256)
         action = mmreplay.Field((), "int64", chunk=scale.base_rows // 2)
     with mmreplay.create(path, frame, action) as writer:
-        play(tape, writer, 0, scale.base_rows, ENVIRONMENT_SPEED)
+        for _ in range(times):
+            play(tape, writer, 0, scale.base_rows)
 
 
-def _repeated(base: Path, folder: Path, times: int) -> Path:
+def _repeated(tape: Tape, folder: Path, times: int, scale: Scale) -> Path:
     path = folder / f"{times}-times.zarr"
     folder.mkdir(exist_ok=True)
-    repeat_lane(base, path, times)
+    _write(path, tape, scale, times)
     return path
 
 
@@ -166,10 +165,10 @@ def _check(batch: mmreplay.Batch, short: mmreplay.Dataset, base_rows: int) -> No
         assert np.array_equal(getattr(batch, one), getattr(expected, one)), one
 
 
-def _prioritized(result: Result, base: Path, folder: Path, scale: Scale) -> None:
+def _prioritized(result: Result, tape: Tape, folder: Path, scale: Scale) -> None:
     buffers: dict[str, mmreplay.PrioritizedReplayBuffer] = {}
     for times in (_SHORT_TIMES, scale.prioritized_times):
-        path = _repeated(base, folder / "prioritized", times)
+        path = _repeated(tape, folder / "prioritized", times, scale)
         started = time.perf_counter()
         name = f"{times * scale.base_rows:,} rows"
         buffers[name] = mmreplay.PrioritizedReplayBuffer(path, stack=_STACK, flush_s=0)

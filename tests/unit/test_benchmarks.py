@@ -12,8 +12,6 @@ import pytest
 import mmreplay
 from benchmarks import decodes, experience, naive, report, results, timing
 from benchmarks.experience import Layout
-from mmreplay import Field
-from tests.support.repeated_lanes import repeat_lane
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -117,33 +115,6 @@ def test_the_decodes_of_a_batch_are_those_of_its_frames_and_no_more(recording, t
         number = np.unique(keys, return_inverse=True)[1]
         frames = alone._room.reshape(len(alone._room), -1, 4, 4)[number, within]
         assert np.array_equal(frames, column.take(wanted.ravel()))
-
-
-def test_a_lane_that_is_repeated_by_links_is_what_a_writer_would_have_closed(tmp_path):
-    frames = np.random.default_rng(0).integers(0, 256, (256, 4, 4), np.uint8)
-
-    def write(path, times):
-        fields = Field((4, 4), "uint8", "lz4", 16, 64), Field((), "int64", chunk=128)
-        with mmreplay.create(path, *fields) as writer:
-            for row in (*range(256),) * times:
-                if not row % 64:
-                    writer.reset(frames[row])
-                else:
-                    writer.step(row % 3, row % 5, frames[row], row % 64 == 63)
-        return path
-
-    repeat_lane(write(tmp_path / "one.zarr", 1), tmp_path / "many.zarr", 5)
-    assert not mmreplay.verify(tmp_path / "many.zarr").findings
-    with (
-        mmreplay.load(tmp_path / "many.zarr") as many,
-        mmreplay.load(write(tmp_path / "written.zarr", 5)) as written,
-    ):
-        assert np.array_equal(many.ids, written.ids)
-        assert np.array_equal(many.episodes, written.episodes)
-        for found, expected in zip(many.batches(64), written.batches(64), strict=True):
-            assert np.array_equal(found.observation, expected.observation)
-            assert np.array_equal(found.reward, expected.reward)
-            assert np.array_equal(found.non_terminal, expected.non_terminal)
 
 
 def test_an_unknown_subject_is_wrong_usage():

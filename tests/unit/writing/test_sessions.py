@@ -118,7 +118,10 @@ def test_an_environment_may_be_left_out_only_while_no_episode_of_it_runs(play):
     with pytest.raises(SchemaError, match="no episode is running in environment 1; call reset"):
         one.writer.step(*given, x=x)
     for wrong, text in (
-        ([True], r"mask: expected one for each of 2 environments, shape \(2,\), found shape \(1,\)"),
+        (
+            [True],
+            r"mask: expected one for each of 2 environments, shape \(2,\), found shape \(1,\)",
+        ),
         (["a", "b"], "mask: expected numbers or bools"),
         ([np.nan, 1.0], "mask: expected bools, found NaN"),
     ):
