@@ -1,9 +1,9 @@
 """Stores of hundreds of millions of rows: opening, looking, sampling, priorities, appending.
 
-XX
-seconds and next to no disk; all of it is in the page cache. Long and short ones are sampled in
-turns, in one process, and both have been sampled for a while before: what is compared is the time
-of a batch that needs chunks nobody has read yet with that of one whose chunks have been.
+They hold the same recorded steps again and again, and are in the page cache. Long and short ones
+are sampled in turns, in one process, and both have been sampled for a while before: what is
+compared is the time of a batch that needs chunks nobody has read yet with that of one whose chunks
+have been.
 """
 
 from __future__ import annotations

@@ -386,7 +386,7 @@ def test_verify_finds_damaged_priorities(prioritized_of):
     (path / "priorities").rename(path.with_name("away"))
     ((where, message),) = findings()
     assert (where, message) == (
-        "priorities",
+        "priorities/zarr.json",
         "expected this array, as it has checksums; found none",
     )
     prioritized_of(kind=ReplayBuffer).close()  # without priorities from here on

@@ -118,10 +118,7 @@ def test_an_environment_may_be_left_out_only_while_no_episode_of_it_runs(play):
     with pytest.raises(SchemaError, match="no episode is running in environment 1; call reset"):
         one.writer.step(*given, x=x)
     for wrong, text in (
-        (
-            [True],
-            r"mask: expected one for each of 2 environments, shape \(2,\), found shape \(1,\)",
-        ),
+        ([True], r"mask: expected one for each of 2 environments, .*found shape \(1,\)"),
         (["a", "b"], "mask: expected numbers or bools"),
         ([np.nan, 1.0], "mask: expected bools, found NaN"),
     ):
@@ -144,7 +141,7 @@ def test_an_environment_may_be_left_out_only_while_no_episode_of_it_runs(play):
 
 WRONG = [
     ("actions", [0.5, 1.0], "actions: expected dtype int32"),
-    ("actions", [1], r"actions: expected one for each of 2 environments, shape \(2,\), found"),
+    ("actions", [1], r"actions: expected one for each of 2 environments, .*found shape \(1,\)"),
     ("rewards", [1.0], "rewards: expected one for each of 2"),
     ("rewards", ["a", "b"], "rewards: expected numbers or bools"),
     ("frames", np.ones((2, 4), np.int32), "frames"),
