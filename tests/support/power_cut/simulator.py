@@ -380,7 +380,8 @@ class _History:
                 call()
         except KeyboardInterrupt:
             self.counts.interrupts += 1
-            self._store.contents.settle(self.writer)
+            with self.busy("writer"), self.busy("call"):  # nobody else steps meanwhile
+                self._store.contents.settle(self.writer)
         else:
             if call == self.writer.flush:
                 self._store.flushed = self._store.returned
