@@ -318,7 +318,7 @@ class _Log:
         self._tag, self._turn = object(), _turns.setdefault(inner, _Turn())
         self.names = tuple(schema.extras)
         if lanes is not None:
-            inner._advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
+            inner._session.advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
 
     def _check_lanes(self, env: AnyEnv, found: int | None, path: object) -> None:
         if found != self.fields.lanes:
