@@ -75,14 +75,14 @@ class DeferredStore:
         self._closed = False
 
     def _stored(self) -> tuple[Field | dict[str, Field], dict[str, Any]] | None:
-        """The frames' fields and the metadata of the store at the path; None if there is none."""
+        """Frame fields and metadata of the store at the path, or None if there is no store."""
         if self._path is None or not self._path.exists():
             return None
         with open_store(self._path) as store:
             return store.schema.frame, store.live.readers[0].metadata["env"]
 
     def _stored_frame(self) -> Field | None:
-        """The frames' field of the store at the path; None if there is none."""
+        """The frame field of the store at the path, or None if there is no store."""
         if (stored := self._stored()) is None:
             return None
         if not isinstance(stored[0], Field):

@@ -162,7 +162,7 @@ class _Actions:
         self.field = Field((), "int64") if self._n else Field(space.shape, space.dtype)
 
     def taken(self, action: Any) -> Array:
-        """The action as it is stored; SchemaError if it is none of the space."""
+        """The action as stored; raises SchemaError if it is not in the action space."""
         found = self.field.coerce_loosely(action, "a")
         if self._n and not 0 <= found - self._start < self._n:
             raise SchemaError(

@@ -87,7 +87,7 @@ def _seeds(source: Any) -> list[int]:
 
 
 def _numbers(state: Mapping[str, Any]) -> Iterator[int]:
-    """Those of which the state of a bit generator, of any kind, consists."""
+    """The numbers in the state of any bit generator, those of arrays one by one."""
     for value in state.values():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -208,7 +208,7 @@ class Samplers:
 
     @property
     def why_empty(self) -> str:
-        """Why there is no transition, where there is none: a selection had some."""
+        """The message for when there is nothing to sample."""
         if self._selection is None:
             return "there is no transition yet; record a reset and a step first"
         return "all transitions that were selected have been evicted since; select again"

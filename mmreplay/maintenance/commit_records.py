@@ -6,11 +6,8 @@ Invariant: the lane is only read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.format.layout import ArraySpec
-from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
 from mmreplay.storage.state_page import COMMITTED, State
 from mmreplay.system import checked_reads
@@ -31,21 +28,6 @@ def read_state(lane: AnyPath) -> State | None:
         checked_reads.check_directories(lane, ".live")
         return State(lane / ".live" / "state", writable=False)
     return None
-
-
-def newest_problem(lane: AnyPath, specs: Mapping[str, ArraySpec], head: int) -> str:
-    """Why there cannot be as many rows as `head`; empty if there can be.
-
-    A row is committed once it has a place in a chunk file of each raw column. One may be lost, but
-    where there is none the head is wrong.
-    """
-    raw = [spec for spec in specs.values() if spec.is_raw]
-    newest = ((spec, max(head - 1, 0) // spec.chunk_rows) for spec in raw)
-    if not head or any(
-        chunk_files.chunk_path(lane, spec, chunk).exists() for spec, chunk in newest
-    ):
-        return ""
-    return f"committed: expected a chunk file of the newest row, {head - 1:,}, found none"
 
 
 def page_problems(lane: AnyPath, store: str) -> list[str]:

@@ -117,7 +117,7 @@ def row_values(
 
 
 def _fitting(value: Any, field: Field) -> Array | None:
-    """A value as its column holds it; None if there is none, or if it does not fit."""
+    """A value in the dtype of its column, or None if it is missing or does not fit."""
     with contextlib.suppress(SchemaError):
         return None if value is None else field.coerce_loosely(value, "info")
     return None

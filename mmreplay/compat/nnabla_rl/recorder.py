@@ -114,7 +114,7 @@ class Recorder(DeferredStore):
     def _store(
         self, experiences: list[Experience], begins: list[bool], flags: list[dict[str, bool]]
     ) -> None:
-        """Store experiences as steps, of which some begin episodes: all are checked first."""
+        """Check all experiences, then store each as a step; some begin episodes."""
         if self.is_open:
             if self._schema is None:
                 self._schema = self.core.store.schema
