@@ -234,8 +234,9 @@ class Player:
             if error.errno != errno.ENOSPC:
                 raise
             self._disk.heal()
-            self._look()
-            self._again(call)  # a flush in the background may have failed meanwhile
+            if self._broken not in faults.SYNCING:  # or a flush in the background may have failed
+                self._look()
+            self._again(call)  # and it says so
         except FailedStoreError:
             self._disk.heal()
             self._failed = True
