@@ -213,6 +213,7 @@ class Contents:
                 f"after an interrupt: {head} rows, {writer.rows} by the writer, of which {found} "
                 f"run; expected {len(self)}, of which {sorted(lane.running)} run"
             )
+        self.check_finals(writer.files)
 
     def _undo_step(self) -> None:
         lane = self.lane
@@ -305,7 +306,7 @@ class Contents:
         return model
 
     def check_finals(self, files: LockedLane) -> None:
-        """The log of final observations of a lane that was opened, and in which nothing runs.
+        """The log of final observations of a lane that was opened, or in which a call has settled.
 
         Which of two episodes that ended with one row stands first, the model learns.
 

@@ -45,7 +45,7 @@ _LIVES = (25, 80, 250, 1000), (1, 10, 30, 60)
 _SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)
 # Chances, at a call, that it is the last one, and that something else happens before it.
 _MOST_DANGER, _MOST_BUSTLE = 0.6, 0.25
-_INTERRUPTS = 0.012
+_INTERRUPTS = 0.1, 0.012  # in the middle of the end of an episode, and elsewhere
 _FAR_ROWS = 110
 _MISTAKES = TypeError, AttributeError, NameError, ImportError
 
@@ -257,8 +257,8 @@ class _History:
         self.counts.calls += 1
         if self._others.at_work:
             self._others.meanwhile(self._store, self._look, opened=self._opened)
-        if luck < _INTERRUPTS and self._at == ["writer", "call"]:
-            writer = self.writer
+        writer = self.writer
+        if self._at == ["writer", "call"] and luck < _INTERRUPTS[writer._is_settled]:
             # Python looks for signals before calls: none comes while a word is being stored.
             if writer._head == writer.files.rows.head:
                 raise KeyboardInterrupt
@@ -380,7 +380,7 @@ class _History:
                 call()
         except KeyboardInterrupt:
             self.counts.interrupts += 1
-            with self.busy("writer"), self.busy("call"):  # nobody else steps meanwhile
+            with self.busy("writer"), self.busy("settle"):  # nobody steps or interrupts meanwhile
                 self._store.contents.settle(self.writer)
         else:
             if call == self.writer.flush:
