@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-__all__ = ["FLUSHED_STEPS", "call", "die"]
+__all__ = ["call", "die"]
 
-FLUSHED_STEPS = 300
-"""Of a store before it is flushed and closed."""
 STARTED = 50
 _KILLED = -signal.SIGKILL
 
@@ -334,69 +331,10 @@ def long_open(path: list[str], batch: int, batches: int) -> dict[str, Any]:
 
 
 def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
-    """Microseconds of import, step, batch of 32, open, flush and close, with the package in `root`.
+    """See `benchmarks.pace`."""
+    from benchmarks.pace import pace
 
-    Stores are written to `path`.
-    """
-    sys.path.insert(0, root)
-    import numpy as np
-
-    started = perf_counter()
-    import mmreplay
-
-    out = {"import": (perf_counter() - started) * 1e6}
-    assert Path(mmreplay.__file__).is_relative_to(root)
-    source = np.load(frames)
-    for codec in ("raw", "lz4"):
-        shutil.rmtree(path, ignore_errors=True)
-        field, action = (
-            mmreplay.Field(source.shape[1:], "uint8", codec),
-            mmreplay.Field((), "int64"),
-        )
-        taken = np.empty(steps)
-        with mmreplay.create(path, field, action, flush_s=0) as writer:
-            writer.reset(source[0])
-            for number in range(steps):
-                frame = source[(number + 1) % len(source)]
-                started = perf_counter()
-                writer.step(number % 7, 1.0, frame)
-                taken[number] = perf_counter() - started
-        out[f"{codec}: step, median"] = float(np.median(taken)) * 1e6
-        out[f"{codec}: step, mean, stalls cut at 2 ms"] = (
-            float(np.minimum(taken, 2e-3).mean()) * 1e6
-        )
-        taken = np.empty(max(steps // 10, 20))
-        with mmreplay.load(path, stack=4, n_step=3) as data:
-            kept = data.sample(32)
-            for number in range(len(taken)):
-                started = perf_counter()
-                kept = data.sample(32, out=kept)
-                taken[number] = perf_counter() - started
-        out[f"{codec}: sample of 32, n_step 3"] = float(np.median(taken[len(taken) // 5 :])) * 1e6
-        taken = np.empty(30)
-        for number in range(len(taken)):
-            started = perf_counter()
-            with mmreplay.open(path) as store:
-                assert len(store) == steps
-                taken[number] = perf_counter() - started
-        out[f"{codec}: open"] = float(np.median(taken)) * 1e6
-        shutil.rmtree(path)
-        flushes, closes = np.empty((2, min(steps // 100, 8)))  # a disk takes long for each
-        for number in range(len(closes)):
-            writer = mmreplay.create(path, field, action, flush_s=0)
-            writer.reset(source[0])
-            for step in range(FLUSHED_STEPS):
-                writer.step(step % 7, 1.0, source[(step + 1) % len(source)])
-            started = perf_counter()
-            writer.flush()
-            flushes[number] = perf_counter() - started
-            started = perf_counter()
-            writer.close()
-            closes[number] = perf_counter() - started
-            shutil.rmtree(path)
-        out[f"{codec}: flush"] = float(np.median(flushes)) * 1e6
-        out[f"{codec}: close"] = float(np.median(closes)) * 1e6
-    return out
+    return pace(root, path, frames, steps)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

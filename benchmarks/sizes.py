@@ -35,7 +35,7 @@ class Scale:
         learner_epochs: of a learner that is given batches in several orders.
         before: the commit that this code is held against.
         pairs: of processes, one of each of the two.
-        pace_steps: appended by each process, of each codec.
+        pace_steps: of each store that each process writes.
         base_rows: of a lane whose files the long ones repeat, by hard links.
         long_times: how often the long one does, and one beside it eight times.
         long_lanes: stores of as many rows together, loaded as one.
@@ -116,9 +116,9 @@ FULL = Scale(
     memory_steps=200_000,
     memory_batches=20_000,
     learner_epochs=4,
-    before="c2bd43d",
-    pairs=31,
-    pace_steps=12_000,
+    before="d84db38",
+    pairs=15,
+    pace_steps=8_000,
     base_rows=131_072,
     long_times=1_526,
     long_lanes=64,
