@@ -17,6 +17,7 @@ import numpy.typing as npt
 from mmreplay.batches.runs import Steps, block_steps
 from mmreplay.reading.store import Store
 from mmreplay.schema import Schema
+from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
@@ -63,7 +64,7 @@ def write_runs(
     n_threads: int,
     wrote: Callable[[int], None] = lambda _n_steps: None,
 ) -> None:
-    """Append runs to a closed lane that nobody knows yet, and close it again.
+    """Append runs to a closed lane that nobody knows yet, close it again, and make it durable.
 
     Args:
         lane: its directory; the caller removes it if this raises.
@@ -71,12 +72,13 @@ def write_runs(
         n_threads: that compress.
         wrote: called with the steps of each run that was written.
     """
-    writer = Writer(LockedLane(lane, {}), Background(0, n_threads, patient=True))
+    writer = Writer(LockedLane(lane, {}), Background(0, n_threads, building=True))
     try:
         for run in _ahead(runs):
             writer._extend(run)  # noqa: SLF001 (of the package, for its loop)
             wrote(len(run))
         writer.close()
+        durable_writes.sync_tree(lane)
     except BaseException:
         writer._release_unclosed()  # noqa: SLF001 (nobody shall have this lane)
         raise

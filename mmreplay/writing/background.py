@@ -37,16 +37,18 @@ class Background:
 
     Attributes:
         flush_s: seconds between flushes; 0 for none but those that are asked for.
-        patient: whether frames are compressed as asked for also where a writer waits for it.
-        helpers: threads beside the sealing one that compress for a writer that is patient.
+        building: whether the lane is one that nobody knows yet. Frames are then compressed as
+            asked for also where the writer waits for it, and the shards are durable only once the
+            caller has synced all of the lane.
+        helpers: threads beside the sealing one that compress for a lane that is being built.
     """
 
-    def __init__(self, flush_s: float, n_threads: int = 1, *, patient: bool = False) -> None:
+    def __init__(self, flush_s: float, n_threads: int = 1, *, building: bool = False) -> None:
         """Start nothing yet."""
-        self.flush_s, self.patient = flush_s, patient
+        self.flush_s, self.building = flush_s, building
         self._lane: Callable[[], Flushable | None] = lambda: None
         self._stop = self._due = False
-        self._sealing = Workers(1, "mmreplay-seal", nice=0 if patient else _NICE)
+        self._sealing = Workers(1, "mmreplay-seal", nice=0 if building else _NICE)
         self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
         wake: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake = wake

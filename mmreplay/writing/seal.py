@@ -87,8 +87,11 @@ class SealJob:
         self.done.set()
 
 
-def seal_job(log: Log, start: int, stop: int | None = None) -> SealJob:
-    """The job that moves rows [start, stop) of the tail into a shard; a whole half if None."""
+def seal_job(log: Log, start: int, stop: int | None = None, *, durable: bool = True) -> SealJob:
+    """The job that moves rows [start, stop) of the tail into a shard; a whole half if None.
+
+    `durable=False` leaves out the fsyncs, and the checkpoint that would speak of them.
+    """
     stop = start + log.half if stop is None else stop
     parts = [
         (spec, inner)
@@ -111,11 +114,13 @@ def seal_job(log: Log, start: int, stop: int | None = None) -> SealJob:
             chunks = [data for (of, _), data in zip(parts, encoded, strict=True) if of is spec]
             data = shard_file.assemble(spec, chunks)
             chunk = start // spec.chunk_rows
-            durable_writes.write_file(chunk_files.chunk_path(log.path, spec, chunk), data)
+            path = chunk_files.chunk_path(log.path, spec, chunk)
+            durable_writes.write_file(path, data, durable=durable)
             log.sums.set(spec, chunk, compression.crc32c(data))
         if stop - start == log.half:
             with log.checkpoint_lock:
-                log.checkpoint.write(tail_start=stop)
+                if durable:
+                    log.checkpoint.write(tail_start=stop)
                 log.state.words[TAIL_START] = stop
 
     return SealJob(len(parts), encode, finish)
@@ -150,7 +155,7 @@ class Sealer:
         self.wait()
         start = log.tail_start
         if n - start >= 2 * half:  # after a kill both halves may be full
-            self._submit(seal_job(log, start))
+            self._submit(self._next_job())
             self.wait()
             start = log.tail_start
         if n - start < half:
@@ -158,7 +163,7 @@ class Sealer:
         elif log.head < start + half:  # its last row is about to be committed: ask again then
             self.half_stop = n + 1
         else:
-            self._submit(seal_job(log, start))
+            self._submit(self._next_job())
             self.half_stop = start + 2 * half
         if any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs):
             self._replace_tails()
@@ -178,7 +183,7 @@ class Sealer:
         self._help(job)
         if job.error is not None and not isinstance(job.error, FailedStoreError):
             # There may be room, or memory, by now; a failed fsync is the end.
-            job = self._submit(seal_job(self._log, self._log.tail_start))
+            job = self._submit(self._next_job())
             self._help(job)
         if isinstance(job.error, MmreplayError):
             raise type(job.error)(str(job.error)) from job.error
@@ -192,9 +197,13 @@ class Sealer:
             return
         # A part that fails here is left to the sealing thread, which tells why if it fails again.
         with contextlib.suppress(Exception):
-            job.work(fast=not self._background.patient)
+            job.work(fast=not self._background.building)
         self._background.submit(job.run)  # again: an interrupt may have kept it from getting there
         job.done.wait()
+
+    def _next_job(self) -> SealJob:
+        log = self._log
+        return seal_job(log, log.tail_start, durable=not self._background.building)
 
     def _submit(self, job: SealJob) -> SealJob:
         self._job = job

@@ -71,7 +71,7 @@ class LaterRows:
             going_on = _goes_on(found.step, found.sound)[0]
             begins = start - found.step[0]
         files = LockedLane(lane, {})
-        background = Background(0, os.cpu_count() or 1, patient=True)
+        background = Background(0, os.cpu_count() or 1, building=True)
         self._session = Session(files, background, self._stop, going_on)
         self._running, self._begins = going_on, begins
         try:

@@ -34,7 +34,7 @@ class _Done:
 class Tasks:
     """Stands for `Background`: what it would do in threads waits here until its time comes."""
 
-    helpers, patient = (), False
+    helpers, building = (), False
 
     def __init__(
         self,

@@ -325,7 +325,9 @@ def test_a_source_that_is_opened_meanwhile(store, story, tmp_path):
 
 def test_a_source_that_is_removed_meanwhile_is_missed(store, tmp_path):
     path = store()
-    with pytest.raises(MmreplayError, match=r"was removed while it was open|no store here"):
+    # Which of them depends on how far the thread that reads ahead is.
+    words = "was removed while it was open|no store here|no zarr.json in it"
+    with pytest.raises(MmreplayError, match=words):
         pack(path, tmp_path / "packed.zarr", progress=lambda *_: shutil.rmtree(path, True))
     assert names(tmp_path) == []
 
