@@ -16,7 +16,7 @@ import pytest
 from mmreplay.writing import flush
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.power_cut.layouts import ALL, LAYOUTS
-from tests.support.power_cut.mutants import MUTANTS
+from tests.support.power_cut.mutants import MUTANTS, caught_by_name
 from tests.support.power_cut.mutation import Mutant, breaking, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
@@ -82,7 +82,7 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     # A failing example is kept: a mutant is tried there first. A change of the code under test
     # changes what happens in a history, and the search begins anew.
     calls: list[tuple[Any, ...]] = [
-        (caught, MUTANTS[name], [last.get(name, SEEDS[0]), *SEEDS], N_CRASHES) for name in names
+        (caught_by_name, name, [last.get(name, SEEDS[0]), *SEEDS], N_CRASHES) for name in names
     ]
     of = [n for n in LAYOUTS for _ in blocks]
     calls += [(simulate_all, block, N_CRASHES, LAYOUTS[n]) for n in LAYOUTS for block in blocks]

@@ -69,6 +69,7 @@ from tests.support.power_cut.mutation import (
     after,
     before,
     breaking,
+    caught,
     changed,
     during,
     no_sync,
@@ -77,7 +78,7 @@ from tests.support.power_cut.mutation import (
     unless,
 )
 
-__all__ = ["MUTANTS"]
+__all__ = ["MUTANTS", "caught_by_name"]
 
 MUTANTS: dict[str, Mutant] = {}
 _WITH_TAIL = [one for one in ALL if any(x.codec != "raw" for x in one.schema.frames.values())]
@@ -104,6 +105,11 @@ def _simple(
 ) -> None:
     """A mutant that is one line."""
     MUTANTS[name] = Mutant(rule, changes, layouts, others, noticed)
+
+
+def caught_by_name(name: str, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
+    """As `caught`, for another process, to which no function can be sent."""
+    return caught(MUTANTS[name], seeds, n_crashes)
 
 
 def _is_shard(path: Path, *_: Any, **__: Any) -> bool:

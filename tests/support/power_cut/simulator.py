@@ -258,10 +258,13 @@ class _History:
         if self._others.at_work:
             self._others.meanwhile(self._store, self._look, opened=self._opened)
         writer = self.writer
-        if self._at == ["writer", "call"] and luck < _INTERRUPTS[writer._is_settled]:
-            # Python looks for signals before calls: none comes while a word is being stored.
-            if writer._head == writer.files.rows.head:
-                raise KeyboardInterrupt
+        # Python looks for signals before calls: none comes while a word is being stored.
+        if (
+            self._at == ["writer", "call"]
+            and luck < _INTERRUPTS[writer._is_settled]
+            and writer._head == writer.files.rows.head
+        ):
+            raise KeyboardInterrupt
         if luck < _MOST_BUSTLE and luck < self._bustle():
             self._meanwhile()
 
