@@ -74,7 +74,7 @@ def compress_again(path: Path, target: Path, codec: str, runs: int) -> dict[str,
     """Seconds of packs of a store, and of the codec alone, in turns; and how many frames it has."""
     chunks, spec = _inner_chunks(path)
     mmreplay.pack(path, target, codec)  # to warm up
-    packed = LaneReader(target).specs["frames"]
+    packed = LaneReader(target).rows.specs["frames"]
     shutil.rmtree(target)
     calls: dict[str, Callable[[], object]] = {
         "alone": functools.partial(_alone, spec, packed, chunks),

@@ -46,9 +46,9 @@ def write_file(
 ) -> None:
     """Write another file, fsync it, rename it over `path`, fsync the directory.
 
-    `durable=False` leaves out the fsyncs: for notes such as who holds a lock. `overwritten` says
-    that its bytes will be changed in place, as those of `allocate` are. DiskFullError: the partial
-    file is gone again, `path` is as it was.
+    `durable=False` leaves out the fsyncs: for notes such as who holds a lock, and for what the
+    caller syncs later. `overwritten` says that its bytes will be changed in place, as those of
+    `allocate` are. DiskFullError: the partial file is gone again, `path` is as it was.
     """
     staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with writing(f"writing {path.name}", path):
@@ -60,6 +60,8 @@ def write_file(
                 _write_all(descriptor, data)
                 if durable:
                     _fsync(descriptor)
+                else:
+                    _begin_write_out(descriptor, len(data))
             finally:
                 os.close(descriptor)
             _replace(staged, path)
@@ -96,10 +98,15 @@ def write_pieces(
             if end < size:
                 os.lseek(descriptor, size - 1, os.SEEK_SET)
                 _write_all(descriptor, b"\0")
-            if size >= _LARGE_BYTES and _SYNC_RANGE is not None:  # while others are written
-                _SYNC_RANGE(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE)
+            _begin_write_out(descriptor, size)
         finally:
             os.close(descriptor)
+
+
+def _begin_write_out(descriptor: int, size: int) -> None:
+    """Have a large file written out while others are written: a later fsync waits for less."""
+    if size >= _LARGE_BYTES and _SYNC_RANGE is not None:
+        _SYNC_RANGE(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE)
 
 
 def _open(path: AnyPath, flags: int) -> int:
