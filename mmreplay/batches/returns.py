@@ -51,7 +51,7 @@ class Returns:
             window *= stride
         window += ids[:, None]
         live = columns["non_terminals"].take(window) != 0
-        if not live.all():
+        if np.count_nonzero(live) < live.size:
             # The first flag that is down ends the return, with the step it belongs to.
             left = np.minimum(left, np.where(live.all(1), n, live.argmin(1) + 1))
         last = np.arange(0, ids.size * n, n) + (left - 1)

@@ -88,6 +88,23 @@ class LaneFinals:
         """The first row of the log whose episode ended in this row of the lane, or later."""
         return self.base + int(self.ids.searchsorted(row * self.n))
 
+    def until(self, entries: Ids) -> tuple[Ids | None, Ids | None]:
+        """Steps to the end of the episode of each entry, itself included; None if any runs.
+
+        Of a lane of one environment also the rows of the log that these episodes have.
+        """
+        if self.n > 1:
+            lasts = self.last_rows(entries)
+            return None if (lasts < 0).any() else lasts - entries // self.n + 1, None
+        found = self.ids.searchsorted(entries)
+        if not found.size or found[found.argmax()] == self.ids.size:
+            return None, None
+        out: Ids = self.ids.take(found)
+        out -= entries
+        out += 1
+        found += self.base
+        return out, found
+
     def last_rows(self, entries: Ids) -> Ids:
         """The rows in which the episodes of these entries end, (B,); -1 of those that run."""
         n = self.n

@@ -246,6 +246,16 @@ class Index:
         if back:
             before = self._step.take(ids)
             before -= 1
+        if ahead > 1 and self.n_lanes == 1:
+            until, found = self._lanes[0].finals.until(ids)
+            if until is not None:
+                over, finals = (until <= ahead).nonzero()[0], _NONE
+                if over.size and found is not None:
+                    finals = found.take(over) + (1 << LANE_SHIFT)
+                elif over.size:
+                    finals = self._places((ids + (until - 1) * stride)[over])
+                left = np.minimum(until, ahead)
+                return Steps(ids, stride, before, left, until, over, finals, _NONE, _NO_ROW)
         near = _NONE  # those that see the newest row
         if self._is_open or ahead > 1:
             stops = self._stops[0] if self.n_lanes == 1 else self._stops.take(ids >> LANE_SHIFT)
