@@ -187,17 +187,6 @@ def test_another_store_at_the_same_path_is_not_taken_from_the_cache(tmp_path):
     assert to_dataset(path, stack=None, n_step=2, gamma=0.5)[0]["discount"] == 0.5
 
 
-def test_other_transitions_of_a_store_are_not_taken_from_the_cache(stores):
-    with mmreplay.load(stores("one lane"), stack=None) as data:
-        for ids in ([0], [1], [0, 1]):
-            assert ids_of(to_dataset(data.select(ids=ids))) == ids
-
-
-def test_several_processes_write_the_same_rows(stores):
-    many, one = (to_dataset(stores("two lanes"), stack=2, num_proc=n) for n in (2, None))
-    assert ids_of(many) == ids_of(one)
-
-
 # ---------------------------------------------------------------- streams
 
 

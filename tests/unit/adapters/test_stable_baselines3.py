@@ -253,13 +253,6 @@ def test_stacks_that_repeat_the_first_frame_are_the_same(tmp_path):
     assert model.replay_buffer.buffer.store.padding == "reset"
 
 
-def test_discrete_observations_and_actions_are_the_same(tmp_path):
-    env = DummyVecEnv([lambda: gymnasium.make("FrozenLake-v1")] * 2)
-    model = model_of(DQN, env, tmp_path / "s.zarr", own=ReplayBuffer)
-    model.learn(80)
-    assert_same(model.replay_buffer)
-
-
 def test_training_with_the_same_seed_is_the_same_training(tmp_path):
     weights = []
     for given in (

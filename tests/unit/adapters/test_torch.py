@@ -163,15 +163,6 @@ def test_loader_of_a_live_buffer_takes_what_is_there_when_an_epoch_begins(tmp_pa
         assert batch.observation.shape == (4, 3)
 
 
-def test_epoch_that_is_set_is_the_one_that_comes_next(stores):
-    batches = loader(stores("one lane"), 64, seed=0)
-    first, second = ids_of(batches), ids_of(batches)
-    batches.set_epoch(0)
-    assert [ids_of(batches), ids_of(batches)] == [first, second]
-    with pytest.raises(mmreplay.SchemaError, match="epoch"):
-        batches.set_epoch(-1)
-
-
 # ---------------------------------------------------------------- workers
 
 

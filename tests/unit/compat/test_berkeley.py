@@ -132,7 +132,7 @@ def test_an_effect_belongs_to_the_newest_frame():
         with pytest.raises(SchemaError, match="action"):
             buffer.store_effect(second, 1 << 40, 0.0, False)
         buffer.store_effect(second, 4, 1.0, True)
-        with pytest.raises(SchemaError, match="none after done"):
+        with pytest.raises(SchemaError, match="only once after done"):
             buffer.store_effect(second, 4, 1.0, True)
         assert sorted(buffer.sample(2)[1].tolist()) == [2, 4]
 

@@ -175,7 +175,7 @@ def test_a_store_of_dicts_is_refused(tmp_path):
     field = mmreplay.Field((2,))
     with mmreplay.create(tmp_path / "d.zarr", {"a": field, "b": field}, field):
         pass
-    with pytest.raises(SchemaError, match="one frame a row"):
+    with pytest.raises(SchemaError, match="one frame per row"):
         berkeley.ReplayBuffer(4, 2, path=tmp_path / "d.zarr")
 
 
