@@ -1,12 +1,11 @@
 """Gymnasium spaces as mmreplay fields, and observations as frames of these fields.
 
-Invariant: `EnvFields.to_frame` restructures and casts, it never changes a value: a Discrete space
-with a `start` is stored with the values that the environment uses.
+Invariant: `EnvFields.to_frame` restructures and casts and never changes a value; a Discrete space
+with a `start` is stored with the environment's own values.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import inspect
 import re
@@ -24,8 +23,7 @@ from mmreplay.schema import Field
 
 try:
     from gymnasium import Env, Space, Wrapper, spaces
-    from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
-    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
+    from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
     from gymnasium.wrappers import FrameStackObservation
 except ImportError as error:
     raise MissingExtraError(
@@ -86,8 +84,8 @@ class EnvFields:
                     value = value[key]
             except (KeyError, IndexError, TypeError) as error:
                 raise SchemaError(
-                    f"observation: its space has a part {name!r}, the observation itself has none; "
-                    f"the environment does not keep to its observation_space"
+                    f"observation: its space has a part {name!r}, the observation does not; the "
+                    f"environment does not match its observation_space"
                 ) from error
             out[name] = _frame(value, field.dtype)
         return out
@@ -96,22 +94,21 @@ class EnvFields:
 def env_fields(env: AnyEnv) -> EnvFields:
     """The fields of an environment's rows, or of those of one environment of a vector.
 
-    Of a `FrameStack`, also below wrappers that leave the observation alone, the fields are those of
-    one frame; of vector environments of ale-py and EnvPool with ``stack_num=1`` they are without
-    the axis of 1 that their observations have. Raises SchemaError for spaces whose values are no
-    arrays of a fixed shape and dtype, and for an action of several arrays.
+    For a `FrameStack`, also below wrappers that keep its observations, they are those of one frame;
+    for vector environments of ale-py and EnvPool with ``stack_num=1``, without the axis of 1.
+    Raises SchemaError for spaces without a fixed shape and dtype, and for an action of several
+    arrays.
     """
     if not hasattr(env, "action_space"):
         raise SchemaError(
-            f"env: expected a Gymnasium environment, found {env!r}; make it first, with "
-            f"gymnasium.make"
+            f"env: expected a Gymnasium environment, found {env!r}; create it with gymnasium.make"
         )
     if hasattr(env, "num_envs") and not isinstance(env, (Env, VectorEnv)):
         raise SchemaError(
             f"env: expected an environment of Gymnasium, single or vector, found {env!r} of "
-            f"another library; for stable-baselines3 take replay_buffer_class="
+            f"another library; for stable-baselines3 use replay_buffer_class="
             f"mmreplay.adapters.stable_baselines3.DiskReplayBuffer; else give frame=, action= and "
-            f"lanes= in the place of env="
+            f"lanes= instead of env="
         )
     padding = None
     if isinstance(env, VectorEnv):
@@ -150,12 +147,12 @@ def env_fields(env: AnyEnv) -> EnvFields:
         frame[name] = field_of(space, f"observation_space[{name!r}]")
         paths[name] = path
     if not frame:
-        raise SchemaError("observation_space: it has no parts, so there is nothing to store")
+        raise SchemaError("observation_space: it is empty, so there is nothing to store")
     return EnvFields(frame, action_field, lanes, paths, padding)
 
 
 def env_metadata(env: AnyEnv) -> dict[str, Any]:
-    """What a store says of the environment that it was made for, unless it is told what to say."""
+    """Default metadata of a store for this environment."""
     names = action_names(env)
     return {
         "id": env_name(env),
@@ -167,10 +164,7 @@ def env_metadata(env: AnyEnv) -> dict[str, Any]:
 
 
 def action_range(env: AnyEnv) -> dict[str, int]:
-    """How many actions a Discrete space has: ``n_actions``, and ``action_start`` if it is not 0.
-
-    Empty for any other space. A policy may not take all of them, so that rows do not tell.
-    """
+    """``n_actions`` of a Discrete space, and its ``action_start`` if that is not 0; else empty."""
     space = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
     if not isinstance(space, spaces.Discrete):
         return {}
@@ -179,28 +173,25 @@ def action_range(env: AnyEnv) -> dict[str, int]:
 
 
 def env_name(env: AnyEnv) -> str:
-    """An environment's id, or that of the first of several; where it has none, its class."""
+    """The id of an environment, or of the first of several; the class if there is no id."""
     for one in (env, _first(env)):
-        spec_id = getattr(one.spec, "id", None)  # the spec of other libraries' is of another kind
+        spec_id = getattr(one.spec, "id", None)  # other libraries have other specs
         if isinstance(spec_id, str):
             return spec_id
     return type(env.unwrapped).__name__
 
 
 def _first(env: AnyEnv) -> AnyEnv:
-    """The first environment of a vector that has them in this process; else what was given."""
+    """The first environment of a vector in this process; else the environment itself."""
     inner: Any = env.unwrapped if isinstance(env, VectorEnv) else None
     first: AnyEnv = next(iter(getattr(inner, "envs", ())), env)
     return first
 
 
 def action_names(env: AnyEnv) -> list[str] | None:
-    """What an environment, or the first of several, calls its actions; None if it does not tell.
-
-    Atari games and some others have ``get_action_meanings``.
-    """
+    """Action names from ``get_action_meanings`` of the (first) environment; None without it."""
     if isinstance(env, VectorEnv) and hasattr(env, "ale"):
-        # Of ale-py, in whose threads there are no environments to ask.
+        # ale-py's vector environment has no single environments.
         return [action.name for action in env.ale.get_action_set()]
     tell = getattr(_first(env).unwrapped, "get_action_meanings", None)
     if not callable(tell):
@@ -222,10 +213,7 @@ def versions() -> dict[str, str]:
 
 
 def _own_stack(env: Any) -> int | None:
-    """Frames of the stacks that a vector environment of ale-py or EnvPool makes itself.
-
-    That is `stack_num`, 4 unless told otherwise; None of one that makes none.
-    """
+    """Frames per stack of a vector environment of ale-py or EnvPool; None if it has no stacks."""
     if type(env).__name__ == "AtariVectorEnv":
         stack: int | None = env.single_observation_space.shape[0]
     else:
@@ -234,14 +222,11 @@ def _own_stack(env: Any) -> int | None:
 
 
 def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
-    """The space of one frame, and the padding of its stacks where the observations are stacks.
-
-    A wrapper whose observations are `LazyFrames` says so with `frame_space` and `padding`.
-    """
+    """The space of one frame, and the padding of stacks if a wrapper has a `frame_space`."""
     layer = env
     while isinstance(layer, Wrapper):
         frame_space = getattr(layer, "frame_space", None)
-        # A wrapper above that changes the observation has a space of its own.
+        # An outer wrapper that changes the observation has another space.
         if frame_space is not None and layer.observation_space is env.observation_space:
             return frame_space, getattr(layer, "padding", None)
         layer = layer.env
@@ -249,14 +234,14 @@ def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
 
 
 def advice_on_stacks(env: AnyEnv) -> str | None:
-    """What to say of an environment whose observations are stacks, and would be stored whole.
+    """Advice for an environment whose observations are stacks that would be stored whole.
 
-    None where they are frames, or `LazyFrames`, of which one frame is stored. The environments of
-    other processes are asked.
+    None if they are frames, or `LazyFrames`, of which one frame is stored. Environments in other
+    processes are not examined.
     """
     layer: Any = env
     how = ""
-    # A vector environment makes whole arrays of the `LazyFrames` of its environments.
+    # A vector environment joins the `LazyFrames` of its environments.
     is_joined = isinstance(env, VectorEnv)
     while not (
         isinstance(layer, FrameStackObservation) or (is_joined and hasattr(layer, "frame_space"))
@@ -271,44 +256,29 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
         stack, space = layer.stack_size, layer.observation_space
     elif hasattr(layer, "frame_space"):
         stack, space = layer.stack, layer.observation_space
-    elif (own := _own_stack(layer)) is not None:  # which stacks 4 unless told not to
+    elif (own := _own_stack(layer)) is not None:
         stack, space, how = own, layer.single_observation_space, " (stack_num=1)"
-    elif isinstance(layer, AsyncVectorEnv):
-        stack, space = _stack_size(layer), layer.single_observation_space
     else:
         return None
     stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
-    # A wrapper around it may take the newest frame out again.
+    # An outer wrapper may extract the newest frame.
     if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
         return None
     for_policies = (
         "a policy that needs stacks keeps the newest frames of each environment itself"
         if is_joined
-        else "for a policy that needs stacks take mmreplay.FrameStack, of which single frames are "
+        else "for a policy that needs stacks use mmreplay.FrameStack, of which single frames are "
         "stored"
     )
     return (
         f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
-        f"{stack} times; make it without them{how}, and sample with stack={stack}; {for_policies}"
+        f"{stack} times; create it without stacks{how}, and sample with stack={stack}; "
+        f"{for_policies}"
     )
 
 
-def _stack_size(env: AsyncVectorEnv) -> int:
-    """Frames in each observation of environments in other processes; 1 if these are no stacks."""
-    stack = None
-    with contextlib.suppress(AlreadyPendingCallError, ClosedEnvironmentError):
-        # Only what is there may be asked for: any error ends the process that has it.
-        if all(env.call("has_wrapper_attr", "stack_size")):
-            stack = env.get_attr("stack_size")[0]
-        elif all(env.call("has_wrapper_attr", "frame_space")):
-            stack = env.get_attr("stack")[0]
-    parts = [part.shape or () for _, part in _leaves(env.single_observation_space, ())]
-    # A wrapper around it may have changed them.
-    return stack if isinstance(stack, int) and all(one[:1] == (stack,) for one in parts) else 1
-
-
 def warn_caller(advice: str) -> None:
-    """Warn at the line that called this package: `create` is called by users and by buffers."""
+    """Warn at the line that called this package."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("mmreplay."):
         level, frame = level + 1, frame.f_back
@@ -329,10 +299,7 @@ def _leaves(
 
 
 def field_of(space: Space[Any], where: str) -> Field:
-    """The field that holds a space's values.
-
-    Raises SchemaError if they are no arrays of a fixed shape and dtype.
-    """
+    """The field for values of a space; SchemaError if they have no fixed shape and dtype."""
     if isinstance(space, spaces.Discrete):
         return Field((), "int64")
     if not isinstance(space, _NUMERIC) or space.shape is None or space.dtype is None:
@@ -349,17 +316,15 @@ def field_of(space: Space[Any], where: str) -> Field:
 
 
 def _frame(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as `cast` makes it; stacks as they are, for the writer takes them apart."""
+    """The value as `cast` returns it; stacks as they are."""
     stack: npt.NDArray[Any] = value
     return stack if isinstance(value, LazyFrames) else cast(value, dtype)
 
 
 def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as an array, of the field's dtype where that means the same.
+    """The value as an array, of this dtype if it means the same; otherwise the writer refuses it.
 
-    Environments that return float64 for a float32 space are common, and gymnasium's vector
-    environments cast them silently. What would change its meaning goes through as it is: the
-    writer refuses it with a message.
+    Many environments return float64 for a float32 space.
     """
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.dtype == dtype:
@@ -375,29 +340,26 @@ def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def advice_for_a_loop(env: object) -> str | None:
-    """What to say to somebody who steps an environment by hand into a buffer.
-
-    None where every step is what it seems: with single environments, and without autoreset.
-    """
+    """Advice for a loop of the user's own; None for single environments and without autoreset."""
     mode = autoreset_mode(env) if isinstance(env, VectorEnv) else None
     if mode not in ("NextStep", "SameStep"):
         return None
     what = (
         "an episode's first step is a reset whose action and reward mean nothing"
         if mode == "NextStep"
-        else "an episode's final observation is in infos['final_obs'], and the next one's first in "
-        "its place"
+        else "an episode's final observation is in infos['final_obs'], and the first observation "
+        "of the next episode takes its place"
     )
     return (
         f"{env}: its autoreset mode is {mode}: {what}; let mmreplay.RecordExperience(env, buffer) "
-        f"write what happens, as docs/tutorial.md shows under 'In a loop of your own'. If your "
-        f"loop tells all that apart itself, give frame=, action= and lanes= instead of env="
+        f"write the steps, as docs/tutorial.md shows under 'In a loop of your own'. If your loop "
+        f"handles this itself, give frame=, action= and lanes= instead of env="
     )
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> object:
-    """The value of its `AutoresetMode`; None if it states none."""
-    # AtariVectorEnv writes its mode into a metadata dict that all vector environments share, so an
-    # environment's own attribute tells more than metadata does.
+    """The value of its `AutoresetMode`; None without one."""
+    # AtariVectorEnv writes its mode into metadata shared by all vector environments; the attribute
+    # comes first.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     return getattr(mode, "value", mode)

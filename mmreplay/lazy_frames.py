@@ -1,7 +1,7 @@
 """`LazyFrames`: a stack of frames that shares them with the stacks before and after it.
 
-Invariant: a stack reads as `np.asarray(stack)` does, and holds its frames and nothing else; the
-joined array belongs to whoever asked for it.
+Invariant: a stack reads like `np.asarray(stack)` and holds only its frames; each joined array is a
+new one.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from mmreplay.errors import SchemaError
 Array = npt.NDArray[Any]
 
 _IMAGE = 3
-"""Axes of (H, W, C): frames of so many are joined by their channels."""
+"""Axes of (H, W, C); such frames are joined along their channels."""
 
 
 class LazyFrames:
-    """An observation of k frames, which are joined each time that an array is asked for.
+    """An observation of k frames, which are joined each time it is converted to an array.
 
     With `stack_axis` 0 it reads as an array of shape (k, *frame), with -1 as (*frame, k), or for
     frames of (H, W, C) as (H, W, k * C) with the oldest frame's channels first; of the frames'
-    dtype. `mmreplay.FrameStack` makes one a step, and k of them share each frame, so that any
-    number of observations takes one frame a step, also after they have been looked at.
+    dtype. `mmreplay.FrameStack` returns one per step, and each frame is shared by k of them, so
+    stored observations take the memory of one frame each.
 
-    - ``np.asarray(stack)`` is a fresh array each time, with ``dtype=`` a converted one.
-      ``copy=False`` is a ValueError, as numpy asks of what cannot do without a copy.
-    - ``stack[key]`` equals ``np.asarray(stack)[key]``. Integers, slices and ``...`` touch no more
-      frames than they have to; what comes out of one frame is a read-only view of it, all else is
-      a copy.
-    - ``==`` compares element by element, as arrays do. Stacks have no hash.
-    - Stacks in one pickle go on sharing.
+    - ``np.asarray(stack)`` is a new array each time; ``dtype=`` converts it, and ``copy=False`` is
+      a ValueError.
+    - ``stack[key]`` equals ``np.asarray(stack)[key]``. Integers, slices and ``...`` read only the
+      frames they need; a result from one frame is a read-only view, any other a copy.
+    - ``==`` compares element by element, as arrays do. Stacks are not hashable.
+    - Stacks in one pickle still share their frames.
 
     Args:
         frames: k arrays of one shape and dtype, oldest first. They are shared, not copied: do not
@@ -46,7 +45,7 @@ class LazyFrames:
         SchemaError: no frames, frames that differ in shape or dtype, another `stack_axis`.
     """
 
-    __slots__ = ("_frames", "_stack_axis")  # no place where a joined array could be kept
+    __slots__ = ("_frames", "_stack_axis")  # without room for a joined array
 
     def __init__(self, frames: Iterable[npt.ArrayLike], stack_axis: int = 0) -> None:
         arrays = tuple(np.asarray(frame) for frame in frames)
@@ -77,7 +76,7 @@ class LazyFrames:
 
         Args:
             frame: the episode's first one; copied.
-            stack: k, frames an observation.
+            stack: k, frames per observation.
             stack_axis: 0 or -1.
             padding: ``reset`` repeats the frame in front of itself, ``zero`` pads with 0.
 
@@ -94,7 +93,7 @@ class LazyFrames:
         return cls((*([pad] * (k - 1)), newest), stack_axis)
 
     def followed_by(self, frame: npt.ArrayLike) -> Self:
-        """The stack one step later: without the oldest frame, and with this one as the newest.
+        """The stack one step later: without the oldest frame, and with this newest one.
 
         Args:
             frame: copied.
@@ -185,7 +184,7 @@ class LazyFrames:
         found = None
         if keys is not None:
             found = self._front(keys) if self._stack_axis == 0 else self._last(keys)
-        # Whatever else numpy understands, and its errors for what it does not.
+        # Any other key, and numpy's errors.
         return np.asarray(self)[key] if found is None else found
 
     def _keys(self, key: Any) -> list[Any] | None:
@@ -202,7 +201,7 @@ class LazyFrames:
         return [*plain[:at], *[slice(None)] * missing, *plain[at:]]
 
     def _front(self, keys: list[Any]) -> Any:
-        """Elements by one key an axis, frames in front; None where there are none."""
+        """Elements by one key per axis, frames first; None if the key takes no frame."""
         pick, rest = keys[0], tuple(keys[1:])
         chosen = _picked(len(self._frames), pick)
         if chosen is None:
@@ -212,7 +211,7 @@ class LazyFrames:
         return np.stack([self._frames[i][rest] for i in chosen])
 
     def _last(self, keys: list[Any]) -> Any:
-        """Elements by one key an axis, frames last; None where there are none."""
+        """Elements by one key per axis, frames last; None if the key takes no frame."""
         *rest, pick = keys
         frame_shape = self._frames[0].shape
         is_image = len(frame_shape) == _IMAGE
@@ -248,7 +247,7 @@ class LazyFrames:
 
 
 def joined_shape(k: int, frame: tuple[int, ...]) -> tuple[int, ...]:
-    """Of k frames with the stack axis last; the channels of images are joined."""
+    """The shape of k frames with the stack axis last; the channels of images are joined."""
     return (*frame[:2], k * frame[2]) if len(frame) == _IMAGE else (*frame, k)
 
 
@@ -261,14 +260,14 @@ def parted(joined: Array, k: int, frame: tuple[int, ...]) -> Array:
 
 
 def _frozen(frame: npt.ArrayLike) -> Array:
-    """A copy that nobody can write to: an environment may hand out one array again and again."""
+    """A read-only copy, as an environment may reuse its array."""
     out = np.array(frame)
     out.flags.writeable = False
     return out
 
 
 def _read_only(frame: Array) -> Array:
-    """The frame itself where it is read-only, else a view that is."""
+    """The frame if it is read-only, else a read-only view."""
     if frame.flags.writeable:
         frame = frame.view()
         frame.flags.writeable = False
@@ -276,7 +275,7 @@ def _read_only(frame: Array) -> Array:
 
 
 def _picked(count: int, pick: Any) -> int | range | None:
-    """What a key takes of `count`; None for nothing."""
+    """The indices that a key takes of `count`; None if there are none."""
     if isinstance(pick, slice):
         return range(count)[pick] or None
     return range(count)[pick] if -count <= pick < count else None

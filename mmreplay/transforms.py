@@ -1,7 +1,7 @@
 """Functions for `Decorated`: augmentation of images, clipping, normalisation.
 
-Invariant: a transform changes nothing that it is given; what it returns holds new arrays in place
-of those that it is about, and the others as they were.
+Invariant: a transform does not write to its batch; it returns one with new arrays for what it
+changes, and the same arrays otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Axes = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RandomShift:
-    """Images moved by up to `pad` pixels each way; what is laid bare repeats the border.
+    """Images shifted by up to `pad` pixels in each direction; the border is repeated.
 
     One shift for all frames of a stack and for all keys; another for the next observation.
 
@@ -72,10 +72,10 @@ class RandomShift:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RandomCrop:
-    """A part of each image, from a place at random.
+    """A random part of each image.
 
-    One place for all frames of a stack and, as a share of what is left over, for all keys; another
-    for the next observation.
+    The same position for all frames of a stack and, relative to the image size, for all keys;
+    another one for the next observation.
 
     Args:
         size: (height, width) of the part.
@@ -119,11 +119,10 @@ class RandomCrop:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClipReward:
-    """Rewards cut off at `low` and `high`.
+    """Rewards clipped to [low, high].
 
-    For one step at a time: the sum of clipped rewards is not the clipped sum of rewards. Returns
-    over more are made of clipped rewards with ``clip_reward=(low, high)`` of `mmreplay.load`, or
-    of the buffer.
+    Only with ``n_step=1``, as a clipped return is not the return of clipped rewards. For longer
+    returns use ``clip_reward=(low, high)`` of `mmreplay.load`, or of the buffer.
 
     Args:
         low: the least.
@@ -147,8 +146,8 @@ class ClipReward:
         if settings.n_step > 1:
             raise SchemaError(
                 f"ClipReward: expected n_step=1, found {settings.n_step}: a clipped return is not "
-                f"the return of clipped rewards; give clip_reward=({self.low}, {self.high}) to "
-                f"mmreplay.load, or to the buffer, in its place"
+                f"the return of clipped rewards; pass clip_reward=({self.low}, {self.high}) to "
+                f"mmreplay.load, or to the buffer, instead"
             )
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
@@ -187,14 +186,14 @@ def _divided(frames: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Normalize:
-    """Observations less their mean, divided by their standard deviation, as float32.
+    """Observations minus their mean, divided by their standard deviation, as float32.
 
     Args:
         mean: broadcast against an observation with its batch axis; so one frame's (*frame) fits
             (B, k, *frame). Of a dict observation, a dict: the keys that it has are normalised.
         std: the same, above 0.
         epsilon: added to `std`.
-        clip: most standard deviations from the mean; None for no limit.
+        clip: largest distance from the mean, in standard deviations; None for no limit.
 
     Raises:
         SchemaError: a value out of its range; when called, one that cannot be broadcast.
@@ -263,7 +262,7 @@ def _both(batch: Batch, function: Callable[[Observation], Observation]) -> Batch
 def _each(
     observation: Observation, keys: tuple[str, ...] | None, function: Callable[[Array], Array]
 ) -> Observation:
-    """An observation with a function of some of its arrays in their place."""
+    """An observation with a function applied to some of its arrays."""
     if not isinstance(observation, dict):
         return function(observation)
     if keys is not None:
@@ -297,16 +296,16 @@ def _size(frames: Array, axes: Axes) -> tuple[int, int]:
 
 
 def _windows(frames: Array, size: tuple[int, int], corners: Ids, axes: Axes) -> Array:
-    """A window of `size` (height, width) of each image, with both on the same axes.
+    """A window of `size` (height, width) of each image, beginning at `corners`, (2, B).
 
-    `corners`, (2, B), tells where they begin; what lies outside of the image repeats its border.
+    Outside the image its border is repeated.
     """
     vertical, horizontal = (axis % frames.ndim for axis in axes)
     shape = [*frames.shape]
     shape[vertical], shape[horizontal] = size
     out = np.empty(shape, frames.dtype)
     rows, columns = (corners[n][:, None] + np.arange(size[n]) for n in (0, 1))
-    # Image by image: what is between the two steps stays in the processor's cache.
+    # Image by image, so that the intermediate array stays in the processor's cache.
     for image, into, row, column in zip(frames, out, rows, columns, strict=True):
         part = image.take(row, axis=vertical - 1, mode="clip")
         part.take(column, axis=horizontal - 1, mode="clip", out=into)

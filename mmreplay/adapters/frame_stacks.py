@@ -1,7 +1,7 @@
-"""Observations that are stacks of frames along their first axis, taken apart and put together.
+"""Splits observations that are stacks of frames along their first axis, and joins them again.
 
-Invariant: a stack is taken apart only if what is stored gives it back, byte for byte: it shows the
-frames of the stack before it and one more, or its episode begins with it.
+Invariant: a stack is split only if the stored frames restore it, byte for byte: it shows the frames
+of the stack before it and one more, or begins an episode.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import numpy.typing as npt
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 
-__all__ = ["Frames", "Mask", "Stacks", "same_bytes", "stacks_of", "stacks_seen"]
+__all__ = [
+    "Frames",
+    "Mask",
+    "Stacks",
+    "as_observations",
+    "same_bytes",
+    "stacks_of",
+    "stacks_seen",
+]
 
 Frames = Mapping[str, Array]
 """Observations of all environments by name, (N, *shape) each."""
@@ -24,14 +32,14 @@ Shape = tuple[int, ...]
 Mask = npt.NDArray[np.bool_]
 
 _COLOURS = (1, 3)
-"""Channels that images have which are no stacks, unless somebody says otherwise."""
+"""Channels of images that are not stacks, unless `stack` says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stacks:
-    """How observations are stored: as frames of which they are `n`, or whole if that is None.
+    """How observations are stored: as `n` frames each, or whole if that is None.
 
-    `padding` is what an episode's first stack has in front of its frame: ``zero`` or ``reset``.
+    `padding` is what precedes the frame in an episode's first stack: ``zero`` or ``reset``.
     """
 
     n: int | None
@@ -65,7 +73,7 @@ class Stacks:
         return frames if self.n is None else frames.reshape(len(frames), *shape)
 
     def begins(self, stacks: Frames) -> Mask:
-        """Which environments show what an episode begins with: bool (N,)."""
+        """Which environments show the first stack of an episode: bool (N,)."""
         out = np.ones(len(next(iter(stacks.values()))), np.bool_)
         if self.n is None:
             return out
@@ -89,7 +97,7 @@ class Stacks:
 
 
 def _equal(one: Array, other: Array) -> Mask:
-    """Per environment. Compared as a whole first: usually it is all equal."""
+    """Per environment; the whole arrays first, which are usually equal."""
     if np.array_equal(one, other):
         return np.ones(len(one), np.bool_)
     out: Mask = (one == other).reshape(len(one), -1).all(1)
@@ -104,11 +112,27 @@ def same_bytes(one: Array, other: Array) -> Mask:
     return _equal(bytes_of_one, bytes_of_other)
 
 
-def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding: str) -> Stacks:
-    """Of a store with these frames, for observations of these shapes.
+def as_observations(
+    parts: Mapping[str, Any],
+    shapes: Mapping[str, Shape],
+    dtypes: Mapping[str, np.dtype[Any]],
+    n_envs: int,
+) -> dict[str, Array]:
+    """Observations as (N, *shape) arrays of these dtypes; only axes of 1 may differ."""
+    out = {}
+    for name, each in shapes.items():
+        array, shape = np.asarray(parts[name]), (n_envs, *each)
+        if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
+            raise SchemaError(
+                f"{name}: expected observations of shape {shape}, as the space says, found "
+                f"{array.shape}; check the order of the environment's wrappers"
+            )
+        out[name] = array.reshape(shape).astype(dtypes[name], copy=False)
+    return out
 
-    SchemaError if its frames are no part of them.
-    """
+
+def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding: str) -> Stacks:
+    """The stacks of these shapes in a store with these frames; SchemaError if they do not fit."""
 
     def fits(n: int, shape: Shape, frame: Shape | None) -> bool:
         if n == 1:
@@ -119,24 +143,21 @@ def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding:
         if all(fits(n, shape, frames.get(name)) for name, shape in shapes.items()):
             return Stacks(None if n == 1 else n, padding)
     raise SchemaError(
-        f"expected frames of which observations of the shapes {dict(shapes)} are stacks, found "
-        f"{dict(frames)}; give another path, or the environments that the store was made with"
+        f"observations of the shapes {dict(shapes)} are not stacks of the store's frames "
+        f"{dict(frames)}; use another path, or the environments of that store"
     )
 
 
 def stacks_seen(seen: Frames, following: Frames, stack: Any) -> Stacks:
-    """How to store observations, from the first ones that come.
+    """How to store observations, from those before and after the first step.
 
-    Args:
-        seen: those before the first step.
-        following: those after it.
-        stack: how many frames there are in one; ``...`` if nobody said.
+    `stack` is the number of frames per observation; ``...`` if unknown.
     """
     if stack is None:
         return Stacks(None)
     array = next(iter(seen.values()))
     if stack is ...:
-        if len(seen) > 1 or array.dtype != np.uint8 or array.ndim != 4:  # noqa: PLR2004  no images
+        if len(seen) > 1 or array.dtype != np.uint8 or array.ndim != 4:  # noqa: PLR2004  not images
             return Stacks(None)
         n_channels = array.shape[1]
         counts = [] if n_channels in _COLOURS else [n for n in _divisors(n_channels) if n > 1]

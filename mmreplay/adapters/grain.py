@@ -1,20 +1,19 @@
 """Grain: a store as a random access source of transitions.
 
-Invariant: number i is the i-th transition that there was when the source was made, by ascending id,
-in every worker and after a restart.
+Invariant: number i is the transition with the i-th smallest id at the time when the source was
+created, in every worker and after a restart.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import zlib
-from types import EllipsisType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.adapters.source import opened, reading_listed, uuids_of
+from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
 from mmreplay.batches.batch import Batch
 
 __all__ = ["TransitionSource"]
@@ -23,18 +22,13 @@ __all__ = ["TransitionSource"]
 class TransitionSource:
     """Transitions by number: a `grain.sources.RandomAccessDataSource`, for both of Grain's APIs.
 
-    Threads may read from it at once, and it can be pickled for worker processes, which open the
-    store again. Of stores that grow, transitions that come later are not in it.
+    Several threads may read it, and it can be pickled for worker processes, which open the store
+    again. It does not include transitions that are added later.
 
     Args:
         data: the path of a store, a list of paths or a pattern; or a dataset.
-        stack: of a path, as for `mmreplay.load`, and so are those that follow; a dataset has its
-            own.
-        n_step: most steps of a return.
-        gamma: discount a step.
-        padding: ``reset`` or ``zero``.
-        stack_axis: 0 or -1.
-        clip_reward: (low, high).
+        **settings: of a path, `stack`, `n_step`, `gamma`, `padding`, `stack_axis` and
+            `clip_reward` of `mmreplay.load`; a dataset has its own.
 
     Raises:
         MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset.
@@ -44,25 +38,7 @@ class TransitionSource:
         ids: (len(self),) int64, those of the transitions.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        stack: int | EllipsisType | None = ...,
-        n_step: int | None = None,
-        gamma: float | None = None,
-        padding: str | None = None,
-        stack_axis: int | None = None,
-        clip_reward: tuple[float, float] | None = None,
-    ) -> None:
-        settings = {
-            "stack": stack,
-            "n_step": n_step,
-            "gamma": gamma,
-            "padding": padding,
-            "stack_axis": stack_axis,
-            "clip_reward": clip_reward,
-        }
+    def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
         self.data = opened(data, settings)
         self._uuids = uuids_of(self.data)
         self.ids = self.data.ids
@@ -75,7 +51,7 @@ class TransitionSource:
 
         Raises:
             IndexError: past the end.
-            InvalidIdError: it was evicted since.
+            InvalidIdError: it was evicted.
         """
         batch = self.batch([number])
         return _with_each(batch, lambda array: array[0, ...])
@@ -91,15 +67,15 @@ class TransitionSource:
 
         Raises:
             IndexError: past the end.
-            InvalidIdError: one that was evicted since.
-            SchemaError: another store stands at the path by now.
+            InvalidIdError: a transition that was evicted.
+            SchemaError: the path now holds another store.
         """
         with reading_listed(self.data, self._uuids):
             batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
         return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
 
     def __repr__(self) -> str:
-        """The transitions and how they are rebuilt: by it Grain knows a checkpoint's source."""
+        """The transitions and settings: Grain compares this text with that of a checkpoint."""
         names = ", ".join(path.name for path in self.data.paths)
         which = zlib.crc32(self.ids.tobytes())
         return f"<TransitionSource {names}: {len(self)} ids {which:08x}, {self.data.settings}>"

@@ -1,7 +1,7 @@
 """Hugging Face datasets: the transitions or episodes of a store as a `Dataset`, or streamed.
 
-Invariant: row i is the i-th transition by ascending id, or the i-th episode of `data.episodes`, of
-those that there were when the dataset was made.
+Invariant: row i is the transition with the i-th smallest id, or the i-th episode of
+`data.episodes`, at the time when the dataset was created.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import functools
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator
-from types import EllipsisType
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from mmreplay._version import __version__
-from mmreplay.adapters.source import opened, reading_listed, uuids_of
+from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
 from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
@@ -47,50 +46,33 @@ def to_dataset(
     data: Any,
     rows: Kind = "transitions",
     *,
-    stack: int | EllipsisType | None = ...,
-    n_step: int | None = None,
-    gamma: float | None = None,
-    padding: str | None = None,
-    stack_axis: int | None = None,
-    clip_reward: tuple[float, float] | None = None,
     images: bool = False,
     cache_dir: str | None = None,
     keep_in_memory: bool = False,
     num_proc: int | None = None,
+    **settings: Unpack[LoadSettings],
 ) -> datasets.Dataset:
     """A store as a `datasets.Dataset`: an Arrow file in the cache of Hugging Face, uncompressed.
 
-    The same store, as long as nothing is added to it, is found in the cache again.
+    Until something is added to the store, another call finds the file in the cache.
 
     Args:
         data: the path of a store, a list of paths or a pattern; or a dataset or live buffer.
-        rows: ``transitions``, with the fields of `Batch` but for the weight; or ``episodes``, with
+        rows: ``transitions``, with the fields of `Batch` except the weight; or ``episodes``, with
             those of `Trajectory`: T + 1 observations, T actions and rewards.
-        stack: of a path, as for `mmreplay.load`, and so are those that follow; a dataset has its
-            own. Episodes have single frames and rewards as they are.
-        n_step: most steps of a return.
-        gamma: discount a step.
-        padding: ``reset`` or ``zero``.
-        stack_axis: 0 or -1.
-        clip_reward: (low, high).
         images: store observations of (H, W), (H, W, 3) or (H, W, 4) uint8 as PNG images
-            (`datasets.Image`), for which Pillow is needed, and not as arrays.
-        cache_dir: as of `datasets.Dataset.from_generator`, and so are those that follow.
-        keep_in_memory: whether to copy it into memory.
-        num_proc: processes that write it.
+            (`datasets.Image`) instead of arrays; needs Pillow.
+        cache_dir: as for `datasets.Dataset.from_generator`.
+        keep_in_memory: as for `datasets.Dataset.from_generator`.
+        num_proc: processes that write the file.
+        **settings: of a path, `stack`, `n_step`, `gamma`, `padding`, `stack_axis` and
+            `clip_reward` of `mmreplay.load`; a dataset has its own. Episodes have single frames
+            and rewards as they are.
 
     Raises:
-        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset, or of images
-            where there are none; EmptyBufferError of no transition or episode.
+        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset, or if `images`
+            finds none; EmptyBufferError if there is no transition or episode.
     """
-    settings = {
-        "stack": stack,
-        "n_step": n_step,
-        "gamma": gamma,
-        "padding": padding,
-        "stack_axis": stack_axis,
-        "clip_reward": clip_reward,
-    }
     source = _rows(data, rows, settings, images=images)
     return datasets.Dataset.from_generator(
         _generate,
@@ -107,52 +89,29 @@ def to_iterable_dataset(
     data: Any,
     rows: Kind = "transitions",
     *,
-    stack: int | EllipsisType | None = ...,
-    n_step: int | None = None,
-    gamma: float | None = None,
-    padding: str | None = None,
-    stack_axis: int | None = None,
-    clip_reward: tuple[float, float] | None = None,
     images: bool = False,
     num_shards: int = _SHARDS,
+    **settings: Unpack[LoadSettings],
 ) -> datasets.IterableDataset:
-    """A store as a `datasets.IterableDataset`, which reads it as it goes and copies nothing.
+    """A store as a `datasets.IterableDataset`, which streams it and copies nothing.
 
     It can be pickled, also for the workers of a `DataLoader`, each of which takes some shards.
 
     Args:
-        data: as of `to_dataset`, and so are those that follow; no live buffer, which has one
-            process.
+        data: as for `to_dataset`, except live buffers, which belong to one process.
         rows: ``transitions`` or ``episodes``.
-        stack: frames an observation.
-        n_step: most steps of a return.
-        gamma: discount a step.
-        padding: ``reset`` or ``zero``.
-        stack_axis: 0 or -1.
-        clip_reward: (low, high).
         images: store images as PNG.
         num_shards: parts of consecutive rows, at most as many as rows. `split_dataset_by_node`
             gives whole ones to each rank if they are a multiple of the ranks.
+        **settings: as for `to_dataset`.
 
     Raises:
         MmreplayError: as `to_dataset`.
     """
-    settings = {
-        "stack": stack,
-        "n_step": n_step,
-        "gamma": gamma,
-        "padding": padding,
-        "stack_axis": stack_axis,
-        "clip_reward": clip_reward,
-    }
     source = _rows(data, rows, settings, images=images)
+    shards = source.shards(whole_number("num_shards", num_shards))
     return datasets.IterableDataset.from_generator(
-        _generate,
-        features=source.features(),
-        gen_kwargs={
-            "rows": source,
-            "shards": source.shards(whole_number("num_shards", num_shards)),
-        },
+        _generate, features=source.features(), gen_kwargs={"rows": source, "shards": shards}
     )
 
 
@@ -166,10 +125,7 @@ def _generate(rows: _Rows, shards: list[Shard]) -> Iterator[dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """The rows of a dataset by number; `known` are their ids, or a table of episodes.
-
-    They are of the store whose lanes have `uuids`.
-    """
+    """Rows by number; `known` are their ids, or a table of episodes, of the lanes `uuids`."""
 
     data: Any
     kind: Kind
@@ -178,7 +134,7 @@ class _Rows:
     images: bool
 
     def read(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Rows [start, stop), one after the other."""
+        """Rows [start, stop), one by one."""
         if self.kind == "episodes":
             for one in self.known[start:stop]:
                 columns = _columns(self._episode(one))
@@ -202,7 +158,7 @@ class _Rows:
         return sum(sizes)
 
     def _episode(self, episode: Any, most: int | None = None) -> Trajectory:
-        """One, or its first steps."""
+        """One episode, or its first `most` steps."""
         live, first, length = self.data.store.live, int(episode["id"]), int(episode["length"])
         with reading_listed(self.data, self.uuids):
             return LazyTrajectory(
@@ -215,7 +171,7 @@ class _Rows:
             ).read()
 
     def features(self) -> datasets.Features:
-        """Of the columns, by those of one row."""
+        """The features of all rows, from those of the first one."""
         is_episode = self.kind == "episodes"
         row = _columns(self._episode(self.known[0], 1)) if is_episode else next(self.read(0, 1))
         n_images = 0
@@ -237,27 +193,27 @@ class _Rows:
         if self.images and not n_images:
             raise SchemaError(
                 f"{self.data.store.path}: images: expected observations of (H, W), (H, W, 3) or "
-                f"(H, W, 4) uint8, found none; of single frames give stack=None"
+                f"(H, W, 4) uint8, found none; for single frames pass stack=None"
             )
         return datasets.Features(features)
 
     def shards(self, n: int) -> list[Shard]:
-        """All rows, in at most `n` parts."""
+        """All rows in at most `n` parts."""
         size = len(self.known)
         bounds = np.linspace(0, size, min(n, size) + 1).astype(np.int64).tolist()
         return list(itertools.pairwise(bounds))
 
     def fingerprint(self) -> str:
-        """By which the cache tells it from others, and from itself before the store grew."""
+        """The key in the cache: another store, settings or set of rows has another one."""
         digest = hashlib.sha256(
             repr((__version__, self.kind, self.images, self.data.settings, self.uuids)).encode()
         )
         digest.update(np.ascontiguousarray(self.known).tobytes())
-        digest.update(self.data.episodes.tobytes())  # one that ran may be over by now
+        digest.update(self.data.episodes.tobytes())  # a running one may have ended since
         return digest.hexdigest()[:32]
 
 
-def _rows(data: Any, kind: Kind, settings: dict[str, Any], *, images: bool) -> _Rows:
+def _rows(data: Any, kind: Kind, settings: Mapping[str, Any], *, images: bool) -> _Rows:
     source = opened(data, settings)
     if kind not in ("transitions", "episodes"):
         raise SchemaError(f"rows: expected 'transitions' or 'episodes', found {kind!r:.80}")
@@ -271,11 +227,10 @@ def _rows(data: Any, kind: Kind, settings: dict[str, Any], *, images: bool) -> _
 
 
 def _columns(batch: Any) -> dict[str, Any]:
-    """The arrays of a batch or trajectory by name, without those that say nothing."""
+    """The arrays of a batch or trajectory by name, without the weight and empty extras."""
     values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return {
-        name: value for name, value in values.items() if name != "weight" and not _is_empty(value)
-    }
+    values.pop("weight", None)
+    return {name: value for name, value in values.items() if not _is_empty(value)}
 
 
 def _is_empty(value: Any) -> bool:
@@ -289,7 +244,7 @@ def _with_each(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _encoded(frames: Array) -> Any:
-    """Images one by one: of an array of many, a list of images makes numbers of int64."""
+    """Images one by one: from an array of several, `datasets` makes lists of int64."""
     if not _is_image(frames[0]):
         return frames
     return [datasets.Image().encode_example(frame) for frame in frames]
@@ -303,14 +258,14 @@ def _is_image(array: Array) -> bool:
 
 
 def _feature(shape: tuple[int | None, ...], dtype: str) -> Any:
-    """Of arrays of this shape; None is any length."""
+    """The feature of arrays of this shape; None is any length."""
     if not shape:
         return datasets.Value(dtype)
     if len(shape) == 1:
         return datasets.List(datasets.Value(dtype), -1 if shape[0] is None else shape[0])
     if len(shape) not in _ARRAYS:
         raise SchemaError(
-            f"expected arrays of at most {max(_ARRAYS)} axes, as Hugging Face has them, found "
-            f"shape {shape}; give stack=None, or a smaller shape"
+            f"Hugging Face datasets hold arrays of at most {max(_ARRAYS)} axes, found shape "
+            f"{shape}; pass stack=None"
         )
     return _ARRAYS[len(shape)](shape, dtype)

@@ -1,22 +1,20 @@
 """PyTorch: a loader of batches as tensors, a dataset for `DataLoader`, and tensors of any batch.
 
-Invariant: tensors are the arrays of a batch, without a copy; memory that several of them share, as
-observation and next observation do, is moved once and is shared where it comes to.
+Invariant: tensors are the arrays of a batch, without a copy. Memory that several of them share, as
+observation and next observation do, is moved once and is shared on the device, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import EllipsisType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 
-from mmreplay.adapters.source import opened, reading_listed, uuids_of
+from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
-from mmreplay.datasets.dataset import Seed
 from mmreplay.errors import MissingExtraError
 
 try:
@@ -69,11 +67,11 @@ class TensorBatch:
         return self._moved(lambda memory: memory.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """The same in page-locked memory, from which a GPU copies while the loop goes on."""
+        """The same in page-locked memory, from which a GPU copies in the background."""
         return self._moved(lambda memory: memory.pin_memory())
 
     def _moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        """Every piece of memory moved, once, and the same views of it."""
+        """Move each piece of memory once, and make the same views of it."""
         moved: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
         def view(tensor: torch.Tensor) -> torch.Tensor:
@@ -91,15 +89,14 @@ class TensorBatch:
 def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
     """The arrays of a batch as tensors on a device; on the CPU they share its memory.
 
-    From memory to a CUDA device they are sent through page-locked memory, and the call does not
-    wait for that.
+    To a CUDA device they are copied through page-locked memory, without waiting for the copy.
     """
     memory: dict[int, torch.Tensor] = {}
 
     def view(array: Any) -> torch.Tensor:
         item = array.itemsize
         if any(stride < 0 or stride % item for stride in array.strides):
-            array = array.copy()  # of which there is no tensor
+            array = array.copy()  # no tensor has such strides
         base = array.base
         is_whole = isinstance(base, np.ndarray) and base.flags.c_contiguous
         if not is_whole or base.dtype != array.dtype:
@@ -120,7 +117,7 @@ def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
 
 
 def _with_each(kind: type[Any], batch: Any, change: Callable[[Any], torch.Tensor]) -> Any:
-    """A batch of this kind from what `change` makes of each array, or tensor, of another."""
+    """A batch of this kind, with `change` applied to each array or tensor of another."""
     values = ((field.name, getattr(batch, field.name)) for field in dataclasses.fields(kind))
     return kind(
         **{
@@ -133,11 +130,11 @@ def _with_each(kind: type[Any], batch: Any, change: Callable[[Any], torch.Tensor
 
 
 class Loader(torch.utils.data.IterableDataset):
-    """Epochs of transitions as tensors; made by `loader`, which says what the arguments mean.
+    """Epochs of transitions as tensors; created by `loader`, which describes the arguments.
 
-    Each `for` goes through the epochs that it was made with, and the next one goes on with the
-    next epoch's order. It is an `IterableDataset` of whole batches: a `DataLoader` with
-    ``batch_size=None`` shares each epoch among its workers.
+    Each `for` goes through `epochs` epochs, and the next `for` continues with the next epoch's
+    order. It is an `IterableDataset` of whole batches: a `DataLoader` with ``batch_size=None``
+    shares each epoch among its workers.
 
     Attributes:
         data: the dataset that it reads.
@@ -154,7 +151,7 @@ class Loader(torch.utils.data.IterableDataset):
         super().__init__()
         self.data = data
         self._device, self._epochs, self._rank, self._given = device, epochs, rank, dict(given)
-        # Of workers that stay alive, too: the epoch that was set, and how often one was.
+        # Shared with persistent workers: the epoch that was set, and how often one was set.
         self._set = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._seen = 0
 
@@ -174,26 +171,25 @@ class Loader(torch.utils.data.IterableDataset):
     def _epoch_to_begin(self) -> int | None:
         epoch, times = self._set.tolist()
         if times == self._seen:
-            return None  # the one after the last
+            return None  # the next one
         self._seen = times
         return int(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next `for` with this epoch, 0 or more, in every worker.
 
-        Workers that are started anew for each epoch know of no other, and begin the same one again;
-        those that stay (``persistent_workers=True``), and a loop without workers, go on by
-        themselves.
+        Needed with workers that restart for each epoch: without it they repeat the same epoch.
+        Persistent workers and a loop without workers continue by themselves.
         """
         self._set += torch.tensor([whole_number("epoch", epoch, 0) - int(self._set[0]), 1])
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, also in the middle of an epoch; see `Dataset.state_dict`."""
+        """The position, also in the middle of an epoch; see `Dataset.state_dict`."""
         state: dict[str, Any] = self.data.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on there with the next `for`; see `Dataset.load_state_dict`."""
+        """Continue there with the next `for`; see `Dataset.load_state_dict`."""
         self.data.load_state_dict(state)
         self._seen = int(self._set[1])
 
@@ -202,13 +198,6 @@ def loader(
     data: Any,
     batch_size: int,
     *,
-    stack: int | EllipsisType | None = ...,
-    n_step: int | None = None,
-    gamma: float | None = None,
-    seed: Seed | EllipsisType = ...,
-    padding: str | None = None,
-    stack_axis: int | None = None,
-    clip_reward: tuple[float, float] | None = None,
     prefetch: int = 2,
     device: Any = "cpu",
     epochs: int | None = 1,
@@ -217,42 +206,30 @@ def loader(
     rank: int | None = None,
     world_size: int | None = None,
     drop_last: bool = False,
+    **settings: Unpack[LoadSettings],
 ) -> Loader:
-    """Every transition once an epoch, as tensors, read ahead by threads.
+    """Every transition once per epoch, as tensors, read ahead by threads.
 
     Args:
-        data: the path of a store, a list of paths or a pattern; or a dataset, a live buffer too.
+        data: the path of a store, a list of paths or a pattern; or a dataset, including a live
+            buffer.
         batch_size: B; the last batch of an epoch may be smaller.
-        stack: of a path, as for `load`, and so are those that follow; a dataset has its own.
-        n_step: most steps of a return.
-        gamma: discount a step.
-        seed: of the order.
-        padding: ``reset`` or ``zero``.
-        stack_axis: 0 or -1.
-        clip_reward: (low, high).
         prefetch: of a path, batches to read ahead in threads.
-        device: where the tensors are to be.
-        epochs: how many a `for` goes through; None for no end. After `load_state_dict` what is left
-            of one counts as one, and those before it are not subtracted.
-        shuffle: as of `Dataset.batches`, and so is what follows: True, False or ``full``.
-        shuffle_rows: rows of a pool.
-        rank: this process's number; None takes those of `torch.distributed`, if it runs.
-        world_size: processes that share each epoch.
+        device: where the tensors are.
+        epochs: how many a `for` goes through; None for no end. After `load_state_dict` the rest of
+            an epoch counts as one, and the epochs before it are not subtracted.
+        shuffle: True, False or ``full``; as for `Dataset.batches`.
+        shuffle_rows: rows of a pool; as for `Dataset.batches`.
+        rank: number of this process; None takes it from `torch.distributed`, if that is running.
+        world_size: processes that share each epoch; None as for `rank`.
         drop_last: leave out batches that not every rank and worker can fill.
+        **settings: of a path, `stack`, `n_step`, `gamma`, `seed`, `padding`, `stack_axis` and
+            `clip_reward` of `mmreplay.load`; a dataset has its own.
 
     Raises:
-        MmreplayError: as `load`; SchemaError of settings beside a dataset, and when an epoch
-            begins as `Dataset.batches`.
+        MmreplayError: as `load`; SchemaError of settings beside a dataset, and as
+            `Dataset.batches` when an epoch begins.
     """
-    settings = {
-        "stack": stack,
-        "n_step": n_step,
-        "gamma": gamma,
-        "seed": seed,
-        "padding": padding,
-        "stack_axis": stack_axis,
-        "clip_reward": clip_reward,
-    }
     source = opened(data, settings, prefetch)
     given = {
         "batch_size": batch_size,
@@ -275,18 +252,12 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 class TransitionDataset(torch.utils.data.Dataset):
     """Transitions by number, for a `DataLoader` with a sampler of its own.
 
-    A batch is read at once: give ``collate_fn=TransitionDataset.collate``. Numbers are those of
-    the transitions that there were when this was made, by ascending id. Workers may be forked or
-    spawned.
+    A batch is read at once: pass ``collate_fn=TransitionDataset.collate``. Number i is the
+    transition with the i-th smallest id when this was created. Workers may be forked or spawned.
 
     Args:
-        data: as of `loader`, and so are the settings that follow.
-        stack: frames an observation.
-        n_step: most steps of a return.
-        gamma: discount a step.
-        padding: ``reset`` or ``zero``.
-        stack_axis: 0 or -1.
-        clip_reward: (low, high).
+        data: as for `loader`.
+        **settings: as for `loader`.
 
     Raises:
         MmreplayError: as `loader`.
@@ -296,26 +267,8 @@ class TransitionDataset(torch.utils.data.Dataset):
         ids: (len(self),) int64, those of the transitions.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        stack: int | EllipsisType | None = ...,
-        n_step: int | None = None,
-        gamma: float | None = None,
-        padding: str | None = None,
-        stack_axis: int | None = None,
-        clip_reward: tuple[float, float] | None = None,
-    ) -> None:
+    def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
         super().__init__()
-        settings = {
-            "stack": stack,
-            "n_step": n_step,
-            "gamma": gamma,
-            "padding": padding,
-            "stack_axis": stack_axis,
-            "clip_reward": clip_reward,
-        }
         self.data = opened(data, settings)
         self._uuids = uuids_of(self.data)
         self.ids = self.data.ids
@@ -332,8 +285,8 @@ class TransitionDataset(torch.utils.data.Dataset):
 
         Raises:
             IndexError: past the end.
-            InvalidIdError: one that was evicted since.
-            SchemaError: another store stands at the path by now.
+            InvalidIdError: a transition that was evicted.
+            SchemaError: the path now holds another store.
         """
         with reading_listed(self.data, self._uuids):
             batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])

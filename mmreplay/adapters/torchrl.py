@@ -5,12 +5,11 @@ Invariant: index i is the i-th transition of the data, by ascending id.
 
 from __future__ import annotations
 
-from types import EllipsisType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import numpy as np
 
-from mmreplay.adapters.source import opened, reading_listed, uuids_of
+from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
 from mmreplay.adapters.torch import to_tensors
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
@@ -31,12 +30,12 @@ __all__ = ["StoreStorage", "to_tensordict"]
 
 
 def to_tensordict(batch: Batch, settings: Settings, device: Any = "cpu") -> Any:
-    """A batch in TorchRL's layout: what is seen at the root, and what came of it under ``next``.
+    """A batch in TorchRL's layout: observation and action at the root, results under ``next``.
 
     Args:
         batch: (B,) transitions.
-        settings: with which it was made, as ``data.settings``.
-        device: where it is to be.
+        settings: the settings of the batch, as ``data.settings``.
+        device: where the tensors are.
 
     Returns:
         a TensorDict of batch size (B,): ``observation``, or the keys of a dict observation, and
@@ -46,8 +45,8 @@ def to_tensordict(batch: Batch, settings: Settings, device: Any = "cpu") -> Any:
         (B, 1), from which TorchRL's value estimators have the discount.
 
     Raises:
-        SchemaError: two columns of one name there: a key of the observation, or an extra, named as
-            any of these, or as one that TorchRL itself writes or reads.
+        SchemaError: a key of the observation or an extra has one of these names, or one that
+            TorchRL itself writes or reads.
     """
     tensors: Any = to_tensors(batch, device)
     terminated = tensors.non_terminal.logical_not()
@@ -85,22 +84,22 @@ def _named(observation: Any) -> dict[str, Any]:
 
 
 _OF_TORCHRL = {"next", "index", "steps_to_next_obs"}
-"""What TorchRL writes into a sample, or reads from it whoever wrote it."""
+"""What TorchRL itself writes into a sample or reads from it."""
 
 
 def _check_names(seen: set[str], extras: set[str], taken: set[str]) -> None:
-    """Refuse names that come twice: a later entry takes the place of an earlier one."""
+    """Refuse names that occur twice: the later entry would overwrite the earlier one."""
     for kind, names, others in (("frame", seen, taken), ("extras", extras, taken | seen)):
         for name in sorted(names & others):
             raise SchemaError(
-                f"{kind}: expected names that a tensordict has room for, found {name!r}, which "
-                f"would be lost: taken are {', '.join(sorted(others))}; rename it where the store "
-                f"is written, or by dataclasses.replace in a function of mmreplay.Decorated"
+                f"{kind}: expected an unused name, found {name!r}, which would be overwritten; in "
+                f"use are {', '.join(sorted(others))}; rename it where the store is written, or "
+                f"with dataclasses.replace in a function of mmreplay.Decorated"
             )
 
 
 def _steps(batch: Batch, settings: Settings) -> Array:
-    """Steps of each return, int64 (B,); where nothing comes after it, the most that it may be."""
+    """Steps of each return, int64 (B,); n_step where the episode ended or gamma hides them."""
     steps = np.full(len(batch), settings.n_step)
     if 0 < settings.gamma < 1:
         goes_on = batch.non_terminal
@@ -111,21 +110,17 @@ def _steps(batch: Batch, settings: Settings) -> Array:
 class StoreStorage(LazyStackStorage):
     """A store as the storage of a TorchRL replay buffer, to sample from.
 
-    It is written by `mmreplay`, and not through the replay buffer: of a live buffer that is given
-    as `data` samples show what was stored so far. Indices are places among the transitions, by
-    ascending id: those of a buffer that evicts change their meaning, and samplers that remember
-    indices, as of priorities, are for stores that do not grow.
+    The store is written with `mmreplay`, not through the replay buffer; with a live buffer as
+    `data`, samples show what was stored so far. Index i is the transition with the i-th smallest
+    id. If a buffer evicts, indices change their meaning: use samplers that remember indices, as
+    those of priorities, only with stores that do not grow.
 
     Args:
-        data: a path, a list of paths or a pattern; or a dataset or live buffer, or a dataset
-            `mmreplay.Decorated`.
-        stack: of a path, as for `mmreplay.load`, and so are those that follow.
-        n_step: most steps of a return.
-        gamma: discount a step.
-        padding: ``reset`` or ``zero``.
-        stack_axis: 0 or -1.
-        clip_reward: (low, high).
-        device: where samples are to be.
+        data: a path, a list of paths or a pattern; or a dataset, a live buffer or a
+            `mmreplay.Decorated` dataset.
+        device: where samples are.
+        **settings: of a path, `stack`, `n_step`, `gamma`, `padding`, `stack_axis` and
+            `clip_reward` of `mmreplay.load`; a dataset has its own.
 
     Raises:
         MmreplayError: as `mmreplay.load`; SchemaError of names as `to_tensordict`.
@@ -134,30 +129,11 @@ class StoreStorage(LazyStackStorage):
         data: the dataset that it reads.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        stack: int | EllipsisType | None = ...,
-        n_step: int | None = None,
-        gamma: float | None = None,
-        padding: str | None = None,
-        stack_axis: int | None = None,
-        clip_reward: tuple[float, float] | None = None,
-        device: Any = "cpu",
-    ) -> None:
-        settings = {
-            "stack": stack,
-            "n_step": n_step,
-            "gamma": gamma,
-            "padding": padding,
-            "stack_axis": stack_axis,
-            "clip_reward": clip_reward,
-        }
+    def __init__(self, data: Any, *, device: Any = "cpu", **settings: Unpack[LoadSettings]) -> None:
         self.data = opened(data, settings)
-        to_tensordict(self.data.transitions([]), self.data.settings)  # refuses names
+        to_tensordict(self.data.transitions([]), self.data.settings)  # raises for names
         self._uuids = uuids_of(self.data)
-        # A live buffer grows with each step, and looks its ids up by their place.
+        # A live buffer grows with each step, and looks up ids by index.
         self._ids: Ids | None = None if isinstance(self.data, ReplayBuffer) else self.data.ids
         size = self.data.capacity if self._ids is None else len(self._ids)
         super().__init__(size, device=torch.device(device))
@@ -169,7 +145,7 @@ class StoreStorage(LazyStackStorage):
     def get(self, index: Any) -> Any:
         """Transitions by number, a slice, a list, an array or a tensor; see `to_tensordict`.
 
-        Samplers of slices give a tuple of one of these.
+        Slice samplers pass a tuple with one of these.
         """
         if isinstance(index, tuple) and len(index) == 1:
             (index,) = index
@@ -199,19 +175,19 @@ class StoreStorage(LazyStackStorage):
     def set(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: SchemaError."""
         raise SchemaError(
-            f"{self.data!r}: a StoreStorage is sampled from; write with mmreplay: "
-            f"buffer.reset(...) and buffer.step(...) of a ReplayBuffer that is given as its data"
+            f"{self.data!r}: a StoreStorage is read-only; write with mmreplay: buffer.reset(...) "
+            f"and buffer.step(...) of a ReplayBuffer that you pass as data"
         )
 
     def _empty(self) -> NoReturn:
         self.set()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the store keeps what there is."""
+        """Empty: the store itself keeps the data."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing, likewise."""
+        """Does nothing: the store itself keeps the data."""
 
     def __repr__(self) -> str:
         return f"<StoreStorage {self.data!r}>"

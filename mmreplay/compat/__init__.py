@@ -1,5 +1,4 @@
-"""Replay buffers of other libraries, by their own names and signatures, on an mmreplay store.
+"""Replay buffers of other libraries, with their names and signatures, on an mmreplay store.
 
-Invariant: nothing here stores, stacks or draws by means of its own; arguments and results take the
-shape that the other library gives them, and that is all.
+Invariant: this package only converts arguments and results; mmreplay stores, stacks and draws.
 """

@@ -1,7 +1,7 @@
 """The frame buffer of the Berkeley deep reinforcement learning homework.
 
-Invariant: an observation that is sampled is the one that `encode_recent_observation` gave when its
-frame was the newest.
+Invariant: a sampled observation equals what `encode_recent_observation` returned when its frame was
+the newest.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Array = npt.NDArray[Any]
 
 
 class ReplayBuffer(DeferredStore):
-    """Frames by `store_frame`, what was done in them by `store_effect`.
+    """Frames from `store_frame`, and their actions and rewards from `store_effect`.
 
     Args:
-        size: most transitions to keep, and the number after which indices begin again.
-        frame_history_len: k, frames an observation.
+        size: most transitions to keep; indices run through [0, size).
+        frame_history_len: k, frames per observation.
         path: the store's directory; None for a temporary one.
 
     Raises:
@@ -88,37 +88,31 @@ class ReplayBuffer(DeferredStore):
         return idx
 
     def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
-        """Store what was done in the newest frame.
-
-        Args:
-            idx: from `store_frame`.
-            action: an integer.
-            reward: what it gave.
-            done: the episode ended with it.
+        """Store the action and reward of the newest frame; `done` ends the episode.
 
         Raises:
-            SchemaError: the index is not the newest frame's, or its episode has ended.
+            SchemaError: `idx` is not that of the newest frame, or its episode has ended.
         """
         if self._recent is None or idx != self._waiting:
             raise SchemaError(
                 f"store_effect: expected the index that store_frame() returned last, "
                 f"{self._waiting}, found {idx}; store each frame's effect before the next frame, "
-                f"and none after done"
+                f"and only once after done"
             )
         effect = self.core.store.schema.action.coerce_loosely(action, "action"), float(reward)
         if done:
-            # What comes next is never looked at; the last frame stands for it.
+            # The next frame is never read; the last one replaces it.
             self.core.step(*effect, self._recent.frame(-1), terminated=True)
         self._effect = None if done else effect
         self._waiting = None if done else idx
 
     def encode_recent_observation(self) -> Array:
-        """The newest k frames of this episode, zeros before its first: (h, w, c * k) uint8.
+        """The newest k frames of this episode, after zeros if there are fewer: (h, w, c * k) uint8.
 
         A low-dimensional observation comes back as it is.
 
         Raises:
-            EmptyBufferError: no frame was stored since the buffer was made or opened.
+            EmptyBufferError: no frame was stored since the buffer was created or opened.
         """
         if self._recent is None:
             raise EmptyBufferError(f"{self!r}: there is no frame yet; call store_frame() first")
@@ -126,7 +120,7 @@ class ReplayBuffer(DeferredStore):
         return newest.copy() if newest.ndim == 1 else np.asarray(self._recent)
 
     def can_sample(self, batch_size: int) -> bool:
-        """Whether there are as many transitions."""
+        """Whether there are `batch_size` transitions."""
         return batch_size <= len(self)
 
     def sample(self, batch_size: int) -> tuple[Array, Array, Array, Array, Array]:
@@ -137,8 +131,8 @@ class ReplayBuffer(DeferredStore):
             observations, and (B,) float32, 1 where the episode ended.
 
         Raises:
-            EmptyBufferError: there is no transition yet.
-            SchemaError: there are fewer than `batch_size`.
+            EmptyBufferError: the buffer is empty.
+            SchemaError: there are fewer than `batch_size` transitions.
         """
         batch: Any = self.core.sample(batch_size, replace=False)
         done = (~batch.non_terminal).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Stores that are made when the first value comes, at the user's path or in a temporary directory.
+"""Stores that are created by the first value, at the user's path or in a temporary directory.
 
-Invariant: a temporary store is closed before it is removed; what lies at a path that the user gave
-stays. A temporary directory is removed by `close`, when its object is dropped, or when the process
-ends, and by no child of that process. If a signal ends the process, the next one removes it.
+Invariant: a store at a user's path stays. A temporary store is closed, then removed, by `close`,
+when its object is dropped, or when the process ends, but never by a child process. If a signal ends
+the process, the next temporary store removes it.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ class StoreDirectory:
         return self._remove is not None
 
     def close(self) -> None:
-        """Remove what is temporary."""
+        """Remove a temporary directory."""
         if self._remove is not None:
             self._remove()
 
 
 def _remove(folder: AnyPath, lock: DirectoryLock, owner: int) -> None:
     if os.getpid() == owner:
-        with contextlib.suppress(OSError):  # whatever stays goes with the next one
+        with contextlib.suppress(OSError):  # the next temporary store removes the rest
             durable_writes.remove_tree(folder)
         lock.release()
 
 
 class DeferredStore:
-    """A buffer whose store is made with its first observation.
+    """A buffer whose store is created by its first observation, which has the shape.
 
-    Only then its shape is known. A store that is at `path` already is continued. A context
-    manager; safe to drop without `close()` where there is no path.
+    An existing store at `path` is continued. A context manager; without a path it may be dropped
+    without `close()`.
 
     Args:
         path: the store's directory; None for a temporary one, in Python's `tempfile` folder.
@@ -87,18 +87,18 @@ class DeferredStore:
             return None
         if not isinstance(stored[0], Field):
             raise SchemaError(
-                f"{self._path}: expected one frame a row, found a dict of {sorted(stored[0])}; "
+                f"{self._path}: expected one frame per row, found a dict of {sorted(stored[0])}; "
                 f"open it with mmreplay.ReplayBuffer"
             )
         return stored[0]
 
     def _open(self, kind: Callable[..., ReplayBuffer], **settings: Any) -> None:
-        """Make the store, or open it: `settings` are those of `kind`."""
+        """Create the store, or open it: `settings` are those of `kind`."""
         if self._closed:
-            raise ClosedError(f"{self!r}: this buffer was closed; make another one")
+            raise ClosedError(f"{self!r}: this buffer was closed; create another one")
         if self._directory is None:
             self._directory = StoreDirectory(self._path)
-        if self._directory.is_temporary:  # no power cut matters to what is deleted anyway
+        if self._directory.is_temporary:  # it need not survive a power cut
             settings["flush_s"] = 0
         try:
             self._core = kind(self._directory.path, self._capacity, **settings)
@@ -112,13 +112,13 @@ class DeferredStore:
         """The `mmreplay` buffer that holds the data.
 
         Raises:
-            EmptyBufferError: nothing was added yet, so there is none.
+            EmptyBufferError: nothing was added yet.
             ClosedError: closed.
         """
         if self._core is not None:
             return self._core
         if self._closed:
-            raise ClosedError(f"{self!r}: this buffer was closed; make another one")
+            raise ClosedError(f"{self!r}: this buffer was closed; create another one")
         raise EmptyBufferError(f"{self!r}: nothing was added yet")
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ class DeferredStore:
                 self._directory.close()
 
     def _discard(self) -> None:
-        """Delete the store, to make another one with the next observation."""
+        """Delete the store; the next observation creates another one."""
         if self._core is not None and self._directory is not None:
             self._core.close()
             durable_writes.remove_tree(self._directory.path)

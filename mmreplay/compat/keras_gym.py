@@ -1,7 +1,7 @@
 """keras-gym's experience replay.
 
-Invariant: a transition, its return and its next state lie in one episode. Actions are stored as the
-environment takes them, and encoded when they are handed out.
+Invariant: a transition, its return and its next state are from one episode. Actions are stored as
+the environment takes them, and encoded when they are sampled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ExperienceReplayBuffer(DeferredStore):
         env: its `action_space`, and its `num_frames` (1 if it has none).
         capacity: most transitions to keep.
         batch_size: B.
-        bootstrap_n: most steps of a return.
-        gamma: discount a step.
-        random_seed: of the sampling; None for another one each time.
+        bootstrap_n: steps of a return; fewer at the end of an episode.
+        gamma: discount per step.
+        random_seed: of the sampling; None for a random one.
         path: the store's directory; None for a temporary one.
 
     Raises: SchemaError, for a value out of its range.
@@ -82,11 +82,11 @@ class ExperienceReplayBuffer(DeferredStore):
         """Add a step; it can be sampled once its next state is known.
 
         Args:
-            s: (*frame, num_frames), of which the last frame is stored; (*frame,) if that is 1.
+            s: (*frame, num_frames), whose last frame is stored; (*frame,) if that is 1.
             a: action.
             r: reward.
             done: the episode ended with this step.
-            episode_id: another one than before begins another episode.
+            episode_id: a different one begins another episode.
 
         Raises:
             SchemaError: a value that does not fit what was added before.
@@ -105,7 +105,7 @@ class ExperienceReplayBuffer(DeferredStore):
             core.reset(frame)
         self._waiting = None if done else (action, float(r), episode_id)
         if done:
-            # What comes next is never looked at; the last frame stands for it.
+            # The next state is never read; the last frame replaces it.
             core.step(action, r, frame, terminated=True, next_action=self._actions.none())
 
     def sample(self) -> tuple[Array, Array, Array, Array, Array, Array]:
@@ -139,8 +139,8 @@ class ExperienceReplayBuffer(DeferredStore):
         return seen, self._actions.given(one.action), one.reward, one.discount, following, follows
 
     def clear(self) -> None:
-        """Forget everything; a store at a path is deleted, and created again."""
-        if self._core is not None:  # another seed, or the same draws come again
+        """Delete everything, including a store at a path."""
+        if self._core is not None:  # not the same draws again
             self._seed = int(self._core.generator.integers(1 << 62))
         self._discard()
         self._waiting = None
@@ -150,13 +150,10 @@ class ExperienceReplayBuffer(DeferredStore):
 
 
 class _Actions:
-    """The actions of a space: of a discrete one, handed out one-hot, or of one of arrays.
-
-    `field` is theirs as they are stored.
-    """
+    """The actions of a space: one-hot for a discrete space, arrays for any other."""
 
     def __init__(self, space: Any) -> None:
-        """Look at the space without importing whoever made it."""
+        """Accept spaces of Gym and Gymnasium, without importing either."""
         self._n = int(space.n) if hasattr(space, "n") and not getattr(space, "shape", ()) else None
         self._start = int(getattr(space, "start", 0)) if self._n else 0
         self.field = Field((), "int64") if self._n else Field(space.shape, space.dtype)
@@ -171,7 +168,7 @@ class _Actions:
         return found
 
     def none(self) -> Array:
-        """What is stored where no action follows."""
+        """The action that is stored where none follows."""
         return np.full(self.field.shape, self._start, self.field.dtype)
 
     def given(self, actions: Array) -> Array:
@@ -180,7 +177,7 @@ class _Actions:
 
 
 def _num_frames(env: Any) -> int:
-    """The attribute of this name of the environment, or of one below its wrappers; else 1."""
+    """The `num_frames` of the environment or of a wrapped one; else 1."""
     while env is not None:
         if (found := getattr(env, "num_frames", None)) is not None:
             return int(found)

@@ -104,7 +104,7 @@ def test_two_keys_of_one_name_are_refused():
         (spaces.Text(5), r"observation_space: a Text space"),
         (spaces.Sequence(spaces.Discrete(2)), r"observation_space: a Sequence space"),
         (spaces.Dict({"a": spaces.Text(5)}), r"observation_space\['a'\]: a Text space"),
-        (spaces.Dict({}), r"observation_space: it has no parts"),
+        (spaces.Dict({}), r"observation_space: it is empty"),
         (spaces.Box(0, 1, (0,)), r"observation_space: shape"),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_warning_points_at_the_line_of_the_caller(tmp_path, make, mode):
         return FrameStackObservation(SpacesEnv(spaces.Box(0, 1, (2,))), 3)
 
     env = SyncVectorEnv([stacked] * 2, autoreset_mode=mode)
-    with pytest.warns(UserWarning, match="make it with") as told:
+    with pytest.warns(UserWarning, match="create it with") as told:
         make(tmp_path / "store.zarr", env=env).close()
     assert {one.filename for one in told} == {__file__}
     assert len(told) == 1

@@ -1,9 +1,7 @@
 """A stack of shared frames reads as an array, keeps no array, and nobody can change a frame."""
 
-import copy
 import pickle
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -124,45 +122,6 @@ def test_any_key_gives_what_the_joined_array_gives(shape, stack_axis, k, key):
     assert np.array_equal(np.asarray(lazy), before)
 
 
-@pytest.mark.parametrize(
-    ("stack_axis", "shape", "key", "touched"),
-    [
-        (0, (4, 5), -1, {3}),
-        (0, (4, 5), (-1, 2), {3}),
-        (0, (4, 5), slice(2, None), {2, 3}),
-        (0, (4, 5), (..., slice(1, 3), 2), {0, 1, 2, 3}),
-        (-1, (4, 5), (..., -1), {3}),
-        (-1, (4, 5), (..., slice(1, 3)), {1, 2}),
-        (-1, (4, 5, 3), (..., -1), {3}),
-        (-1, (4, 5, 3), (..., slice(-3, None)), {3}),
-        (-1, (4, 5, 3), (0, 0, 3), {1}),
-    ],
-)
-def test_a_key_touches_only_the_frames_that_it_needs(stack_axis, shape, key, touched, monkeypatch):
-    class Seen:
-        """A frame that tells when its elements are asked for."""
-
-        def __init__(self, array, number):
-            self.array, self.number = array, number
-            self.shape, self.dtype, self.flags = array.shape, array.dtype, array.flags
-
-        def __getitem__(self, key):
-            seen.add(self.number)
-            return self.array[key]
-
-    seen = set()
-    frames = frames_of(shape)
-    for frame in frames:
-        frame.flags.writeable = False
-    lazy = LazyFrames(frames, stack_axis)
-    watched: list[Any] = [Seen(frame, i) for i, frame in enumerate(frames)]
-    lazy._frames = tuple(watched)
-    monkeypatch.delattr(LazyFrames, "__array__")
-    found = lazy[key]
-    assert np.array_equal(found, joined(frames, stack_axis)[key])
-    assert seen == touched
-
-
 @pytest.mark.parametrize("writable", [True, False])
 def test_a_frame_that_is_handed_out_cannot_be_written(writable):
     frames = frames_of((4, 5))
@@ -274,19 +233,3 @@ def test_stacks_of_one_pickle_go_on_sharing(protocol, padding):
     assert len(distinct) == n + (padding == "zero")
     if protocol >= 3:  # before, bytes were written as text
         assert len(data) < (n + 2) * 64 * 64
-
-
-def test_copies_are_equal():
-    lazy = LazyFrames(frames_of((4, 5, 3)), -1)
-    for found in (copy.copy(lazy), copy.deepcopy(lazy)):
-        assert found.stack_axis == -1
-        assert (found == lazy).all()
-
-
-def test_lazy_frames_take_no_attributes_and_no_assignments():
-    lazy = LazyFrames(frames_of((2,)))
-    with pytest.raises(AttributeError):
-        lazy._out = np.asarray(lazy)
-    with pytest.raises(TypeError):
-        lazy[0] = 1
-    assert repr(lazy) == "<mmreplay.LazyFrames of 4 frames (2,) uint8 stack_axis=0>"

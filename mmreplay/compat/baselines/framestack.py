@@ -1,6 +1,6 @@
-"""`FrameStack` of OpenAI's baselines, for Gymnasium environments; apart, as those are an extra.
+"""`FrameStack` of OpenAI's baselines, for Gymnasium environments.
 
-Invariant: as of `mmreplay.FrameStack`.
+Invariant: as for `mmreplay.FrameStack`. Only this module imports Gymnasium, which is an extra.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: a single environment, whose observations are arrays.
-        k: frames an observation.
+        k: frames per observation.
 
     Raises:
         SchemaError: another environment, or a `k` out of its range.

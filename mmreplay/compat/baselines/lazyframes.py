@@ -1,6 +1,6 @@
-"""Stacks of frames as OpenAI's baselines have them: joined along their last axis.
+"""`LazyFrames` of OpenAI's baselines: frames joined along their last axis.
 
-Invariant: as of `mmreplay.LazyFrames`, the joined array belongs to whoever asked for it.
+Invariant: as with `mmreplay.LazyFrames`, each joined array is a new one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class LazyFrames:
-    """Frames (..., c) that read as one array (..., k * c), which is built again each time.
+    """Frames (..., c) that read as one array (..., k * c), joined again each time.
 
     Args:
         frames: k arrays of one shape and dtype, oldest first; shared, not copied.

@@ -1,6 +1,6 @@
 """`PrioritizedReplayBuffer` of OpenAI's baselines.
 
-Invariant: a priority reaches the transition that was drawn, or none.
+Invariant: a priority reaches the transition that was drawn, unless it was evicted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mmreplay.sampling.prioritized import Prioritization
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """Transitions sampled by priority; see `ReplayBuffer` for what is not here.
+    """Transitions sampled by priority; otherwise as `ReplayBuffer`.
 
     Args:
         size: most transitions to keep.
-        alpha: how much priorities count; 0 is uniform.
+        alpha: exponent of the priorities; 0 is uniform.
         path: the store's directory; None for a temporary one.
 
     Raises:
@@ -35,10 +35,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     _kind = CoreBuffer
 
     def __init__(self, size: int, alpha: float, path: StorePath = None) -> None:
-        Prioritization(alpha)  # checks it, before there is a store
+        Prioritization(alpha)  # refuses a wrong alpha
         self._alpha = alpha
         super().__init__(size, path)
-        self._drawn = np.zeros(size, np.int64)  # 1 + the id that was drawn, until its update
 
     def _settings(self) -> dict[str, Any]:
         how = {"stratified": True, "normalize": "buffer"}
@@ -51,39 +50,38 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         Args:
             batch_size: B.
-            beta: how far the weights make up for the priorities, above 0.
+            beta: exponent of the weights, above 0.
 
         Returns:
             what `ReplayBuffer.sample` returns; then weights (B,) float64, divided by the largest
-            one of the buffer; then positions, a list of B ints: the n-th transition that was
-            added, counted from 0, is at n % size.
+            one of the buffer; then positions, a list of B ints: transition n, counted from 0 in
+            the order of `add`, is at n % size.
 
         Raises:
-            EmptyBufferError: there is no transition.
+            EmptyBufferError: the buffer is empty.
             SchemaError: a beta that is not above 0.
         """
         if not beta > 0:
             raise SchemaError(f"beta: expected a number above 0, found {beta!r}")
         batch = self.core.sample(batch_size)
         places = batch.extras["number"] % self._capacity
-        self._drawn[places] = batch.id + 1
-        # With a beta of 1 they are the ratios that those of any other are powers of.
+        # The store draws with beta = 1.
         weights = batch.weight.astype(np.float64) ** beta
         drawn = zip(places.tolist(), batch.id.tolist(), strict=True)
         return *self._shaped(batch), weights, [_Drawn(place, row) for place, row in drawn]
 
     def update_priorities(self, idxes: Sequence[int], priorities: npt.ArrayLike) -> None:
-        """Give transitions other priorities.
+        """Set priorities.
 
         Args:
-            idxes: positions. Those that `sample` returned mean the transitions that were drawn:
-                where another has taken the place since, nothing happens. Of plain numbers, as of
-                an array, each means the transition that was drawn there last.
-            priorities: as many, above 0.
+            idxes: positions. Those that `sample` returned mean the transitions that were drawn; if
+                another one has taken the place since, nothing happens. Plain numbers, also those
+                of an array, mean the transitions that are there now.
+            priorities: one for each, above 0.
 
         Raises:
-            InvalidIdError: a position where no transition is.
-            SchemaError: a priority that is not above 0, or not as many as positions.
+            InvalidIdError: a position without a transition.
+            SchemaError: a priority that is not above 0, or not one for each position.
         """
         places, given = np.asarray(idxes, np.int64), np.asarray(priorities, np.float64)
         if not (given > 0).all():
@@ -94,14 +92,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise InvalidIdError(f"idxes: there is no transition at {places[wrong][0]}")
         core: Any = self.core
         ids = core.store.live.look(lambda index: index.at(ranks))
-        last = self._drawn[places]
-        meant = np.where(last > 0, last - 1, ids)
         for at, place in enumerate(idxes):
             if isinstance(place, _Drawn):
-                meant[at] = place.row
-        core.update_priorities(meant, given)
-        # What was drawn and has gone since is remembered: another batch may be out.
-        self._drawn[places[meant == ids]] = 0
+                ids[at] = place.row
+        core.update_priorities(ids, given)
 
 
 class _Drawn(int):

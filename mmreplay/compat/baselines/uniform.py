@@ -1,7 +1,7 @@
 """`ReplayBuffer` of OpenAI's baselines.
 
-Invariant: a sampled observation equals ``np.asarray`` of the one that was added; of LazyFrames each
-frame is stored once.
+Invariant: a sampled observation equals ``np.asarray`` of the one that was added; each frame of
+LazyFrames is stored once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReplayBuffer(DeferredStore):
         return {}
 
     def _begin(self, kept: dict[str, Any], **fields: Any) -> None:
-        """Open the store; `kept` is in its metadata, and says what its rows are rebuilt to."""
+        """Open the store; `kept` is its metadata, and says how observations are rebuilt."""
         self._kept = kept
         self._open(
             self._kind,
@@ -67,24 +67,23 @@ class ReplayBuffer(DeferredStore):
     def add(self, obs_t: Any, action: Any, reward: float, obs_tp1: Any, done: Any) -> None:
         """Add a transition.
 
-        An observation that goes on from the transition before is not stored again; any other one
-        begins an episode.
+        An `obs_t` that is not the last `obs_tp1` begins an episode.
 
         Args:
-            obs_t: LazyFrames, or whatever makes an array.
+            obs_t: LazyFrames, or an array-like.
             action: a number or an array.
-            reward: what it gave.
-            obs_tp1: the observation after it, of the same kind.
+            reward: a number.
+            obs_tp1: the next observation, of the same kind.
             done: whether the episode ended there.
 
         Raises:
-            SchemaError: values that differ in shape or dtype from the first ones; LazyFrames of
-                which `obs_tp1` is not one step after `obs_t`, or that begin in mid-episode.
+            SchemaError: values that differ in shape or dtype from the first ones; an `obs_tp1` of
+                LazyFrames that is not one step after `obs_t`, or an `obs_t` in mid-episode.
         """
         now, following = _taken(obs_t), _taken(obs_tp1)
         before, after = _frames(now), _frames(following)
         if not _same(before[1:], after[:-1]):
-            raise SchemaError("obs_tp1: expected the frames of obs_t without the oldest, and one")
+            raise SchemaError("obs_tp1: expected the frames of obs_t, one step later")
         if self._core is None:
             self._create(obs_t, now, np.asarray(action), np.asarray(reward), np.asarray(done))
         if len(before) != (self._kept.get("stack") or 1):
@@ -117,7 +116,7 @@ class ReplayBuffer(DeferredStore):
             observations (B, ...), actions, rewards, next observations and dones, each as added.
 
         Raises:
-            EmptyBufferError: there is none.
+            EmptyBufferError: the buffer is empty.
         """
         return self._shaped(self.core.sample(batch_size))
 
@@ -130,7 +129,7 @@ class ReplayBuffer(DeferredStore):
 
 
 def _taken(observation: Any) -> Stack | Array:
-    """What a writer takes: the frames of LazyFrames, else a copy."""
+    """LazyFrames as a writer takes them, or a copy of the array."""
     given = observation.stack if isinstance(observation, LazyFrames) else observation
     return given if isinstance(given, Stack) else np.array(given)
 

@@ -1,7 +1,7 @@
 """The replay buffers of nnabla-rl on an mmreplay store: the same names, arguments and results.
 
-``from mmreplay.compat import nnabla_rl`` in the place of ``nnabla_rl.replay_buffers``. Each buffer
-takes one more keyword, ``path=``, and is a context manager. docs/compat.md tells what differs.
+Import ``mmreplay.compat.nnabla_rl`` instead of ``nnabla_rl.replay_buffers``. Each buffer takes one
+more keyword, ``path=``, and is a context manager. docs/compat.md lists the differences.
 """
 
 from mmreplay.compat.nnabla_rl.atari import (

@@ -1,7 +1,7 @@
 """Buffers for stacked screens of Atari games: each screen is stored once, as bytes.
 
-Invariant: a state comes out as the stack that was appended: float32 in [0, 1], (k, 84, 84). A
-trajectory reads as the list of its experiences does, slices included.
+Invariant: a state comes back as the stack that was appended: float32 in [0, 1], (k, 84, 84). A
+trajectory reads as a list of its experiences, slices included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
 
     Args:
         capacity: most experiences to keep.
-        stacked_frames: screens a state, in what comes out.
+        stacked_frames: screens per state.
         path: as for `ReplayBuffer`.
     """
 
@@ -33,7 +33,7 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
 
 
 class AtariTrajectory(Sequence[Experience]):
-    """Experiences of a trajectory, each read when it is asked for; slices are lists."""
+    """Experiences of a trajectory, each read when it is used; slices are lists."""
 
     def __init__(self, read: Callable[[Ids], list[Experience]], ids: Ids) -> None:
         self._read, self._ids = read, ids
@@ -46,12 +46,7 @@ class AtariTrajectory(Sequence[Experience]):
     @overload
     def __getitem__(self, key: slice) -> list[Experience]: ...
     def __getitem__(self, key: int | slice) -> Experience | list[Experience]:
-        """An experience, or a list of them.
-
-        Raises:
-            IndexError: there are not as many.
-            InvalidIdError: the trajectory has been removed since.
-        """
+        """An experience, or a list of them; InvalidIdError if the trajectory was evicted."""
         ids = self._ids[key]
         if not isinstance(key, slice):
             return self._read(np.array([ids]))[0]
@@ -61,8 +56,8 @@ class AtariTrajectory(Sequence[Experience]):
 class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
     """A `TrajectoryReplayBuffer` of stacked screens, each stored once, as bytes.
 
-    Trajectories are read when they are looked at. States have four screens. A step that does not go
-    on from the one before begins a game, whose first stack is one screen repeated.
+    Experiences are read when they are used. States have four screens. A step that does not continue
+    the previous one begins a game, whose first stack is one screen repeated.
 
     Args:
         num_trajectories, path: as for `TrajectoryReplayBuffer`.

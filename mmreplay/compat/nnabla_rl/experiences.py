@@ -1,12 +1,13 @@
-"""Experiences as nnabla-rl has them, as what a row holds, and back.
+"""Converts experiences of nnabla-rl into the values of a row, and back.
 
-Invariant: an experience that is read is, value for value, the one that was appended, less those
-entries of its info that have no column.
+Invariant: an experience that is read equals the one that was appended, except for the entries of
+its info that have no column.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,17 +21,16 @@ from mmreplay.schema import Field
 Experience = tuple[Any, ...]
 """(s, a, r, non_terminal, s_next, info); a state is an array, or a tuple of arrays."""
 
+TIME_LIMIT = "TimeLimit.truncated"
+
 _REWARD = "reward_array"
-_INFO, _GIVEN = "info.", "info_given"
+_INFO = "info."
 _PARTS = 6
-_MOST_CHARACTERS = 90
+_KEY = re.compile(r"[A-Za-z0-9_.-]{1,90}\Z")
 
 
 def checked(experience: Any) -> Experience:
-    """The six parts of an experience; the info may be missing, and what comes after it goes.
-
-    Raises SchemaError if it is none.
-    """
+    """The six parts of an experience; an info that is missing or not a dict becomes {}."""
     if not isinstance(experience, (tuple, list)) or len(experience) < _PARTS - 1:
         raise SchemaError(
             f"experience: expected (s, a, r, non_terminal, s_next, info), found {experience!r:.100}"
@@ -40,11 +40,12 @@ def checked(experience: Any) -> Experience:
             f"action: expected a number or an array, found a tuple, {experience[1]!r:.100}; join "
             f"its parts into one array"
         )
-    return (*experience[:_PARTS], {})[:_PARTS]
+    *parts, info = (*experience[:_PARTS], {})[:_PARTS]
+    return (*parts, info if isinstance(info, Mapping) else {})
 
 
 def content(state: Any) -> object:
-    """What tells a state from another, and stays when the environment writes over its arrays."""
+    """A copy of a state, to compare it with others."""
     if isinstance(state, tuple):
         return tuple(content(part) for part in state)
     found = np.asarray(state)
@@ -54,12 +55,13 @@ def content(state: Any) -> object:
 
 
 def fields_for(experience: Experience) -> dict[str, Any]:
-    """The fields of a store for experiences like this one, but for the frame."""
+    """The fields of a store for experiences like this one, without the frame."""
     action, reward = np.asarray(experience[1]), np.asarray(experience[2])
-    found = {f"{_INFO}{key}": _field(value) for key, value in _entries(experience[5]).items()}
-    extras = {name: field for name, field in found.items() if field is not None}
-    if extras:
-        extras[_GIVEN] = Field((len(extras),), "bool")
+    extras = {
+        f"{_INFO}{key}": field
+        for key, value in experience[5].items()
+        if (field := _field(key, value)) is not None
+    }
     if reward.ndim:
         extras[_REWARD] = Field(reward.shape, reward.dtype)
     return {
@@ -69,33 +71,16 @@ def fields_for(experience: Experience) -> dict[str, Any]:
     }
 
 
-def _field(value: Any) -> Field | None:
-    """The field for values like this one of an info; None if it is not stored."""
-    if not isinstance(value, (bool, int, float, np.ndarray, np.generic)):
+def _field(key: Any, value: Any) -> Field | None:
+    """The field of an entry of an info; None if it is not stored."""
+    is_number = isinstance(value, (bool, int, float, np.ndarray, np.generic))
+    if not is_number or not isinstance(key, str) or not _KEY.match(key) or key == TIME_LIMIT:
         return None
-    with contextlib.suppress(SchemaError, OverflowError):
-        # An int may be no whole number the next time.
+    with contextlib.suppress(SchemaError):  # an array of strings or objects
+        # Later values of an int may be floats.
         array = np.asarray(value, np.float64 if type(value) is int else None)
         return Field(array.shape, array.dtype)
     return None
-
-
-def _entries(info: Any) -> dict[str, Any]:
-    """Those of an info whose keys can name columns; of one that is no dict, itself by ``""``."""
-    if not isinstance(info, Mapping):
-        return {"": info}
-    return {
-        key: value
-        for key, value in info.items()
-        if isinstance(key, str)
-        and key.isascii()
-        and key.replace(".", "_").isidentifier()
-        and len(key) <= _MOST_CHARACTERS
-    }
-
-
-def _info_columns(extras: Mapping[str, Any]) -> list[str]:
-    return sorted(name for name in extras if name.startswith(_INFO))
 
 
 def row_values(
@@ -104,41 +89,28 @@ def row_values(
     """The action, the reward and the extra columns of an experience, which have these fields."""
     _, action, reward, _, _, info = experience
     extras: dict[str, Any] = {}
-    if names := _info_columns(fields):
-        entries = _entries(info)
-        found = [_fitting(entries.get(name[len(_INFO) :]), fields[name]) for name in names]
-        extras[_GIVEN] = np.array([value is not None for value in found])
-        for name, value in zip(names, found, strict=True):
-            extras[name] = _nothing(fields[name]) if value is None else value
+    for name in _info_columns(fields):
+        if (key := name.removeprefix(_INFO)) not in info:
+            raise SchemaError(f"info: expected {key!r}, as in the first experience, found none")
+        extras[name] = info[key]
     if _REWARD in fields:
         extras[_REWARD] = np.asarray(reward)
         reward = np.sum(reward)
     return np.asarray(action), float(reward), extras
 
 
-def _fitting(value: Any, field: Field) -> Array | None:
-    """A value in the dtype of its column, or None if it is missing or does not fit."""
-    with contextlib.suppress(SchemaError):
-        return None if value is None else field.coerce_loosely(value, "info")
-    return None
+def _info_columns(extras: Mapping[str, Any]) -> list[str]:
+    return [name for name in extras if name.startswith(_INFO)]
 
 
-def _nothing(field: Field) -> Array:
-    return np.zeros(field.shape, field.dtype)
-
-
-def info_of(extras: Mapping[str, Array], i: int) -> Any:
+def info_of(extras: Mapping[str, Array], i: int) -> dict[str, Any]:
     """The info of the i-th transition of a batch with these extras; {} if none is stored."""
-    if not (names := _info_columns(extras)):
-        return {}
-    given = zip(names, extras[_GIVEN][i], strict=True)
-    found = {name[len(_INFO) :]: extras[name][i] for name, is_given in given if is_given}
-    out = {key: value if value.ndim else value.item() for key, value in found.items()}
-    return out.get("", out)
+    found = {name.removeprefix(_INFO): extras[name][i] for name in _info_columns(extras)}
+    return {key: value if value.ndim else value.item() for key, value in found.items()}
 
 
 def experiences_of(batch: Batch, states: list[Any], following: list[Any]) -> list[Experience]:
-    """The experiences of a batch, from its B states and those after them."""
+    """The experiences of a batch, from its B states and the B states that follow."""
     rewards: Any = batch.extras.get(_REWARD, batch.reward.tolist())
     live = batch.non_terminal.astype(np.float64).tolist()
     return [

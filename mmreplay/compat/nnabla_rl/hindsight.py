@@ -1,4 +1,4 @@
-"""A buffer whose samples have goals that their own episode reached.
+"""A buffer whose samples have goals that their episode reached later.
 
 Invariant: what is stored is not changed; `buffer[i]` is the experience as it was appended.
 """
@@ -26,7 +26,7 @@ _DESIRED, _ACHIEVED = "1", "2"
 
 
 class HindsightReplayBuffer(ReplayBuffer):
-    """Experiences of which a share comes with a goal that was reached later in their episode.
+    """Experiences, a share of which is sampled with a goal reached later in the same episode.
 
     States are tuples (observation, desired_goal, achieved_goal).
 
@@ -56,9 +56,8 @@ class HindsightReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer.append`.
 
         Raises:
-            RuntimeError: the state is no tuple of three.
-            SchemaError: as `ReplayBuffer.append`; an info that is no dict, or a reward of more
-                than one number.
+            RuntimeError: the state is not a tuple of three.
+            SchemaError: as `ReplayBuffer.append`; or a reward of several numbers.
         """
         s, action, reward, non_terminal, s_next, info = checked(experience)
         if not isinstance(s, tuple) or len(s) != _STATE_PARTS:
@@ -66,8 +65,6 @@ class HindsightReplayBuffer(ReplayBuffer):
                 "state: expected a tuple (observation, desired_goal, achieved_goal), found "
                 f"{type(s).__name__}"
             )
-        if not isinstance(info, dict):
-            raise SchemaError(f"info: expected a dict, found {type(info).__name__}")
         if np.size(reward) != 1:
             raise SchemaError(f"reward: expected one number, found {reward!r:.100}")
         value = float(np.asarray(reward).reshape(()))
@@ -95,7 +92,7 @@ def _rewards(
     desired: Array,
     extras: dict[str, Array],
 ) -> Array:
-    """The rewards of N steps, one after another."""
+    """The rewards of N steps."""
     return np.array(
         [
             float(function(one, goal, info_of(extras, i)))

@@ -1,6 +1,6 @@
-"""`BufferIterator`: batches that go through a buffer once an epoch.
+"""`BufferIterator`: batches that go through a buffer once per epoch.
 
-Invariant: in an epoch each experience comes once, but for those that fill up its last batch.
+Invariant: an epoch has each experience once, except those that fill its last batch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class BufferIterator:
     """Goes through a buffer in batches; raises StopIteration at the end of each epoch.
 
     Args:
-        buffer: whose experiences are there when an epoch begins.
+        buffer: an epoch has the experiences that it holds when the epoch begins.
         batch_size: B.
-        shuffle: in an order of its own each epoch, drawn from numpy's global generator.
-        repeat: fill up the last batch with the first of the next epoch, which goes on from there;
-            else it is shorter, and the iterator has come to its end.
+        shuffle: in another order each epoch, from numpy's global generator.
+        repeat: fill the last batch from the next epoch, which continues from there; otherwise the
+            last batch is shorter and the iterator ends.
 
     Raises:
         SchemaError: a batch_size that is not 1 or more.
@@ -44,7 +44,7 @@ class BufferIterator:
         """The next batch, as `sample_indices` gives it.
 
         Raises:
-            StopIteration: the batch before was the last one of an epoch, or of all.
+            StopIteration: the previous batch was the last one of an epoch.
         """
         if self._is_new_epoch:
             self._is_new_epoch = False
@@ -64,11 +64,11 @@ class BufferIterator:
     next = __next__
 
     def is_new_epoch(self) -> bool:
-        """Whether the batch before was the last one of an epoch."""
+        """Whether the previous batch was the last one of an epoch."""
         return self._is_new_epoch
 
     def reset(self) -> None:
-        """Begin with the first batch of an epoch."""
+        """Begin an epoch."""
         self._is_new_epoch = False
         self._left = self._order()
 

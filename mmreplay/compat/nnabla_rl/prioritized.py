@@ -1,6 +1,6 @@
 """The buffers that draw by priority, of whole states and of Atari games.
 
-Invariant: an error goes to the experience that was drawn, by id, whatever was appended since.
+Invariant: an error goes to the experience that was drawn, whatever was appended since.
 
 Source: Schaul et al. (2016), "Prioritized Experience Replay".
 """
@@ -36,8 +36,8 @@ Clip = tuple[float, float] | None
 class Prioritized(ReplayBuffer):
     """Draws by priority, and takes the errors of what it drew.
 
-    `first_mass` is the priority ** alpha of experiences before they have an error. `by_batch`:
-    weights are divided by the largest one of the batch instead of the buffer.
+    `first_mass` is the priority ** alpha of experiences without an error. `by_batch` divides
+    weights by the largest one of the batch instead of the buffer.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Prioritized(ReplayBuffer):
         """Draw by priority, one from each of B equal shares; see `ReplayBuffer.sample`.
 
         Raises:
-            SchemaError (a ValueError): there are not as many; a value out of its range.
-            RuntimeError: no run is as long, or the last sample's priorities were not updated.
+            SchemaError (a ValueError): there are fewer experiences; a value out of its range.
+            RuntimeError: every run is shorter, or the last sample's priorities were not updated.
         """
         checked_count("num_samples", num_samples)
         checked_count("num_steps", num_steps)
@@ -86,17 +86,17 @@ class Prioritized(ReplayBuffer):
     def _redraw(
         self, index: Index, ids: Ids, weights: npt.NDArray[Any], num_steps: int, beta: float
     ) -> None:
-        """Put others in the place of experiences that no run begins with, drawn among the rest."""
+        """Replace experiences at which no run begins by others, drawn by priority."""
         runs, sampler = self._reader.runs(index, num_steps), self._buffer.sampler
         if not runs.count:
-            raise RuntimeError(f"num_steps: there is no run of {num_steps}; ask for less")
+            raise RuntimeError(f"num_steps: there is no run of {num_steps}")
         for _ in range(_ROUNDS):
             wrong = (~runs.begin(ids)).nonzero()[0]
             if not wrong.size:
                 return
             drawn, chances = sampler.draw(index, self._buffer.generator.random(wrong.size))
             ids[wrong], weights[wrong] = drawn, sampler.weights(chances)(beta)
-        # Few begin a run: take all masses, which takes time in proportion to their number.
+        # Runs are rare: draw among all of them, in time proportional to the buffer.
         wrong = (~runs.begin(ids)).nonzero()[0]
         every = index.ids()
         chances = sampler.probabilities(index, every)
@@ -130,14 +130,14 @@ class Prioritized(ReplayBuffer):
             raise RuntimeError("expected update_priorities(errors) before the next sample")
 
     def update_priorities(self, errors: npt.ArrayLike) -> None:
-        """Give the experiences of the last sample, with which its runs begin, new priorities.
+        """Set the priorities of the last sample's experiences, or the first of each run.
 
         Args:
-            errors: (B,) or (B, 1) temporal-difference errors; of fewer, the first experiences
-                of the sample get them, and the others stay as they are.
+            errors: (B,) or (B, 1) temporal-difference errors; if there are fewer, the first
+                experiences of the sample get them.
 
         Raises:
-            SchemaError: more errors than experiences, or no finite numbers.
+            SchemaError: more errors than experiences, or errors that are not finite.
             RuntimeError: nothing was sampled since the last call.
         """
         if self._drawn is None:
@@ -202,7 +202,7 @@ class ProportionalPrioritizedReplayBuffer(Prioritized):
     Args:
         capacity: most experiences to keep.
         alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
-        init_max_error: the share of an experience until an error was told: its priority ** alpha.
+        init_max_error: priority ** alpha of an experience without an error.
         normalization_method: weights are divided by the largest of the buffer, ``buffer_max``, or
             of the batch, ``batch_max``.
         path: as for `ReplayBuffer`.
@@ -267,7 +267,7 @@ class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
     Args:
         capacity, alpha, beta, betasteps, error_clip, epsilon, normalization_method, path: as for
             `ProportionalPrioritizedReplayBuffer`.
-        stacked_frames: screens a state, in what comes out.
+        stacked_frames: screens per state.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class RankBasedPrioritizedAtariBuffer(RankBasedPrioritizedReplayBuffer):
     Args:
         capacity, alpha, beta, betasteps, error_clip, reset_segment_interval, sort_interval, path:
             as for `RankBasedPrioritizedReplayBuffer`.
-        stacked_frames: screens a state, in what comes out.
+        stacked_frames: screens per state.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""Experiences by index, or drawn at random: one after another, or runs of several.
+"""Reads experiences by index or at random: single ones, or runs of several.
 
-Invariant: what a draw chooses is chosen from the index as it is then, and read as of that moment;
-no run joins experiences that do not follow one another.
+Invariant: a run never joins experiences that do not follow one another.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ Draw = Callable[[Index], Ids]
 
 
 class Runs:
-    """The runs of `length` experiences that follow one another, in a store of one lane as it is.
+    """The runs of `length` experiences that follow one another.
 
-    A run goes past the end of an episode only if a terminal state ended it, which its experience
-    tells by non_terminal = 0, or if its trajectory goes on; never past a time limit, an
-    interruption or the newest experience. The `offset` oldest experiences do not count.
-
-    Whoever makes it holds the lock of the store.
+    A run crosses the end of an episode only if a terminal state ended it (non_terminal = 0), or if
+    its trajectory continues; never a time limit or an interruption. The `offset` oldest
+    experiences do not count. The caller holds the lock of the index.
     """
 
     def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
@@ -51,36 +48,36 @@ class Runs:
         self.count = int(self._stops[-1])
 
     def at(self, numbers: Ids) -> Ids:
-        """The ranks of the experiences that these runs, 0 <= number < count, begin with: (B,)."""
+        """The ranks at which these runs, 0 <= number < count, begin: (B,)."""
         run = self._stops.searchsorted(numbers, "right")
         before = np.concatenate(([0], self._stops))[run]
         return np.asarray(self._begins[run] + numbers - before, np.int64)
 
     def ranks(self, rows: Ids) -> Ids:
-        """How many experiences come before each of these rows: int64 (B,)."""
+        """How many experiences precede each of these rows: int64 (B,)."""
         return rows - self._first
 
     def begin(self, rows: Ids) -> npt.NDArray[np.bool_]:
-        """Whether a run begins with the experience of this row: (B,)."""
+        """Whether a run begins at these rows: bool (B,)."""
         ranks = self.ranks(rows)
         fits = ranks + self._length <= self._total
         return np.asarray(fits & ~np.isin(ranks, self.cut(ranks)), np.bool_)
 
     def cut(self, ranks: Ids) -> Ids:
-        """Those of the ranks from which a run would go past a cut."""
+        """The ranks from which a run would cross a cut."""
         inside = self._cuts.searchsorted(ranks, "right")
         wrong = inside != self._cuts.searchsorted(ranks + (self._length - 1), "right")
         return np.asarray(ranks[wrong], np.int64)
 
     def ids(self, index: Index, ranks: Ids) -> Ids:
-        """The ids of the experiences of these runs, one run after the other: (B * length,)."""
+        """The ids of these runs, one after the other: (B * length,)."""
         return index.at((ranks[:, None] + np.arange(self._length)).ravel())
 
 
 def episodes_of(index: Index) -> tuple[Ids, Ids, LaneEpisodes]:
-    """Where the episodes that are over begin, and their steps: (E,) rows; and all episodes.
+    """The first rows and the steps of the ended episodes, (E,) each; and all episodes.
 
-    The stores here have one lane, of one environment: an id is a row.
+    These stores have one lane of one environment: an id is a row.
     """
     found = index.episodes(0)
     return *index.ended(0, np.arange(found.start, found.stop)), found
@@ -99,11 +96,11 @@ class Reader:
         return look(lambda index: index.n_transitions - self._offset(index))
 
     def runs(self, index: Index, num_steps: int) -> Runs:
-        """The runs of so many experiences."""
+        """The runs of `num_steps` experiences."""
         return Runs(self._recorder.core.store, index, num_steps, self._offset(index))
 
     def random(self, num_samples: int, num_steps: int, *, replace: bool) -> Draw:
-        """Draws runs uniformly; SchemaError, also when it draws, if there are not as many."""
+        """A uniform draw of runs; SchemaError, also when it is drawn, if there are too few."""
         checked_count("num_samples", num_samples)
         checked_count("num_steps", num_steps)
         if not len(self):
@@ -114,50 +111,36 @@ class Reader:
             runs = self.runs(index, num_steps)
             if runs.count < (1 if replace else num_samples):
                 raise SchemaError(
-                    f"num_samples: expected at most {runs.count:,}, as many as there are runs "
-                    f"of num_steps={num_steps} to draw; found {num_samples:,}"
+                    f"num_samples: expected at most {runs.count:,}, the number of runs of "
+                    f"num_steps={num_steps}; found {num_samples:,}"
                 )
-            rng = np.random.default_rng(seed)  # the same draw again if the rows were evicted
+            rng = np.random.default_rng(seed)  # the same if it is drawn again
             numbers = rng.choice(runs.count, num_samples, replace=replace)
             return runs.ids(index, runs.at(numbers))
 
         return draw
 
     def indexed(self, indices: npt.ArrayLike, num_steps: int) -> Draw:
-        """Chooses the runs that begin at these indices.
-
-        When it draws, raises SchemaError for a run past a cut, IndexError past the newest
-        experience.
-        """
-        wanted = as_array(indices, "indices")
-        if wanted.ndim != 1 or not wanted.size or wanted.dtype.kind not in "iu":
-            raise SchemaError(f"indices: expected integers, one or more; found {indices!r:.100}")
+        """The runs that begin at these indices; IndexError and SchemaError when they are read."""
         checked_count("num_steps", num_steps)
         if not len(self):
-            raise IndexError(f"index {wanted[0]}: the buffer is empty")
+            checked_indices(indices, 0)
 
         def draw(index: Index) -> Ids:
             offset = self._offset(index)
-            count = index.n_transitions - offset
-            numbers = np.where(wanted < 0, wanted + count, wanted).astype(np.int64)
-            wrong = (numbers < 0) | (numbers + num_steps > count)
-            if wrong.any():
-                raise IndexError(
-                    f"index {wanted[wrong][0]}, num_steps {num_steps}: there are {count:,} "
-                    f"experiences"
-                )
+            numbers = checked_indices(indices, index.n_transitions - offset, num_steps)
             runs = self.runs(index, num_steps)
             if (cut := runs.cut(numbers + offset)).size:
                 raise SchemaError(
                     f"index {cut[0] - offset}, num_steps {num_steps}: expected steps that follow "
-                    f"one another, found the end of an episode that no terminal state ended"
+                    f"one another, found the end of an episode that did not end in a terminal state"
                 )
             return runs.ids(index, numbers + offset)
 
         return draw
 
     def beginning(self, ids: Ids, num_steps: int) -> Draw:
-        """Chooses the runs that begin with the experiences of these ids."""
+        """The runs that begin at these ids."""
 
         def draw(index: Index) -> Ids:
             runs = self.runs(index, num_steps)
@@ -166,13 +149,13 @@ class Reader:
         return draw
 
     def read(self, draw: Draw) -> list[Experience]:
-        """The experiences that are drawn, in memory of their own."""
+        """The drawn experiences, as copies."""
         core = self._recorder.core
         gatherer = core.store.live.gatherer(core.settings)
         return self.experiences(core.store.live.gather(draw, gatherer))
 
     def at(self, ids: Ids) -> list[Experience]:
-        """The experiences with these ids; raises InvalidIdError if one was evicted."""
+        """The experiences with these ids; InvalidIdError if one was evicted."""
         return self.experiences(self._recorder.core.transitions(ids))
 
     def experiences(self, batch: Batch) -> list[Experience]:
@@ -185,3 +168,17 @@ def checked_count(name: str, value: Any) -> None:
     """Raise SchemaError unless it is 1 or more."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise SchemaError(f"{name}: expected 1 or more, found {value!r}")
+
+
+def checked_indices(indices: npt.ArrayLike, count: int, num_steps: int = 1) -> Ids:
+    """Indices of runs among `count` experiences; a negative one counts from the newest."""
+    wanted = as_array(indices, "indices")
+    if wanted.ndim != 1 or not wanted.size or wanted.dtype.kind not in "iu":
+        raise SchemaError(f"indices: expected integers, one or more; found {indices!r:.100}")
+    numbers = np.where(wanted < 0, wanted + count, wanted).astype(np.int64)
+    wrong = (numbers < 0) | (numbers + num_steps > count)
+    if wrong.any():
+        raise IndexError(
+            f"index {wanted[wrong][0]}, num_steps {num_steps}: there are {count:,} experiences"
+        )
+    return numbers

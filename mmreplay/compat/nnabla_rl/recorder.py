@@ -1,21 +1,21 @@
-"""Experiences one after another as the episodes of a store.
+"""Stores a sequence of experiences as episodes.
 
-Invariant: an experience whose state is the s_next before goes on with that episode, unless that
-step ended it; every other one begins an episode. So each state is stored once, and no stack or
-run holds states of two episodes that were cut apart by a time limit. What is refused leaves
-nothing behind.
+Invariant: an experience whose state is the previous s_next continues that episode, unless that step
+ended it; any other one begins an episode. So each state is stored once. A refused experience or
+trajectory leaves nothing behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from mmreplay.arguments import check_seed
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.compat.nnabla_rl.experiences import (
+    TIME_LIMIT,
     Experience,
     checked,
     content,
@@ -33,20 +33,22 @@ Open = Callable[..., ReplayBuffer]
 """Opens a buffer: ``open(path, capacity, seed=seed, **fields)``."""
 
 TRAJECTORY_BEGINS = "trajectory_begins"
-"""The column that is True at the first step of a trajectory, in stores of trajectories."""
+"""In stores of trajectories, the column that is True at the first step of each."""
 
 _KEY = "nnabla_rl"
 
+Row = tuple[Experience, bool, dict[str, bool]]
+"""An experience, whether it begins an episode, and the flags of its step."""
+
 _Step = tuple[Frames | None, tuple[Any, ...], dict[str, Any]]
-"""The frame before a step that begins an episode; the arguments of `step`, and the named ones."""
+"""The frame that begins an episode, or None; the arguments of `step`, and its keywords."""
 
 
 class Recorder(DeferredStore):
-    """The buffer that experiences are appended to; made when the first one comes.
+    """The buffer that experiences are appended to; created by the first one.
 
     A store that exists is opened at once. `kind` is the name of the class whose store this is,
-    `states` how states become frames. Raises FormatError if the store is another class's, or
-    something else.
+    `states` how states become frames. Raises FormatError for the store of another class.
     """
 
     def __init__(
@@ -55,8 +57,8 @@ class Recorder(DeferredStore):
         super().__init__(path, capacity)
         self.states, self._kind, self._opener = states, kind, opener
         self._seed: int | None = None
-        self._last: object = None  # the state that the next experience goes on from
-        self._schema: Schema | None = None  # of the store, once something was appended
+        self._last: object = None  # the state that the next experience may continue
+        self._values: RowValues | None = None
         if (stored := self._stored()) is not None:
             self._check_kind(stored[1].get(_KEY))
             self._open(opener, seed=None)
@@ -78,101 +80,85 @@ class Recorder(DeferredStore):
         return self._core is not None
 
     def append(self, given: Any) -> None:
-        """Append an experience; SchemaError if it is none, or not one like the first."""
+        """Append an experience; SchemaError if it does not fit."""
         experience = checked(given)
         state, info, following = experience[0], experience[5], experience[4]
-        ended = not np.any(experience[3])
-        # As Gym's wrapper had it.
-        cut = isinstance(info, Mapping) and bool(np.any(info.get("TimeLimit.truncated", False)))
+        ended, cut = not np.any(experience[3]), bool(np.any(info.get(TIME_LIMIT, False)))
         begins = self._last is None or content(state) != self._last
-        self._store([experience], [begins], [{"terminated": ended, "truncated": cut}])
+        self._store([(experience, begins, {"terminated": ended, "truncated": cut})])
         self._last = None if ended or cut else content(following)
 
     def append_trajectory(self, given: Sequence[Any]) -> None:
-        """Append experiences as one trajectory: an episode for each run of steps that follow.
+        """Append experiences as one trajectory, with an episode for each run of consecutive steps.
 
-        Raises as `append`; SchemaError also for no steps.
+        Raises SchemaError if there are none, or one does not fit.
         """
         steps = [checked(one) for one in given]
         if not steps:
             raise SchemaError("trajectory: expected one experience or more, found none")
         begins = [True]
         begins += [content(step[0]) != content(steps[i][4]) for i, step in enumerate(steps[1:])]
-        flags = []
+        rows: list[Row] = []
         for number, (step, last) in enumerate(zip(steps, [*begins[1:], True], strict=True)):
             ended = not np.any(step[3])
-            flags.append(
-                {
-                    "terminated": ended and last,
-                    "truncated": last,
-                    "life_lost": ended and not last,
-                    TRAJECTORY_BEGINS: not number,
-                }
-            )
-        self._store(steps, begins, flags)
+            flags = {
+                "terminated": ended and last,
+                "truncated": last,
+                "life_lost": ended and not last,
+                TRAJECTORY_BEGINS: not number,
+            }
+            rows.append((step, begins[number], flags))
+        self._store(rows)
 
-    def _store(
-        self, experiences: list[Experience], begins: list[bool], flags: list[dict[str, bool]]
-    ) -> None:
-        """Check all experiences, then store each as a step; some begin episodes."""
-        if self.is_open:
-            if self._schema is None:
-                self._schema = self.core.store.schema
-                self._values = RowValues(self._schema, _no_frame)
-            self._write(self._checked(self._schema, self._values, experiences, begins, flags))
-            return
-        first = experiences[0]
-        fields = fields_for(first)
-        fields["frame"] = self.states.field(self.states.frame(first[0]))
-        if TRAJECTORY_BEGINS in flags[0]:
-            fields["extras"][TRAJECTORY_BEGINS] = Field((), "bool")
-        schema = Schema.make(**fields)
-        values = RowValues(schema, _no_frame)
-        steps = self._checked(schema, values, experiences, begins, flags)
-        self._open(self._opener, seed=self._seed, metadata={_KEY: self._kind}, **fields)
-        self._write(steps)
+    def _store(self, rows: list[Row]) -> None:
+        """Check all rows, then store each as a step."""
+        fields: dict[str, Any] = {}
+        if not self.is_open:
+            (first, _, flags), *_ = rows
+            fields = fields_for(first)
+            fields["frame"] = self.states.field(self.states.frame(first[0]))
+            if TRAJECTORY_BEGINS in flags:
+                fields["extras"][TRAJECTORY_BEGINS] = Field((), "bool")
+            self._use(Schema.make(**fields))
+        elif self._values is None:
+            self._use(self.core.store.schema)
+        steps = [self._checked(*row) for row in rows]
+        if fields:
+            self._open(self._opener, seed=self._seed, metadata={_KEY: self._kind}, **fields)
+        for before, arguments, named in steps:
+            if before is not None:
+                self._last = None  # if interrupted, nothing continues this episode
+                self.core.reset(before)
+            self.core.step(*arguments, **named)
 
-    def _checked(
-        self,
-        schema: Schema,
-        values: RowValues,
-        experiences: list[Experience],
-        begins: list[bool],
-        flags: list[dict[str, bool]],
-    ) -> list[_Step]:
-        steps = list[_Step]()
-        for one, is_first, named in zip(experiences, begins, flags, strict=True):
-            self.states.check(one[0], one[4], begins=is_first)
-            action, reward, extras = row_values(one, schema.extras)
-            marks = {key: flag for key, flag in named.items() if key in schema.extras}
-            values.extras({**extras, **marks})
-            before = self._frame(values, schema, one[0]) if is_first else None
-            after = self._frame(values, schema, one[4])
-            steps.append((before, (values.action(action), reward, after), {**extras, **named}))
-        return steps
+    def _use(self, schema: Schema) -> None:
+        self._schema, self._values = schema, RowValues(schema, _no_frame)
 
-    def _frame(self, values: RowValues, schema: Schema, state: Any) -> Frames:
-        found = values.frames(self.states.frame(state))
+    def _checked(self, one: Experience, begins: bool, flags: dict[str, bool]) -> _Step:
+        schema, values = self._schema, cast("RowValues", self._values)
+        self.states.check(one[0], one[4], begins=begins)
+        action, reward, extras = row_values(one, schema.extras)
+        marks = {key: flag for key, flag in flags.items() if key in schema.extras}
+        values.extras({**extras, **marks})
+        before = self._frame(values, one[0]) if begins else None
+        after = self._frame(values, one[4])
+        return before, (values.action(action), reward, after), {**extras, **flags}
+
+    def _frame(self, values: RowValues, state: Any) -> Frames:
+        found, schema = values.frames(self.states.frame(state)), self._schema
         if not schema.is_dict:
             return found[schema.frame_paths[FRAME]]
         return {key: found[path] for key, path in schema.frame_paths.items()}
 
-    def _write(self, steps: list[_Step]) -> None:
-        for before, arguments, named in steps:
-            if before is not None:
-                self._last = None  # interrupted, it leaves an episode that nothing goes on from
-                self.core.reset(before)
-            self.core.step(*arguments, **named)
-
     def open_again(self, capacity: int) -> None:
-        """Close the buffer and open it twice: this once with another capacity, to free disk."""
+        """Open the buffer with another capacity, to free disk space, and then as before."""
         usual, self._last = self._capacity, None
         for self._capacity in (capacity, usual):
             self.core.close()
             self._open(self._opener, seed=self._seed)
 
     def seed(self, seed: int) -> None:
-        """Draw as this seed has it."""
+        """Make draws repeatable."""
         check_seed(seed)
         self._seed = seed
         if self.is_open:
@@ -180,4 +166,4 @@ class Recorder(DeferredStore):
 
 
 def _no_frame(path: str, row: int) -> Array:
-    raise NotImplementedError(f"{path}: row {row} is never asked for: no frame is LazyFrames")
+    raise NotImplementedError(f"{path}: row {row}: frames are not LazyFrames")

@@ -1,4 +1,4 @@
-"""The buffer that draws uniformly, on which all others build, and two that differ in one thing.
+"""The buffer that draws uniformly, which all others derive from, and two variants.
 
 Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest.
 """
@@ -24,12 +24,11 @@ from mmreplay.episode_index import Index
 class ReplayBuffer:
     """Experiences (s, a, r, non_terminal, s_next, info), drawn uniformly and without replacement.
 
-    A context manager; docs/compat.md tells where it differs from nnabla-rl's.
+    A context manager; docs/compat.md lists the differences from nnabla-rl's.
 
     Args:
         capacity: most experiences to keep; None keeps all.
-        path: of the store, new or from an earlier run; None makes a temporary one, which is
-            removed by `close`.
+        path: of a new or existing store; None for a temporary one, which `close` removes.
 
     Raises:
         SchemaError: a value out of its range.
@@ -44,12 +43,12 @@ class ReplayBuffer:
         if capacity is not None:
             checked_count("capacity", capacity)
         self._capacity = capacity
-        # Neither knows this object: a cycle would keep a dropped one's store until it is found.
+        # Without a reference cycle: a temporary store goes as soon as the buffer is dropped.
         self._recorder = Recorder(path, self._most(), self._kind(), self._states(), self._opener())
         self._reader = Reader(self._recorder, self._skipping())
 
     def _kind(self) -> str:
-        """The class of this package that this one is, or derives from."""
+        """The name of this class, or of the class of this package that it derives from."""
         room = __name__.rpartition(".")[0]
         return next(c.__name__ for c in type(self).__mro__ if c.__module__.startswith(room))
 
@@ -67,7 +66,7 @@ class ReplayBuffer:
         return functools.partial(Buffer, stack=self._states().stack)
 
     def _skipping(self) -> Callable[[Index], int]:
-        """How many of an index's transitions, from the oldest on, do not count."""
+        """A function: how many transitions of an index, from the oldest on, do not count."""
         return lambda _: 0
 
     def _read(self, draw: Draw) -> list[Any]:
@@ -87,7 +86,7 @@ class ReplayBuffer:
         """Append an experience; the oldest goes if the buffer is full.
 
         Raises:
-            SchemaError: it is none, or not one like the first.
+            SchemaError: not an experience, or one that does not fit the first one.
             DiskFullError, FailedStoreError, ClosedError: as the writer.
         """
         self._recorder.append(experience)
@@ -104,7 +103,7 @@ class ReplayBuffer:
             a list of B experiences, or a tuple of `num_steps` such lists; ``{"weights": (B, 1)}``.
 
         Raises:
-            SchemaError (a ValueError): there are not as many; a value out of its range.
+            SchemaError (a ValueError): there are too few; a value out of its range.
         """
         draw = self._reader.random(num_samples, num_steps, replace=self._replace)
         return self._runs(draw, num_steps)
@@ -115,13 +114,13 @@ class ReplayBuffer:
         """The experiences with these indices, or the runs that begin there; see `sample`.
 
         Raises:
-            SchemaError (a ValueError): none, or a run past an end that is no terminal state.
-            IndexError: no such experience.
+            SchemaError (a ValueError): no indices, or a run across a time limit.
+            IndexError: there is no such experience.
         """
         return self._runs(self._reader.indexed(indices, num_steps), num_steps)
 
     def update_priorities(self, errors: npt.ArrayLike) -> None:
-        """Nothing: there are none."""
+        """Does nothing: draws are uniform."""
 
     def __len__(self) -> int:
         return len(self._reader)
@@ -131,7 +130,7 @@ class ReplayBuffer:
         return self._read(self._reader.indexed([item], 1))[0]
 
     def seed(self, seed: int) -> None:
-        """Draw from here on as this seed has it; without, no two runs draw alike."""
+        """Make the draws from here on repeatable."""
         self._recorder.seed(seed)
 
     def close(self) -> None:
@@ -146,12 +145,11 @@ class ReplayBuffer:
 
 
 class DecorableReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` each of whose experiences goes through a function before it comes out.
+    """A `ReplayBuffer` that returns ``decor_fun(experience)`` for each experience.
 
     Args:
-        capacity: as for `ReplayBuffer`.
-        decor_fun: from an experience, in memory of its own, to what comes in its place.
-        path: as for `ReplayBuffer`.
+        capacity, path: as for `ReplayBuffer`.
+        decor_fun: gets a copy of the experience.
     """
 
     def __init__(
@@ -169,6 +167,6 @@ class DecorableReplayBuffer(ReplayBuffer):
 
 
 class ReplacementSamplingReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` that draws with replacement: more can be drawn than there are."""
+    """A `ReplayBuffer` that draws with replacement, any number of experiences."""
 
     _replace = True

@@ -1,6 +1,6 @@
-"""States as frames, and frames as states: whole ones, and those of Atari games.
+"""Converts states to frames and back: whole states, and those of Atari games.
 
-Invariant: a state is what was appended; of Atari games the pixels, divided by 255.
+Invariant: a state comes back as it was appended; of Atari games as pixels divided by 255.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Frames = Array | dict[str, Array]
 
 
 class States:
-    """States stored as they are, arrays or tuples of arrays: how they become frames, and back."""
+    """Arrays or tuples of arrays, stored as they are."""
 
     stack: int | None = None
 
@@ -48,7 +48,7 @@ _IMAGE = 2
 
 
 class AtariStates(States):
-    """Screens, `stack` a state or single ones, as floats in [0, 1] or bytes; stored as bytes."""
+    """Stacks of `stack` screens, or single ones; floats in [0, 1] or bytes, stored as bytes."""
 
     def __init__(self, stack: int) -> None:
         self.stack: int | None = stack
@@ -80,15 +80,15 @@ class AtariStates(States):
             )
         if not np.array_equal(before[1:], after[:-1]):
             raise SchemaError(
-                "s_next: expected the stack of s without its oldest screen and with one more, "
-                "found other screens; only the newest one is stored"
+                "s_next: expected the stack of s without its oldest screen and with a new one, "
+                "found other screens"
             )
         shown = before[-(self.stack or 1) :]
         if begins and (shown != shown[:1]).any():
             raise SchemaError(
-                "s: a state that does not go on from the s_next before begins an episode, whose "
-                "first stack is one screen repeated; found a stack of different screens. Append "
-                "the steps of an episode in order"
+                "s: a state that is not the previous s_next begins an episode, whose first stack "
+                "is one screen repeated; found different screens. Append the steps of an episode "
+                "in order"
             )
 
     def field(self, frame: Frames) -> Any:

@@ -106,17 +106,6 @@ def test_episodes_are_those_of_environments_alone(env_id, options, tmp_path):
     assert verify(tmp_path / "pool.zarr").sound
 
 
-def test_the_loop_sees_what_it_would_see_without(tmp_path):
-    actions = actions_of(pool("CartPole-v1"), 60)
-    plain = pool("CartPole-v1")
-    expected = [plain.reset()] + [plain.step(one) for one in actions]
-    found = record(pool("CartPole-v1"), tmp_path / "pool.zarr", actions)
-    for mine, theirs in zip(found, expected, strict=True):
-        for a, b in zip(mine[:-1], theirs[:-1], strict=True):
-            assert np.array_equal(a, b)
-        assert mine[-1].keys() == theirs[-1].keys()
-
-
 def test_atari_frames_are_stored_once_and_lost_lives_known(tmp_path):
     options = {"stack_num": 1, "noop_max": 3, "episodic_life": False}
     env = pool("Breakout-v5", 2, **options)
@@ -147,17 +136,3 @@ def test_a_pool_that_returns_some_of_its_environments_is_refused(tmp_path):
     with pytest.raises(SchemaError, match=r"only some of its environments.* batch_size equal to"):
         RecordExperience(env, tmp_path / "pool.zarr")
     assert not (tmp_path / "pool.zarr").exists()
-
-
-def test_a_buffer_in_a_loop(tmp_path):
-    env = pool("CartPole-v1")
-    with mmreplay.ReplayBuffer(tmp_path / "pool.zarr", env=env, flush_s=0) as buffer:
-        env = RecordExperience(env, buffer)
-        env.reset()
-        for actions in actions_of(env, 50):
-            env.step(actions)
-        assert len(buffer) > 100
-        batch = buffer.sample(32)
-        assert batch.observation.shape == (32, 4)
-        ended = batch.terminated
-        assert (np.abs(batch.next_observation[ended][:, 2]) > 0.2).all()  # the pole has fallen

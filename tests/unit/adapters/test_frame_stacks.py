@@ -83,7 +83,7 @@ def test_stacks_of_a_store_follow_from_its_frames(shape, frame, n):
 
 
 def test_store_of_other_frames_is_refused():
-    with pytest.raises(mmreplay.SchemaError, match="are stacks, found"):
+    with pytest.raises(mmreplay.SchemaError, match="are not stacks of"):
         stacks_of({"frame": (4, 5, 5)}, {"frame": (7, 7)}, "zero")
 
 

@@ -75,18 +75,6 @@ def test_elements_are_transitions_without_the_batch_axis(stores, kind):
         source[len(source)]
 
 
-def test_extras_come_along(tmp_path):
-    extras = {"log_prob": Field((2,), "float32")}
-    with mmreplay.create(tmp_path / "e.zarr", Field((3,)), ACTION, extras=extras) as writer:
-        writer.reset(np.zeros(3, "uint8"))
-        for step in range(40):
-            writer.step(1, 2.0, np.ones(3, "uint8"), log_prob=[0.5, step])
-    source = TransitionSource(tmp_path / "e.zarr", stack=None)
-    batch = next(iter(loader(source, 0)))
-    assert batch["extras"]["log_prob"].shape == (32, 2)
-    assert batch["extras"]["log_prob"][:, 1].tolist() == batch["id"].tolist()
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loader_gives_each_id_once_and_goes_on_from_its_state(stores, workers):
     source = TransitionSource(stores("two lanes"), stack=2)
@@ -128,18 +116,6 @@ def test_pipeline_gives_each_id_once_and_goes_on_from_its_state(stores, kind):
     again.set_state(state)
     assert ids_of(again) == rest
     assert ids_of(made()) == ids_of(PIPELINES["one by one"](source))
-
-
-def test_pipeline_in_worker_processes_goes_on_from_its_state(stores):
-    source = TransitionSource(stores("one lane"))
-    pipeline = PIPELINES["read at once"](source).to_iter_dataset()
-    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
-    iterator = iter(pipeline.mp_prefetch(options))
-    given = [next(iterator) for _ in range(3)]
-    state, rest = iterator.get_state(), ids_of(iterator)
-    assert sorted(flat(ids_of(given)) + flat(rest)) == source.ids.tolist()
-    iterator.set_state(state)
-    assert ids_of(iterator) == rest
 
 
 def test_a_state_of_other_transitions_is_refused(tmp_path):
@@ -188,13 +164,6 @@ def test_a_transition_that_was_evicted_is_not_another_one(tmp_path):
         assert source[19]["id"] == source.ids[19]
         with pytest.raises(mmreplay.InvalidIdError):
             source[0]
-
-
-def test_settings_beside_a_dataset_are_refused(stores):
-    with mmreplay.load(stores("one lane")) as data:
-        assert len(TransitionSource(data)) == 300
-        with pytest.raises(mmreplay.SchemaError, match="stack"):
-            TransitionSource(data, stack=2)
 
 
 def test_transitions_of_a_store_that_took_the_place_are_refused(replaceable):

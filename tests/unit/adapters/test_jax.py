@@ -71,16 +71,6 @@ def test_memory_that_is_aligned_is_shared_with_jax_and_changes_under_it():
     assert np.asarray(put)[0] == 0
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_new_batches_stay_as_they_are_in_jax(stores, prefetch):
-    with mmreplay.load(stores("one lane"), prefetch=prefetch) as data:
-        batches = [data.sample(64) for _ in range(30)]
-        put = [jax.device_put(batch) for batch in batches]
-        kept = [data.transitions(batch.id) for batch in batches]
-    for found, batch in zip(put, kept, strict=True):
-        assert_same(found, batch)
-
-
 def test_a_batch_that_is_filled_again_after_the_update_is_ready_gives_the_same_updates(stores):
     @jax.jit
     def update(weight, batch):

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
 
 import gymnasium
@@ -236,48 +235,10 @@ def test_goals_are_those_that_the_episode_reached_and_rewards_those_of_the_envir
         )
     expected = Goals().compute_reward(after["achieved_goal"], seen["desired_goal"], [{}] * 2000)
     assert np.array_equal(batch.rewards.numpy()[changed, 0], expected[changed].astype("float32"))
-    with pytest.raises(mmreplay.SchemaError, match="goal_selection_strategy"):
-        kwargs["goal_selection_strategy"] = "past"
-        DiskHerReplayBuffer(9, env.observation_space, env.action_space, env, **kwargs)
-
-
-def test_infos_that_are_asked_for_are_refused_as_none_are_stored(tmp_path):
-    env = environments(Goals, 1)
-
-    def model(**given):
-        return SAC(
-            "MultiInputPolicy", env, buffer_size=40, learning_starts=100, device="cpu",
-            replay_buffer_class=DiskHerReplayBuffer,
-            replay_buffer_kwargs={"path": tmp_path / "s.zarr", **given},
-        )  # fmt: skip
-
-    with pytest.raises(mmreplay.SchemaError, match="copy_info_dict: expected False, as infos are"):
-        model(copy_info_dict=True)
-    with pytest.raises(mmreplay.SchemaError, match="copy_info_dict: expected True or False"):
-        model(copy_info_dict=None)
-    assert not (tmp_path / "s.zarr").exists()
-    trained = model(copy_info_dict=False)
-    trained.learn(20)
-    assert trained.replay_buffer.size() == 20
-
-
-@pytest.mark.parametrize(
-    ("given", "stack", "frame"),
-    [
-        ({"channels": 1}, 4, (36, 36)),
-        ({"channels": 3}, 4, (3, 36, 36)),
-        ({"channels": 3}, None, (3, 36, 36)),
-        ({"channels": 4}, None, (4, 36, 36)),
-    ],
-)
-def test_stacks_are_told_from_colours(tmp_path, given, stack, frame):
-    env = environments(Images, 2, **given)
-    if stack:
-        env = VecFrameStack(env, stack)
-    model = model_of(DQN, env, tmp_path / "s.zarr", policy="CnnPolicy", own=ReplayBuffer)
-    model.learn(50)
-    assert_same(model.replay_buffer)
-    assert model.replay_buffer.buffer.store.schema.frames["frame"].shape == frame
+    arguments = 9, env.observation_space, env.action_space, env
+    for name, value in (("goal_selection_strategy", "past"), ("copy_info_dict", True)):
+        with pytest.raises(mmreplay.SchemaError, match=f"{name}: expected"):
+            DiskHerReplayBuffer(*arguments, **{**kwargs, name: value})
 
 
 def test_stacks_that_repeat_the_first_frame_are_the_same(tmp_path):
@@ -290,21 +251,6 @@ def test_stacks_that_repeat_the_first_frame_are_the_same(tmp_path):
     model.learn(80)
     assert_same(model.replay_buffer)
     assert model.replay_buffer.buffer.store.padding == "reset"
-
-
-def test_discrete_observations_and_actions_are_the_same(tmp_path):
-    env = DummyVecEnv([lambda: gymnasium.make("FrozenLake-v1")] * 2)
-    model = model_of(DQN, env, tmp_path / "s.zarr", own=ReplayBuffer)
-    model.learn(80)
-    assert_same(model.replay_buffer)
-
-
-def test_vectors_are_stacked_if_asked_for(tmp_path):
-    env = VecFrameStack(environments(Vectors, 2), 3)
-    model = model_of(SAC, env, tmp_path / "s.zarr", own=ReplayBuffer, stack=3)
-    model.learn(80)
-    assert_same(model.replay_buffer)
-    assert model.replay_buffer.buffer.store.frames.shape[1:] == (2, 3)
 
 
 def test_training_with_the_same_seed_is_the_same_training(tmp_path):
@@ -437,7 +383,7 @@ def test_observation_that_is_no_stack_is_refused_with_advice(tmp_path):
         buffer.add(last, last + 1, *np.zeros((3, 2)), [{}, {}])
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 5, 3), (1, 60), (60,), (3, 5, 4), (2, 3, 4, 5)])
+@pytest.mark.parametrize("shape", [(1, 4, 5, 3), (60,)])
 def test_observations_of_another_shape_than_the_space_s_are_refused(tmp_path, shape):
     space, action = spaces.Box(0, 255, (3, 4, 5), np.uint8), spaces.Box(-1, 1, (1,))
     buffer = DiskReplayBuffer(40, space, action, "cpu", 1, path=tmp_path / "s.zarr")
@@ -447,19 +393,6 @@ def test_observations_of_another_shape_than_the_space_s_are_refused(tmp_path, sh
     ):
         buffer.add(frames, frames, np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), [{}])
     assert not (tmp_path / "s.zarr").exists()
-
-
-def test_optimize_memory_usage_is_ignored_with_a_word(tmp_path):
-    env = VecFrameStack(environments(Images, 2), 4)
-    with pytest.warns(UserWarning, match="optimize_memory_usage is ignored"):
-        model = DQN(
-            "CnnPolicy", env, buffer_size=100, learning_starts=10**9, optimize_memory_usage=True,
-            replay_buffer_class=DiskReplayBuffer, replay_buffer_kwargs={"path": tmp_path / "s.zarr"},
-        )  # fmt: skip
-    model.learn(32)
-    with pytest.warns(UserWarning, match="truncated"):
-        model.learn(32)
-    assert model.replay_buffer.size() == 32
 
 
 @pytest.fixture
@@ -490,6 +423,8 @@ def test_steps_that_were_left_out_are_not_drawn_whatever_the_size(left_alone):
 
 def test_empty_buffer_and_one_for_other_environments_say_so(tmp_path):
     space, actions = spaces.Box(0, 255, (2, 6, 6), np.uint8), spaces.Discrete(3)
+    with pytest.raises(mmreplay.SchemaError, match="optimize_memory_usage: expected False"):
+        DiskReplayBuffer(60, space, actions, optimize_memory_usage=True, path=tmp_path / "s.zarr")
     buffer = DiskReplayBuffer(60, space, actions, path=tmp_path / "empty.zarr")
     with pytest.raises(mmreplay.EmptyBufferError, match="no transition yet"):
         buffer._get_samples(np.zeros(1, np.int64))
@@ -498,13 +433,6 @@ def test_empty_buffer_and_one_for_other_environments_say_so(tmp_path):
         DiskReplayBuffer(60, spaces.Box(0, 1, (7,)), actions, path=tmp_path / "s.zarr")
     with pytest.raises(mmreplay.SchemaError, match="not emptied"):
         buffer.reset()
-
-
-def test_pickle_does_not_hold_what_runs(tmp_path):
-    buffer, own = filled(tmp_path / "s.zarr", 20)
-    data = pickle.dumps(buffer)
-    buffer.close()
-    assert_same(pickle.loads(data), own=own)
 
 
 # ---------------------------------------------------------------- where the store is
@@ -555,7 +483,7 @@ def test_buffer_whose_store_is_gone_says_where_it_was_and_what_to_do(tmp_path):
     model.save_replay_buffer(tmp_path / "buffer.pkl")
     model.replay_buffer.close()
     (tmp_path / "s.zarr").rename(tmp_path / "moved.zarr")
-    gone = rf"{tmp_path}/s\.zarr: .*replay_buffer_kwargs=\{{\.\.\., 'path': its new place\}}"
+    gone = rf"{tmp_path}/s\.zarr: .*replay_buffer_kwargs=\{{\.\.\., 'path': its new path\}}"
     with (
         (tmp_path / "buffer.pkl").open("rb") as file,  # of a path it leaves one open
         pytest.raises(mmreplay.StoreNotFoundError, match=gone),
@@ -570,10 +498,3 @@ def test_buffer_whose_store_is_gone_says_where_it_was_and_what_to_do(tmp_path):
     assert model.replay_buffer.size() == 30
     model.learn(2, reset_num_timesteps=False)
     assert model.replay_buffer.size() == 31
-
-
-def test_pickle_of_a_buffer_that_never_stepped_needs_no_store(tmp_path):
-    space, actions = spaces.Box(0, 255, (2, 6, 6), np.uint8), spaces.Discrete(3)
-    data = pickle.dumps(DiskReplayBuffer(60, space, actions, path=tmp_path / "s.zarr", n_envs=2))
-    buffer, own = filled(tmp_path / "s.zarr", 20, buffer=pickle.loads(data))
-    assert_same(buffer, own=own)

@@ -18,7 +18,7 @@ from mmreplay.adapters.torch import TensorBatch, TransitionDataset, loader, to_t
 from mmreplay.batches.batch import arrays_of
 from tests.support.numbered_steps import ACTION, play
 
-WORKERS = [(0, None), (1, "fork"), (2, "fork"), (1, "spawn"), (2, "spawn")]
+WORKERS = [(0, None), (2, "fork"), (2, "spawn")]
 
 
 def assert_same(tensors, batch):
@@ -63,17 +63,6 @@ def test_tensors_are_the_arrays_of_the_batch_and_share_their_memory(stores, kind
         assert_same(tensors, batch)
 
 
-def test_extras_become_tensors(tmp_path):
-    extras = {"log_prob": Field((2,), "float32"), "mark": Field((), "bool")}
-    path = tmp_path / "extras.zarr"
-    with mmreplay.create(path, Field((3,)), ACTION, extras=extras) as writer:
-        writer.reset(np.zeros(3, "uint8"))
-        writer.step(1, 2.0, np.ones(3, "uint8"), log_prob=[0.5, 1.5], mark=True)
-    with mmreplay.load(path) as data:
-        batch = data.transitions([0])
-        assert_same(to_tensors(batch), batch)
-
-
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_frames_travel_once_and_both_observations_are_views_of_them(stores, n_step):
     with mmreplay.load(stores("one lane"), n_step=n_step) as data:
@@ -88,26 +77,6 @@ def test_frames_travel_once_and_both_observations_are_views_of_them(stores, n_st
         batch.next_observation.shape,
         batch.next_observation.stride(),
     )
-
-
-def test_pinning_copies_each_piece_of_memory_once(stores, monkeypatch):
-    """There is no page-locked memory without a GPU: the copy is an ordinary one here."""
-    pinned = []
-
-    def pin(tensor):
-        pinned.append(tensor.nbytes)
-        return tensor.clone()
-
-    with mmreplay.load(stores("dict"), stack=4) as data:
-        batch = data.sample(16)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    tensors = to_tensors(batch).pin_memory()
-    assert_same(tensors, batch)
-    assert len(pinned) == 3 + 8  # columns of frames; action, reward, discount, id, weight, 3 flags
-    assert sum(pinned) == 16 * (5 * (16 + 3 + 8) + 8 + 4 + 4 + 8 + 4 + 3)
-    for array in arrays_of(batch).values():
-        array[...] = 0
-    assert tensors.observation["image"].any()
 
 
 def test_tensor_batch_has_the_fields_of_a_batch():
@@ -143,17 +112,6 @@ def test_each_epoch_has_each_id_once_in_another_order(stores):
     first, second = flat(ids_of(batches)), flat(ids_of(batches))
     assert sorted(first) == sorted(second) == batches.data.ids.tolist()
     assert first != second
-
-
-def test_three_ranks_share_each_epoch(stores):
-    ranks = [
-        loader(stores("two lanes"), 32, seed=0, epochs=2, rank=rank, world_size=3)
-        for rank in range(3)
-    ]
-    found = [ids_of(batches) for batches in ranks]
-    every = ranks[0].data.ids.tolist()
-    assert sorted(flat(flat(found))) == sorted(every * 2)
-    assert [len(flat(one)) for one in found] == [2 * len(every) // 3] * 3
 
 
 def read_as_rank(rank, folder, paths):
@@ -205,37 +163,6 @@ def test_loader_of_a_live_buffer_takes_what_is_there_when_an_epoch_begins(tmp_pa
         assert batch.observation.shape == (4, 3)
 
 
-def test_selected_episodes_are_shared_among_workers_and_numbered(stores):
-    with mmreplay.load(stores("many environments"), stack=2) as data:
-        chosen = data.select(episodes=lambda episodes: episodes["length"] > 100)
-        assert 0 < len(chosen) < len(data)
-        given = {"num_workers": 2, "multiprocessing_context": "fork"}
-        through = DataLoader(loader(chosen, 32), batch_size=None, **given)
-        assert sorted(flat(ids_of(through))) == chosen.ids.tolist()
-        numbered = TransitionDataset(chosen)
-        by_number = DataLoader(numbered, batch_size=32, collate_fn=numbered.collate)
-        assert flat(ids_of(by_number)) == chosen.ids.tolist()
-
-
-def test_epoch_that_is_set_is_the_one_that_comes_next(stores):
-    batches = loader(stores("one lane"), 64, seed=0)
-    first, second = ids_of(batches), ids_of(batches)
-    batches.set_epoch(0)
-    assert [ids_of(batches), ids_of(batches)] == [first, second]
-    with pytest.raises(mmreplay.SchemaError, match="epoch"):
-        batches.set_epoch(-1)
-
-
-def test_state_that_is_loaded_counts_more_than_an_epoch_that_was_set_before(stores):
-    batches = loader(stores("one lane"), 64, seed=0)
-    iterator = iter(batches)
-    next(iterator)
-    state, rest = batches.state_dict(), ids_of(iterator)
-    batches.set_epoch(3)
-    batches.load_state_dict(state)
-    assert ids_of(batches) == rest
-
-
 # ---------------------------------------------------------------- workers
 
 
@@ -266,16 +193,6 @@ def test_workers_that_begin_anew_take_the_epoch_that_is_set(stores):
     for epoch in (0, 1, 1):
         iterable.set_epoch(epoch)
         assert ids_of(through) == expected[epoch]
-
-
-def test_frames_of_a_worker_share_memory_where_they_come_to(stores):
-    iterable = loader(stores("one lane"), 32, seed=0, prefetch=0)
-    through = DataLoader(iterable, batch_size=None, num_workers=1, multiprocessing_context="fork")
-    batch = next(iter(through))
-    seen, following = batch.observation, batch.next_observation
-    assert seen.untyped_storage()._cdata == following.untyped_storage()._cdata
-    with mmreplay.load(stores("one lane")) as data:
-        assert_same(batch, data.transitions(batch.id))
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own

@@ -129,7 +129,7 @@ def named(path, frame=("seen",), extras=()):
     return path
 
 
-OWN = ("action", "id", "_weight", "done", "terminated", "truncated", "next", "reward")
+OWN = ("action", "_weight", "done", "next", "reward")
 OF_TORCHRL = ("index", "steps_to_next_obs")
 
 
@@ -143,25 +143,11 @@ def test_a_key_of_the_observation_that_would_be_lost_is_refused(tmp_path, name):
             to_tensordict(data.sample(2), data.settings)
 
 
-@pytest.mark.parametrize("name", ["seen", "id", "_weight", "done", "next", *OF_TORCHRL])
+@pytest.mark.parametrize("name", ["seen", "id", *OF_TORCHRL])
 def test_an_extra_that_would_be_lost_is_refused(tmp_path, name):
     path = named(tmp_path / "s.zarr", extras=("value", name))
     with pytest.raises(mmreplay.SchemaError, match=f"extras: .* found '{name}', .*rename it"):
         StoreStorage(path)
-
-
-def test_a_name_is_taken_by_the_observation_only_if_it_is_no_dict(tmp_path):
-    with pytest.raises(mmreplay.SchemaError, match=r"extras: .* found 'observation'"):
-        StoreStorage(named(tmp_path / "one.zarr", (), ("observation",)))
-    sample = StoreStorage(named(tmp_path / "dict.zarr", extras=("observation",))).get([0, 9])
-    assert sample["observation"].tolist() == [50, 59]
-
-
-def test_a_live_buffer_is_refused_before_its_first_step(tmp_path):
-    given = FIELDS | {"extras": {"done": Field((), "float32")}}
-    with mmreplay.ReplayBuffer(tmp_path / "s.zarr", stack=None, **given) as live:
-        with pytest.raises(mmreplay.SchemaError, match=r"extras: .* found 'done'"):
-            StoreStorage(live)
 
 
 def test_a_function_may_rename_what_would_be_lost(tmp_path):

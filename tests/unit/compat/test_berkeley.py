@@ -1,7 +1,5 @@
 """The Berkeley homework's buffer, against every frame and effect in a list."""
 
-import collections
-
 import numpy as np
 import pytest
 
@@ -100,24 +98,6 @@ def test_every_transition_is_that_of_plain_lists(size, k, shape):
         check_all(buffer, naive)
 
 
-def test_the_shapes_are_those_of_images_with_joined_channels():
-    with ReplayBuffer(10, 4) as buffer:
-        for n in range(6):
-            buffer.store_effect(buffer.store_frame(np.zeros((84, 80, 3), np.uint8)), n, 0, n == 2)
-        observation, _, _, following, _ = buffer.sample(3)
-        assert observation.shape == following.shape == (3, 84, 80, 12)
-        assert buffer.encode_recent_observation().shape == (84, 80, 12)
-
-
-def test_frames_without_channels_are_stacked_on_a_new_last_axis():
-    with ReplayBuffer(10, 2) as buffer:
-        for n in range(3):
-            buffer.store_effect(buffer.store_frame(np.full((4, 5), n, np.uint8)), n, 0.0, False)
-        assert buffer.encode_recent_observation().shape == (4, 5, 2)
-        observation, action, *_ = buffer.sample(2)
-        assert observation[action == 1][0, 0, 0].tolist() == [0, 1]
-
-
 def test_low_dimensional_observations_keep_their_dtype():
     with ReplayBuffer(10, 4) as buffer:
         for n in range(4):
@@ -152,7 +132,7 @@ def test_an_effect_belongs_to_the_newest_frame():
         with pytest.raises(SchemaError, match="action"):
             buffer.store_effect(second, 1 << 40, 0.0, False)
         buffer.store_effect(second, 4, 1.0, True)
-        with pytest.raises(SchemaError, match="none after done"):
+        with pytest.raises(SchemaError, match="only once after done"):
             buffer.store_effect(second, 4, 1.0, True)
         assert sorted(buffer.sample(2)[1].tolist()) == [2, 4]
 
@@ -168,27 +148,6 @@ def test_more_than_there_is_cannot_be_sampled():
         assert len(buffer.sample(3)[1]) == 3
         with pytest.raises(SchemaError, match="each is drawn once"):
             buffer.sample(4)
-
-
-def chi_squared(counts, expected):
-    return float((((counts - expected) ** 2) / expected).sum())
-
-
-def test_valid_transitions_alone_are_sampled_and_equally_often():
-    size = 9
-    with ReplayBuffer(size, 2) as buffer:
-        for n in range(31):
-            done = n in {24, 28}
-            buffer.store_effect(buffer.store_frame(np.full((2, 2, 1), n, np.uint8)), n, 0.0, done)
-        counts = collections.Counter()
-        for _ in range(500):
-            actions = buffer.sample(4)[1].tolist()
-            assert len(set(actions)) == 4
-            counts.update(actions)
-    assert sorted(counts) == list(range(21, 30))  # 30 is the write head: its next frame is to come
-    # Less than with replacement, by the share that is drawn: 9 - 4 of 9 - 1.
-    spread = chi_squared(np.array(list(counts.values())), 500 * 4 / size) * (size - 1) / (size - 4)
-    assert spread < 26.1  # 8 degrees of freedom, 1 in 1000
 
 
 def test_numpys_global_seed_makes_the_batches_repeatable():

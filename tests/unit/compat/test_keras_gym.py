@@ -134,37 +134,6 @@ def test_every_transition_is_that_of_plain_lists(capacity, k, n, shape, space):
         check_all(buffer, naive, space)
 
 
-def test_the_shapes_are_the_originals():
-    frame = np.zeros((10, 8), np.uint8)
-    for k, n_actions, state, seen in (
-        (1, 5, frame, (2, 10, 8)),
-        (4, 5, np.stack([frame] * 4, -1), (2, 10, 8, 4)),
-        (4, 5, np.stack([np.zeros((10, 8, 3))] * 4, -1), (2, 10, 8, 3, 4)),
-    ):
-        with ExperienceReplayBuffer(env_of(DISCRETE, k), 10, 2) as buffer:
-            for i in range(3):
-                buffer.add(state, i, 1.0, False, 0)
-            s, a, rn, into, s_next, a_next = buffer.sample()
-            assert s.shape == s_next.shape == seen
-            assert a.shape == a_next.shape == (2, n_actions)
-            assert rn.shape == into.shape == (2,)
-            assert s.dtype == state.dtype
-            assert a.dtype == np.float64
-
-
-def test_a_return_that_was_cut_short_is_discounted_by_its_own_steps():
-    with ExperienceReplayBuffer(env_of(DISCRETE), 10, 1, 3, 0.5, random_seed=0) as buffer:
-        for i in range(4):
-            buffer.add(np.array([i]), i, 1.0, False, 0)
-        buffer.add(np.array([9]), 0, 1.0, False, 1)  # another episode: steps 0 to 3 were cut off
-        states, _, returns, discounts, following, a_next = many(buffer, 40)
-        found = {
-            int(s[0]): (r, d, int(f[0]), int(a.argmax()))
-            for s, r, d, f, a in zip(states, returns, discounts, following, a_next, strict=True)
-        }
-        assert found == {0: (1.75, 0.125, 3, 3), 1: (1.5, 0.25, 3, 3), 2: (1.0, 0.5, 3, 3)}
-
-
 def test_settings_are_taken_from_a_value_function():
     q = types.SimpleNamespace(env=env_of(DISCRETE, 2), gamma=0.8, bootstrap_n=4)
     buffer = ExperienceReplayBuffer.from_value_function(q, capacity=100, batch_size=7)
@@ -235,17 +204,6 @@ def test_the_seed_makes_the_batches_repeatable():
             found.append(buffer.sample()[0][:, 0].tolist())
     assert found[0] == found[1]
     assert len({tuple(one) for one in found}) == 3
-
-
-def test_every_transition_is_sampled_equally_often():
-    capacity = 20
-    with ExperienceReplayBuffer(env_of(DISCRETE), capacity, 20, 3, random_seed=0) as buffer:
-        for i in range(70):
-            buffer.add(np.array([i]), 0, 0.0, i == 60, int(i > 60) + (i > 52))
-        numbers, counts = np.unique(many(buffer, 8000)[0], return_counts=True)
-    # 52 ended without a next state; 69 waits for one.
-    assert numbers.tolist() == [i for i in range(48, 69) if i != 52]
-    assert float(((counts - 400) ** 2 / 400).sum()) < 43.8  # 19 degrees of freedom, 1 in 1000
 
 
 def test_a_store_at_a_path_is_continued(tmp_path):

@@ -3,13 +3,12 @@
 import copy
 import subprocess
 import sys
-from contextlib import closing
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import (
     FlattenObservation,
     FrameStackObservation,
@@ -20,7 +19,7 @@ from gymnasium.wrappers.vector import DtypeObservation
 
 import mmreplay
 from mmreplay import Field, FrameStack, LazyFrames, SchemaError
-from mmreplay.env_fields import advice_on_stacks, env_fields
+from mmreplay.env_fields import env_fields
 
 
 class SpacesEnv(gymnasium.Env):
@@ -339,18 +338,14 @@ def joined():
         lambda: DtypeObservation(
             SyncVectorEnv([stacked] * 2, autoreset_mode=AutoresetMode.DISABLED), np.float32
         ),
-        lambda: AsyncVectorEnv([stacked] * 2, autoreset_mode=AutoresetMode.DISABLED),
         lambda: SyncVectorEnv([joined] * 2, autoreset_mode=AutoresetMode.DISABLED),
-        lambda: AsyncVectorEnv([joined] * 2, autoreset_mode=AutoresetMode.DISABLED),
     ],
     ids=[
         "wrapped",
         "stacked twice",
         "flattened",
         "vector",
-        "other processes",
         "ours in a vector",
-        "ours in other processes",
     ],
 )
 def test_stacks_stored_whole_give_a_warning(tmp_path, env):
@@ -370,11 +365,6 @@ def test_newest_frames_taken_out_of_stacks_give_no_warning(tmp_path):
     mmreplay.record(env, tmp_path / "newest", 4)
     mmreplay.record(FrameStackObservation(OneScreen(), 1), tmp_path / "of one", 4)
     mmreplay.record(FrameStack(OneScreen(), 3), tmp_path / "ours", 4)
-    for make in (lambda: env, OneScreen):
-        with closing(AsyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.DISABLED)) as envs:
-            assert advice_on_stacks(envs) is None
-            envs.reset()  # the processes still live
-    assert advice_on_stacks(envs) is None  # closed
     # Whoever names the field of a frame takes the newest one himself.
     mmreplay.create(tmp_path / "own", frame=Field((2,)), env=stacked()).close()
 

@@ -47,11 +47,3 @@ def test_lazy_frames_read_as_their_joined_array(shape):
     with pytest.raises(ValueError, match="copy"):
         np.asarray(lazy, copy=False)
     assert np.array_equal(np.asarray(pickle.loads(pickle.dumps(lazy))), joined)
-
-
-def test_lazy_frames_keep_no_joined_array():
-    lazy = LazyFrames([np.zeros((4, 4, 1), np.uint8)] * 4)
-    one = np.asarray(lazy)
-    assert np.asarray(lazy) is not one
-    assert not np.shares_memory(one, np.asarray(lazy))
-    assert not hasattr(lazy, "__dict__")

@@ -1,7 +1,5 @@
 """baselines' prioritized buffer, against every transition in a list."""
 
-import pickle
-
 import numpy as np
 import pytest
 
@@ -50,7 +48,7 @@ def test_prioritized_transitions_are_as_they_were_added(kind, size):
                 assert (weights == 1).all()  # no priority was given yet
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.6, 0.4), (0.0, 0.7), (2.0, 0.5)])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.6, 0.4), (2.0, 0.5)])
 def test_probabilities_and_weights_are_those_of_the_formulas(alpha, beta):
     size, n = 10, 37
     with filled(size, n, alpha) as buffer:
@@ -68,13 +66,6 @@ def test_probabilities_and_weights_are_those_of_the_formulas(alpha, beta):
     # One draw a stratum: closer to the expectation than free draws would be.
     assert float(((counts - wanted) ** 2 / wanted).sum()) < 27.9  # 9 degrees of freedom
     assert (np.abs(counts - wanted) <= 2).all()
-
-
-def test_a_small_batch_is_weighted_by_the_largest_weight_of_the_buffer():
-    with filled(10, 10) as buffer:
-        buffer.update_priorities(range(10), [0.1, *[10.0] * 9])
-        *_, weights, places = buffer.sample(2, 1.0)
-        assert np.allclose(weights, [1.0 if place == 0 else 0.01 for place in places], rtol=1e-5)
 
 
 def test_the_newest_transition_is_sampled_and_comes_with_the_largest_priority():
@@ -112,13 +103,6 @@ def test_after_its_update_a_position_means_its_present_transition():
         assert np.allclose(counts, 1000 * np.array([3, 3, 3, 1, 1, 1, 1, 1]), atol=3)
 
 
-def test_a_position_that_comes_twice_takes_the_last_priority():
-    with filled(4, 4) as buffer:
-        buffer.update_priorities([0, 1, 2, 3, 0], [9.0, 1.0, 1.0, 1.0, 1.0])
-        counts = np.bincount(buffer.sample(4000, 0.4)[-1], minlength=4)
-        assert np.allclose(counts, 1000, atol=2)
-
-
 def test_wrong_positions_priorities_and_settings_are_refused():
     with filled(8, 5) as buffer:
         for wrong in ([5], [-1], [8]):
@@ -133,19 +117,3 @@ def test_wrong_positions_priorities_and_settings_are_refused():
         buffer.update_priorities([], [])
     with pytest.raises(SchemaError, match="alpha"):
         PrioritizedReplayBuffer(8, -1)
-
-
-def test_late_errors_of_two_batches_do_not_reach_newer_transitions():
-    with PrioritizedReplayBuffer(2, 1.0) as buffer:
-        for t in range(2):
-            buffer.add([float(t)], 0, 0.0, [t + 1.0], False)
-        first, second = buffer.sample(8, 0.5)[6], buffer.sample(8, 0.5)[6]
-        second = pickle.loads(pickle.dumps(second))
-        buffer.update_priorities(first, [1.0] * 8)
-        for t in range(2, 4):
-            buffer.add([float(t)], 0, 0.0, [t + 1.0], False)
-        third = buffer.sample(8, 0.5)[6]
-        buffer.update_priorities(second, [50.0] * 8)
-        assert buffer.core.priorities(buffer.core.ids).tolist() == [1.0, 1.0]
-        buffer.update_priorities(np.array(third), [2.0] * 8)
-        assert buffer.core.priorities(buffer.core.ids).max() == 2.0

@@ -106,12 +106,3 @@ def test_pythons_global_seed_makes_the_batches_repeatable():
                 buffer.add(np.array([i]), i, 0.0, np.array([i + 1]), False)
             found.append(buffer.sample(8)[1].tolist())
     assert found[0] == found[1]
-
-
-def test_every_transition_is_sampled_equally_often_the_newest_too():
-    with ReplayBuffer(20) as buffer:
-        for i in range(65):
-            buffer.add(np.array([i]), i, 0.0, np.array([i + 1]), i % 6 == 0)
-        numbers, counts = np.unique(buffer.sample(8000)[1], return_counts=True)
-    assert numbers.tolist() == list(range(45, 65))
-    assert float(((counts - 400) ** 2 / 400).sum()) < 43.8  # 19 degrees of freedom, 1 in 1000

@@ -42,7 +42,7 @@ def episode_of(number, length, end, kind="array"):
 
 
 def known(experience):
-    """Of an experience, what has a column: the first one has no time limit in its info."""
+    """What is stored of an experience: not the time limit in its info."""
     info = {k: v for k, v in experience[5].items() if k != "TimeLimit.truncated"}
     return (*experience[:5], info)
 

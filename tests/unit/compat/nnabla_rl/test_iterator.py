@@ -37,18 +37,6 @@ def test_with_repeat_the_next_epoch_goes_on_from_the_fill(buffer):
     assert [numbers(batch) for batch in iterator] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
 
 
-def test_the_last_batch_of_an_epoch_marks_its_end(buffer):
-    iterator = nnabla_rl.BufferIterator(buffer, 5)
-    assert not iterator.is_new_epoch()
-    iterator.next()
-    assert not iterator.is_new_epoch()
-    iterator.next()
-    assert iterator.is_new_epoch()
-    with pytest.raises(StopIteration):
-        iterator.next()
-    assert not iterator.is_new_epoch()
-
-
 def test_shuffled_epochs_have_every_experience_in_orders_of_numpys_seed(buffer):
     def epochs():
         np.random.seed(3)  # noqa: NPY002  (what the original draws from)
@@ -57,11 +45,6 @@ def test_shuffled_epochs_have_every_experience_in_orders_of_numpys_seed(buffer):
 
     assert sorted(epochs()) == [*range(10)]
     assert epochs() == epochs() != [*range(10)]
-
-
-def test_an_empty_buffer_has_no_batch():
-    with nnabla_rl.ReplayBuffer() as buffer:
-        assert [*nnabla_rl.BufferIterator(buffer, 3)] == []
 
 
 def test_a_batch_size_below_1_is_refused(buffer):

@@ -27,10 +27,6 @@ def test_every_index_is_what_was_appended(experiences, episodes, capacity, kind)
     with nnabla_rl.ReplayBuffer(capacity) as buffer:
         assert len(buffer) == 0
         assert buffer.capacity == capacity
-        # The first one has no time limit in its info, so that the entry has no column.
-        appended = (
-            [experiences.known(appended[0]), *appended[1:]] if len(appended[0][5]) > 2 else appended
-        )
         for count, experience in enumerate(appended, 1):
             buffer.append(experience)
             assert len(buffer) == min(count, capacity or count)

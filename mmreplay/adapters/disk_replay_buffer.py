@@ -1,0 +1,380 @@
+"""stable-baselines3: its replay buffer, with the transitions in a store.
+
+Invariant: for the same steps and random numbers, a batch equals, byte for byte, the batch of
+stable-baselines3's own buffers.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+
+from mmreplay.adapters.frame_stacks import (
+    Frames,
+    Mask,
+    Stacks,
+    as_observations,
+    same_bytes,
+    stacks_of,
+    stacks_seen,
+)
+from mmreplay.adapters.torch import to_tensors
+from mmreplay.batches.batch import Batch
+from mmreplay.datasets.replay_buffer import ReplayBuffer as StoredBuffer
+from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError, StoreNotFoundError
+from mmreplay.ids import Array, Ids
+from mmreplay.reading.store import Store, open_store
+from mmreplay.schema import FRAME, Field
+from mmreplay.system import user_paths
+from mmreplay.writing.create import FLUSH_S
+
+try:
+    from gymnasium import spaces
+    from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+    from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+except ImportError as error:
+    raise MissingExtraError(
+        "mmreplay.adapters.stable_baselines3 needs stable-baselines3: "
+        'pip install "mmreplay[stable-baselines3]"'
+    ) from error
+
+__all__ = ["BaseBuffer", "DiskReplayBuffer", "HerReplayBuffer"]
+
+
+class DiskReplayBuffer(ReplayBuffer):
+    """A ``replay_buffer_class`` for DQN, SAC and the like that stores each frame once, on disk.
+
+    The first step creates the store, or continues an existing one, also after a kill. Until then
+    nothing is opened for writing, so a second copy of a model can be loaded beside it. Batches are
+    drawn with numpy's global random state, as stable-baselines3 does.
+
+    Args:
+        buffer_size: most transitions, of all environments together.
+        observation_space: of the environments; a dict of spaces, too.
+        action_space: of the environments. Continuous actions are stored scaled to [-1, 1].
+        device: where samples are.
+        n_envs: environments that step together.
+        optimize_memory_usage: must be False: each frame is stored once anyway.
+        handle_timeout_termination: an episode that a time limit ended is not terminal.
+        path: the store's directory; its parent must exist. A model saves it as given, so pass an
+            absolute path if the model may be loaded in another directory.
+        n_steps: steps of a return.
+        gamma: discount per step, of returns over several steps.
+        stack: frames per observation, along its first axis; None stores observations whole.
+            Without it, images of other than 1 or 3 channels are examined at the first step.
+        codec: of the frames, as for `mmreplay.Field`.
+        flush_s: seconds between flushes.
+
+    Raises:
+        MmreplayError: as `mmreplay.ReplayBuffer`, at the first step or sample.
+        StoreNotFoundError: unpickled, or used after `close`, while its store is gone.
+        SchemaError: `optimize_memory_usage`, or an observation that does not fit the store.
+
+    Attributes:
+        path: of the store.
+        buffer: the `mmreplay.ReplayBuffer`; None before the first step.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: Any,
+        action_space: Any,
+        device: Any = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        path: str | os.PathLike[str],
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        stack: int | EllipsisType | None = ...,
+        codec: Any = None,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
+        self.buffer_size = max(buffer_size // n_envs, 1)  # steps of all environments, as SB3's
+        self.handle_timeout_termination = handle_timeout_termination
+        self.optimize_memory_usage = optimize_memory_usage
+        if optimize_memory_usage:
+            raise SchemaError(
+                "optimize_memory_usage: expected False: DiskReplayBuffer stores each frame once "
+                "anyway; leave it out"
+            )
+        self.path = user_paths.absolute_path(path)
+        self.n_steps, self.gamma = n_steps, gamma
+        self._given = {"codec": codec, "flush_s": flush_s}
+        self._is_dict = isinstance(observation_space, spaces.Dict)
+        parts = observation_space.spaces if self._is_dict else {FRAME: observation_space}
+        self._shapes = dict(self.obs_shape) if self._is_dict else {FRAME: self.obs_shape}
+        self._dtypes = {name: np.dtype(space.dtype) for name, space in parts.items()}
+        self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
+        self._stack, self._rows = stack, 0
+        self._stacks: Stacks | None = None
+        if not self._look() and not Path(path).is_absolute():
+            warnings.warn(
+                f"path: {os.fspath(path)!r}: there is no store at {self.path}; the first step "
+                f"creates one. A model keeps a relative path; an absolute path works anywhere",
+                stacklevel=2,
+            )
+
+    def __repr__(self) -> str:
+        return f"<DiskReplayBuffer {self.path}>"
+
+    def _look(self) -> bool:
+        """Read what the store holds, without opening it for writing; False if there is none."""
+        store = self._found()
+        self.buffer: StoredBuffer | None = None
+        self._last: Frames | None = None  # the observations after the newest step
+        self._ended = np.zeros(self.n_envs, np.bool_)  # environments whose episode it ended
+        # Environments that show frames which were never stored: skipped until their episode ends.
+        self._waiting = np.zeros(self.n_envs, np.bool_)
+        self._has_holes = False
+        self._rows = self._first = self.pos = 0
+        self.full = False
+        if store is None:
+            return False
+        with store:
+            fields = store.schema.frames
+            self._stacks = stacks_of(
+                self._shapes, {name: field.shape for name, field in fields.items()}, store.padding
+            )
+            lane = store.lanes[0]
+            self._count(lane.rows, lane.first)
+        return True
+
+    def _found(self) -> Store | None:
+        """The store, opened for reading; None if nothing was stored so far."""
+        try:
+            return open_store(self.path)
+        except StoreNotFoundError as error:
+            if not self._rows:
+                return None
+            raise StoreNotFoundError(
+                f"{self.path}: the store of this buffer is gone; move it back, or load the model "
+                f"with replay_buffer_kwargs={{..., 'path': its new path}}, without "
+                f"load_replay_buffer"
+            ) from error
+
+    def _count(self, rows: int, first: int) -> None:
+        """Set the number of steps ever stored, the oldest kept one, and SB3's own counters."""
+        self._rows, self._first = rows, max(first, rows - self.buffer_size)
+        self.full = rows - self._first == self.buffer_size
+        self.pos = rows % self.buffer_size if self.full else rows - self._first
+
+    def _opened(self) -> StoredBuffer:
+        """The buffer, opened for writing; EmptyBufferError before the first step."""
+        if self.buffer is not None:
+            return self.buffer
+        stacks = self._stacks
+        if stacks is None:
+            raise EmptyBufferError(f"{self.path}: there is no transition yet")
+        # Raises if the store is gone, instead of creating another one.
+        if (store := self._found()) is not None:
+            store.close()
+        fields = {
+            name: Field(stacks.frame_shape(shape), self._dtypes[name])
+            for name, shape in self._shapes.items()
+        }
+        self.buffer = StoredBuffer(
+            self.path,
+            self.buffer_size * self.n_envs,
+            stacks.n,
+            self.n_steps,
+            self.gamma,
+            lanes=self.n_envs,
+            frame=fields if self._is_dict else fields[FRAME],
+            action=Field((self.action_dim,), self._action_dtype),
+            reward_dtype="float32",
+            padding=stacks.padding,
+            **self._given,
+        )
+        lane = self.buffer.store.lanes[0]
+        self._count(lane.rows, lane.first)
+        # A store of another size may keep more steps than are sampled here.
+        self._has_holes = len(self.buffer) < (lane.rows - lane.first) * self.n_envs
+        return self.buffer
+
+    def close(self) -> None:
+        """Close the store; the next step continues it."""
+        if self.buffer is not None:
+            self.buffer.close()
+            self.buffer = self._last = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Flush the store; `save_replay_buffer` writes its path instead of its contents."""
+        if self.buffer is not None:
+            self.buffer.flush()
+        left_out = {"buffer", "_last", "env"}
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._look()
+
+    def reset(self) -> None:
+        """Not supported: SchemaError."""
+        raise SchemaError(f"{self.path}: a store is not emptied; use another path instead")
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Array,
+        reward: Array,
+        done: Array,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Append a step of all environments; see the base class.
+
+        An episode begins after the end of another one, and where `obs` is not the last `next_obs`.
+        If `obs` shows frames that were never stored, the rest of that episode is skipped.
+        """
+        seen, following = self._arrays(obs), self._arrays(next_obs)
+        ended = np.array(done, np.bool_).reshape(self.n_envs)
+        if self._stacks is None:
+            self._stacks = stacks_seen(seen, following, self._stack)
+        buffer, stacks = self._opened(), self._stacks
+        if (new := self._new_episodes(seen)).any():
+            self._begin(buffer, stacks, seen, new)
+        stepping = ~self._waiting
+        if not (stacks.follows(seen, following) | self._waiting).all():
+            raise SchemaError(
+                f"{self.path}: expected a stack of {stacks.n} frames, those of the observation "
+                f"before and a new one; if observations are not stacks, pass "
+                f"replay_buffer_kwargs={{..., 'stack': None}} and another path"
+            )
+        cut = np.zeros(self.n_envs, np.bool_)
+        if self.handle_timeout_termination and ended.any():
+            cut[:] = [info.get("TimeLimit.truncated", False) for info in infos]
+        buffer.step(
+            np.asarray(action).reshape(self.n_envs, self.action_dim).astype(self._action_dtype),
+            np.asarray(reward, np.float32).reshape(self.n_envs),
+            self._as_space(stacks.newest(following)),
+            ended & ~cut,
+            ended & cut,
+            **({} if stepping.all() else {"mask": stepping}),
+        )
+        self._last = {name: array.copy() for name, array in following.items()}
+        self._ended = ended
+        writer: Any = buffer.writer
+        self._count(writer.rows, self._first)
+
+    def _arrays(self, obs: Any) -> dict[str, Array]:
+        """Observations by name, (N, *shape) each, of the dtypes that are stored."""
+        parts = obs if self._is_dict else {FRAME: obs}
+        try:
+            return as_observations(parts, self._shapes, self._dtypes, self.n_envs)
+        except SchemaError as error:
+            raise SchemaError(f"{self.path}: {error}") from error
+
+    def _as_space(self, frames: dict[str, Any]) -> Any:
+        """Frames or observations by name, as the environments' space has them."""
+        return frames if self._is_dict else frames[FRAME]
+
+    def _new_episodes(self, seen: Frames) -> Mask:
+        """Where an episode begins: bool (N,)."""
+        if self._last is None:
+            return np.ones(self.n_envs, np.bool_)
+        new = self._ended.copy()
+        for name, array in seen.items():
+            new |= ~same_bytes(array, self._last[name])
+        return new
+
+    def _begin(self, buffer: StoredBuffer, stacks: Stacks, seen: Frames, new: Mask) -> None:
+        """Begin an episode in each environment of `new`."""
+        writer: Any = buffer.writer
+        begins = stacks.begins(seen)
+        if self._last is not None and (self._ended & ~begins).any():
+            raise SchemaError(
+                f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
+                f"padded by '{stacks.padding}'; if observations are not stacks, pass "
+                f"replay_buffer_kwargs={{..., 'stack': None}} and another path"
+            )
+        self._waiting = (self._waiting | new) & ~(new & begins)
+        left = writer.running & new & ~begins
+        if left.any():
+            writer.end_episodes(left)
+        self._has_holes |= bool(self._waiting.any())
+        if (new & begins).any():
+            buffer.reset(self._as_space(stacks.newest(seen)), new & begins)
+
+    def _get_samples(self, batch_inds: Ids, env: Any = None) -> Any:
+        """The steps with these numbers in a ring of `buffer_size`, each of a random environment."""
+        buffer = self._opened()
+        if self._has_holes:
+            if not len(buffer):
+                raise EmptyBufferError(f"{self.path}: there is no transition yet")
+            ranks = np.random.randint(0, len(buffer), size=len(batch_inds))  # noqa: NPY002  as SB3's
+            ids = buffer.store.live.look(lambda index: index.at(ranks))
+            return self._samples(self._read(buffer, ids), env)
+        rows = np.asarray(batch_inds, np.int64)
+        if self.full:
+            rows = (rows - self._rows) % self.buffer_size
+        envs = np.random.randint(0, high=self.n_envs, size=rows.shape)  # noqa: NPY002
+        ids = (rows + self._first) * self.n_envs + envs
+        return self._samples(self._read(buffer, ids), env)
+
+    def _read(self, buffer: StoredBuffer, ids: Ids) -> Batch:
+        return buffer.transitions(ids)
+
+    def _samples(self, batch: Batch, env: Any) -> Any:
+        """A batch as stable-baselines3 returns it, normalized by `env` unless that is None."""
+        rewards, discounts = batch.reward.reshape(-1, 1), None
+        if self.n_steps > 1:
+            rewards, discounts = self._returns(batch.id, env)
+        else:
+            rewards = self._normalize_reward(rewards, env)
+        if env is None:  # frames are sent to the device once
+            tensors: Any = to_tensors(batch, self.device)
+            seen = self._named(tensors.observation)
+            following = self._named(tensors.next_observation)
+        else:
+            seen = self._normalized(batch.observation, env)
+            following = self._normalized(batch.next_observation, env)
+        over = (~batch.non_terminal).astype(np.float32).reshape(-1, 1)
+        kind = DictReplayBufferSamples if self._is_dict else ReplayBufferSamples
+        return kind(
+            observations=self._as_space(seen),
+            actions=self.to_torch(batch.action, copy=False),
+            next_observations=self._as_space(following),
+            dones=self.to_torch(over, copy=False),
+            rewards=self.to_torch(rewards, copy=False),
+            **({} if discounts is None else {"discounts": self.to_torch(discounts, copy=False)}),
+        )
+
+    def _named(self, shown: Any) -> dict[str, Any]:
+        """Arrays or tensors by name, in the shapes of observations."""
+        stacks, parts = self._stacks, shown if self._is_dict else {FRAME: shown}
+        if stacks is None or stacks.n is None:
+            return dict(parts)
+        return {name: stacks.whole(parts[name], shape) for name, shape in self._shapes.items()}
+
+    def _normalized(self, shown: Any, env: Any) -> dict[str, Any]:
+        named = self._named(shown)
+        found = self._normalize_obs(self._as_space(named), env)
+        return {name: self.to_torch(one, copy=False) for name, one in self._named(found).items()}
+
+    def _returns(self, ids: Ids, env: Any) -> tuple[Array, Array]:
+        """Returns over n steps and their discounts, (B, 1) each.
+
+        Rewards are normalized one by one, and summed in float32, as by `NStepReplayBuffer`.
+        """
+        lane = self._opened().store.lanes[0]
+        rows, envs = ids // self.n_envs, (ids % self.n_envs)[:, None]
+        ahead = rows[:, None] + np.arange(self.n_steps)
+        newest = self._rows - 1
+        within = np.minimum(ahead, newest)
+        is_last = (lane.ends[within, envs] != 0) | (ahead >= newest)
+        last = np.where(is_last.any(1), is_last.argmax(1), self.n_steps - 1)
+        counts = np.arange(self.n_steps) <= last[:, None]
+        rewards = self._normalize_reward(lane.rewards[within, envs], env)
+        powers = self.gamma ** np.arange(self.n_steps, dtype=np.float32).reshape(1, -1)
+        steps = counts.sum(axis=1, keepdims=True).astype(np.float32)
+        return (rewards * powers * counts).sum(axis=1, keepdims=True), self.gamma**steps
