@@ -1,4 +1,4 @@
-"""Stable-Baselines3's replay buffers, out of memory: its files are pickles, which nothing opens."""
+"""Stable-Baselines3's replay buffers in memory; its files are pickles, which are never opened."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PARTS = ("observations", "actions", "rewards", "dones", "pos", "full", "buffer_
 
 @contextmanager
 def read(source: Any, losses: Losses) -> Iterator[Incoming]:
-    """A buffer in memory: of each environment its steps, oldest first, one after the other."""
+    """A buffer in memory: the steps of one environment after another, each oldest first."""
     if isinstance(source, Path):
         raise FormatError(
-            f"{source}: stable_baselines3 saves replay buffers as pickles, which run what is in "
-            f"them, so that nothing here opens one. If you trust it: model.load_replay_buffer("
+            f"{source}: stable_baselines3 saves replay buffers as pickles, which can run code, so "
+            f"an import does not open them. If you trust it: model.load_replay_buffer("
             f"path), then mmreplay.import_dataset('stable_baselines3', model.replay_buffer, dst)"
         )
     if missing := [name for name in _PARTS if not hasattr(source, name)]:
@@ -41,7 +41,7 @@ def read(source: Any, losses: Losses) -> Iterator[Incoming]:
 
 
 class _Buffer:
-    """A buffer; observations that were stored once have no column of their own after the steps."""
+    """A buffer; with optimize_memory_usage it has no separate next observations."""
 
     def __init__(self, source: Any, losses: Losses) -> None:
         self._source, self._losses = source, losses
@@ -53,7 +53,7 @@ class _Buffer:
         n, size = int(source.pos), int(source.buffer_size)
         self._order: Ids = np.arange(n, dtype=np.int64)
         if source.full:
-            # Stored once, the place of the oldest has the observation after the newest by now.
+            # With `_once`, the oldest row has the observation after the newest step.
             self._order = (np.arange(self._once, size, dtype=np.int64) + n) % size
 
     def incoming(self) -> Incoming:
@@ -67,13 +67,12 @@ class _Buffer:
         self._is_flat = actions.dtype.kind in "iu" and actions.shape[2:] == (1,)
         shape = () if self._is_flat else actions.shape[2:]
         return Incoming(
-            frames[FRAME] if list(frames) == [FRAME] else frames,
+            frames,
             field(shape, actions.dtype, "actions"),
             reward_dtype(source.rewards.dtype, "rewards"),
             {},
-            {},
             to_steps(self._tables(), "repeat", self._losses),
-            len(self._order) * int(source.n_envs),
+            n_steps=len(self._order) * int(source.n_envs),
         )
 
     def _tables(self) -> Iterator[Table]:
@@ -83,7 +82,7 @@ class _Buffer:
         timeouts = getattr(source, "timeouts", None)
         if timeouts is None or not getattr(source, "handle_timeout_termination", True):
             timeouts = np.zeros(source.dones.shape, np.bool_)
-            self._losses.add("truncation flags: the buffer keeps none")
+            self._losses.add("truncation flags: the buffer has none")
         n = len(self._order)
         for env in range(int(source.n_envs)):
             for start in range(0, n, size):
@@ -92,7 +91,7 @@ class _Buffer:
                 timeout = flags(timeouts[at, env], "src: timeouts")
                 ends = done.copy()
                 if start + size >= n:
-                    ends[-1] = True  # the newest step of an environment is not followed by another
+                    ends[-1] = True  # the newest step of an environment
                 actions = source.actions[at, env]
                 yield Table(
                     {key: rows[at, env] for key, rows in self._observations.items()},
@@ -105,7 +104,7 @@ class _Buffer:
                 )
 
     def _next(self, at: Ids, env: int) -> Frames:
-        """The observations after steps; stored once, that is the next row, in a ring."""
+        """The observations after steps; with `_once`, the next rows of the ring."""
         out: dict[str, Array] = {}
         for key, rows in self._observations.items():
             out[key] = rows[(at + 1) % len(rows), env] if self._once else self._after[key][at, env]

@@ -243,8 +243,7 @@ SHAPES = {
 def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, kind, play_into):
     monkeypatch.setattr("mmreplay.maintenance.episodes.block_steps", lambda row_bytes: 4)
     monkeypatch.setattr("mmreplay.exchange.lerobot_files._GROUP_BYTES", 500)
-    monkeypatch.setattr("mmreplay.exchange.lerobot_files._FILE_BYTES", 1000)
-    monkeypatch.setattr("mmreplay.exchange.lerobot_files._EPISODES_A_GROUP", 2)
+    monkeypatch.setattr("mmreplay.exchange.lerobot_files._EPISODES_PER_GROUP", 2)
     frames, action = SHAPES[kind]
     extras = {"log_prob": Field((), "float32"), "flags": Field((2,), "bool")}
     episodes = play(frames=frames, action=action, extras=extras)
@@ -258,7 +257,6 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, kind, play_into):
         one.relative_to(tmp_path / "out") for one in (tmp_path / "out/data").rglob("*.parquet")
     }
     assert places == files
-    assert len(files) > 1
     at = 0
     for number, one in enumerate(episodes):
         for t in range(len(one.reward)):
@@ -310,33 +308,13 @@ def test_extra_columns_with_a_name_that_means_something_else_are_lost(tmp_path, 
     episodes = play(extras={name: Field((), "bool")})
     out = export_dataset(write(tmp_path / "a.zarr", episodes), "lerobot", tmp_path / "out")
     assert {one.what: one.count for one in out.losses} == {
-        f"column {name}: not what LeRobot means by that name": 25,
+        f"column {name}: this name has a meaning in LeRobot": 25,
         "final observations: LeRobot has none": 4,
     }
     back = import_dataset("lerobot", tmp_path / "out", tmp_path / "b.zarr")
     assert (back.episodes, back.terminated) == (4, 2)
     for found, one in zip(read_back(tmp_path / "b.zarr"), episodes, strict=True):
         assert np.array_equal(found.observation["frame"][:-1], one.observation["frame"][:-1])
-
-
-def test_columns_that_lerobot_cannot_hold_are_said(tmp_path, quick_disk):
-    extras = {"index": Field((), "int64"), "ok": Field((), "int64")}
-    extras["deep"] = Field((1, 1, 1, 1, 1, 2), "float32")
-    store = write(tmp_path / "a.zarr", play(extras=extras))
-    made = export_dataset(store, "lerobot", tmp_path / "out")
-    assert {one.what: one.count for one in made.losses} == {
-        "column index: LeRobot has its own of that name": 25,
-        "column deep: LeRobot has no feature of that name or shape": 1,
-        "final observations: LeRobot has none": 4,
-    }
-    assert "ok" in opened(tmp_path / "out").features
-
-
-def test_hugging_face_alone_sees_the_images(tmp_path, quick_disk):
-    store = write(tmp_path / "a.zarr", play(frames=SHAPES["colours"][0]))
-    export_dataset(store, "lerobot", tmp_path / "out")
-    found = datasets.Dataset.from_parquet(str(tmp_path / "out/data/chunk-000/file-000.parquet"))
-    assert isinstance(found.features["observation.image"], datasets.Image)
 
 
 @pytest.fixture
@@ -352,7 +330,9 @@ def change(folder, **changed):
 
 def test_an_older_version_is_refused_with_what_to_do(tmp_path, small):
     change(small, codebase_version="v2.1")
-    with pytest.raises(FormatError, match=r"found 'v2.1'; LeRobot's own .*convert_dataset_v21"):
+    with pytest.raises(
+        FormatError, match=r"found 'v2.1'; convert an older one with .*convert_dataset_v21"
+    ):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
 
 
@@ -378,8 +358,8 @@ def test_of_two_features_for_one_thing_it_is_said_which_one_counts(tmp_path, qui
     made = import_dataset("lerobot", tmp_path / "in", tmp_path / "a.zarr")
     said = [one.what for one in made.losses if one.what.startswith("feature ")]
     assert said == [
-        "feature reward: kept as an extra column, as next.reward stands for rewards",
-        "feature done: kept as an extra column, as next.done stands for dones",
+        "feature reward: kept as an extra column, as next.reward is used as rewards",
+        "feature done: kept as an extra column, as next.done is used as dones",
     ]
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert {"reward_", "done"} <= store.extras.keys()
@@ -389,7 +369,7 @@ def test_steps_that_are_not_there_are_said(tmp_path, quick_disk, small):
     change(small, total_frames=30)
     made = import_dataset("lerobot", small, tmp_path / "a.zarr")
     assert made.transitions == 26
-    assert (made.losses[0].what[:26], made.losses[0].count) == ("steps that info.json tells", 4)
+    assert (made.losses[0].what[:26], made.losses[0].count) == ("steps that info.json count", 4)
 
 
 @pytest.mark.parametrize(
@@ -415,15 +395,6 @@ def test_a_broken_image_leaves_nothing_behind(tmp_path, quick_disk, small, image
     with pytest.raises(FormatError, match=f"file-000.parquet: observation.image: {message}"):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
     assert names(tmp_path) == ["cache", "in"] or names(tmp_path) == ["in"]
-
-
-def test_a_video_that_ends_early_is_refused(tmp_path, quick_disk):
-    make(tmp_path / "in", {"observation.images.top": VIDEO, **STEP})
-    path = tmp_path / "in/videos/observation.images.top/chunk-000/file-000.mp4"
-    make(tmp_path / "short", {"observation.images.top": VIDEO, **STEP}, LENGTHS[:2])
-    shutil.copy(tmp_path / "short" / path.relative_to(tmp_path / "in"), path)
-    with pytest.raises(FormatError, match=r"expected a frame at 0.900 s, found its end"):
-        import_dataset("lerobot", tmp_path / "in", tmp_path / "a.zarr")
 
 
 def test_without_actions_it_is_refused_and_without_rewards_it_is_said(tmp_path, quick_disk):

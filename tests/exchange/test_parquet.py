@@ -98,11 +98,11 @@ def test_a_table_of_others_in_several_files(tmp_path, quick_disk):
 @pytest.mark.parametrize(
     ("observations", "message"),
     [
-        ([[1.0, 2.0], [1.0], [2.0, 3.0]], "shape .2,., found 1 lists that are not of 2 values"),
-        ([[1.0, 2.0], [1.0], [2.0, 3.0, 4.0]], "2 lists that are not of 2 values, the first of 1"),
+        ([[1.0, 2.0], [1.0], [2.0, 3.0]], "shape .2,., found 1 lists without 2 values"),
+        ([[1.0, 2.0], [1.0], [2.0, 3.0, 4.0]], "2 lists without 2 values, the first with 1"),
         ([[1.0, 2.0], None, [2.0, 3.0]], "1 values are missing"),
         ([[1, 2], [3, None], [2**53 + 1, 2]], "1 values are missing"),
-        ([[[1, 2], [3, 4]], [[1], [2, 3, 4]], [[1, 2], [3, 4]]], "2 lists that are not of 2"),
+        ([[[1, 2], [3, 4]], [[1], [2, 3, 4]], [[1, 2], [3, 4]]], "2 lists without 2"),
     ],
 )
 def test_rows_that_are_not_alike_are_refused(tmp_path, observations, message):

@@ -108,7 +108,7 @@ def test_flags_called_done_are_taken_as_terminal(tmp_path, quick_disk):
     [
         ({"rewards": None}, "src: expected a column 'rewards', found actions, observations"),
         ({"actions": np.arange(9)}, "columns of different lengths"),
-        ({"final_observations": np.ones((2, 3), "f4")}, "expected rows as those of the observ"),
+        ({"final_observations": np.ones((2, 3), "f4")}, "expected rows like those of the observ"),
         ({"observations": np.array(["a"] * 10)}, "expected an array of numbers"),
     ],
 )

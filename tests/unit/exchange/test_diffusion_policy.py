@@ -48,7 +48,7 @@ def test_zarr_reads_what_is_exported(tmp_path, quick_disk):
 def test_observations_with_the_name_of_another_column_are_refused(tmp_path, quick_disk, key):
     frames = {key: Field((3,), "float32"), "pose": Field((3,), "float32")}
     store = write(tmp_path / "a.zarr", play(frames=frames))
-    with pytest.raises(SchemaError, match=f"diffusion_policy: observations: '{key}' is the name"):
+    with pytest.raises(SchemaError, match=f"observations: the format itself uses the name '{key}'"):
         export_dataset(store, "diffusion_policy", tmp_path / "out.zarr")
     sole = write(tmp_path / "b.zarr", play())
     for odd in (key, "", "../../x"):
@@ -98,20 +98,6 @@ def test_a_zip_and_a_choice_of_observations(pusht, tmp_path, quick_disk):
         batch = store.transitions(store.ids, stack=None)
         assert np.array_equal(batch.observation, columns["state"])
         assert np.array_equal(batch.extras["img"], columns["img"])
-
-
-def test_columns_that_were_not_chosen_are_extra_ones_whatever_their_name(
-    pusht, tmp_path, quick_disk
-):
-    columns = pusht(tmp_path / "in.zarr", dones=np.ones(10, "u1"), obs=np.ones((10, 2), "f4"))
-    made = import_dataset(
-        "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
-    )
-    assert (made.episodes, made.terminated) == (2, 0)
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        batch = store.transitions(store.ids, stack=None)
-        assert np.array_equal(batch.observation, columns["state"])
-        assert batch.extras.keys() == {"dones", "img", "obs"}
 
 
 def test_what_does_not_fit_is_refused(pusht, tmp_path):

@@ -106,15 +106,6 @@ def test_a_kill_leaves_no_store_and_the_next_import_tidies_up(tmp_path, quick_di
     assert mmreplay.verify(tmp_path / "a.zarr").sound
 
 
-def test_an_interrupt_leaves_nothing(tmp_path, quick_disk):
-    def interrupt(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        import_dataset("arrays", ARRAYS, tmp_path / "a.zarr", progress=interrupt)
-    assert names(tmp_path) == []
-
-
 @pytest.mark.parametrize("number", [1, 9, 12])
 def test_a_full_disk_leaves_nothing(tmp_path, number):
     with faulty_disk() as disk:
