@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
 from mmreplay.ids import Array
 
-__all__ = ["KEY", "arrow_batches", "arrow_field", "from_arrow", "shape_of", "to_arrow"]
+__all__ = ["KEY", "arrow_field", "arrow_table", "from_arrow", "shape_of", "to_arrow"]
 
 KEY = b"mmreplay"
 """In a field's metadata: shape and dtype of its rows, as JSON."""
@@ -25,18 +24,13 @@ KEY = b"mmreplay"
 _IMAGE_NDIM = 2
 
 
-def arrow_batches(path: Path, *, is_stream: bool) -> Iterator[Any]:
-    """The record batches of an Arrow file; list offsets outside their data are refused."""
+def arrow_table(path: Path) -> Any:
+    """The table of an Arrow file; refuses list offsets outside their data."""
     pa = need("pyarrow")
     with pa.memory_map(str(path)) as file:
-        if is_stream:
-            batches = iter(pa.ipc.open_stream(file))
-        else:
-            reader = pa.ipc.open_file(file)
-            batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
-        for batch in batches:
-            batch.validate(full=True)  # such offsets would crash the process
-            yield batch
+        table = pa.ipc.open_file(file).read_all()
+    table.validate(full=True)  # such offsets would crash the process
+    return table
 
 
 def to_arrow(rows: Array) -> Any:

@@ -20,7 +20,6 @@ from mmreplay.exchange import (
     d4rl,
     diffusion_policy,
     dqn_replay,
-    imitation,
     lerobot,
     minari,
     minari_export,
@@ -28,7 +27,6 @@ from mmreplay.exchange import (
     parquet,
     rlds,
     robomimic,
-    stable_baselines3,
 )
 
 __all__ = ["ExchangeFormat", "checked_options", "exchange_formats", "named"]
@@ -149,20 +147,6 @@ _ALL = (
         diffusion_policy.write,
         not_in="rewards, flags and final observations, which it does not have",
         not_out="final observations",
-    ),
-    ExchangeFormat(
-        "stable_baselines3",
-        "a replay buffer of Stable-Baselines3 in memory; its files are pickles, which are refused",
-        stable_baselines3.read,
-        not_in="what a full buffer has overwritten; infos",
-        takes_arrays=True,
-    ),
-    ExchangeFormat(
-        "imitation",
-        "trajectories of imitation, a directory of Arrow files; older files are pickles, which are "
-        "refused",
-        imitation.read,
-        not_in="infos, which are pickles; dict observations",
     ),
     ExchangeFormat(
         "lerobot",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.arrow_columns import arrow_batches, from_arrow
+from mmreplay.exchange.arrow_columns import arrow_table, from_arrow
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.hdf5_files import open_hdf5
@@ -124,7 +124,7 @@ class _ArrowEpisodes:
                 with open_parquet(path) as file:
                     tables.append(file.read(names))
             else:
-                whole = pa.Table.from_batches(arrow_batches(path, is_stream=False))
+                whole = arrow_table(path)
                 tables.append(whole if names is None else whole.select(names))
         return pa.concat_tables(tables).combine_chunks()
 

@@ -1,6 +1,5 @@
 """The list of formats, and the arguments that name them."""
 
-import pickle
 import subprocess
 import sys
 
@@ -8,7 +7,6 @@ import pytest
 
 import mmreplay
 from mmreplay import (
-    FormatError,
     MissingExtraError,
     SchemaError,
     export_dataset,
@@ -75,7 +73,6 @@ def test_options_that_a_format_refuses_leave_nothing(tmp_path, quick_disk, name,
 
 LIBRARIES = {
     "d4rl": ["h5py"],
-    "imitation": ["pyarrow"],
     "lerobot": ["pyarrow.parquet", "pyarrow"],
     "parquet": ["pyarrow.parquet", "pyarrow"],
     "rlds": ["google.protobuf"],
@@ -98,13 +95,6 @@ def test_a_missing_library_is_named_with_the_command_to_install_it(
         with pytest.raises(MissingExtraError, match=expected):
             export_dataset(store, name, tmp_path / "out")
     assert names(tmp_path) == ["a.zarr", "in"]
-
-
-@pytest.mark.parametrize("name", ["imitation", "stable_baselines3"])
-def test_pickles_are_refused(tmp_path, name):
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps([]))
-    with pytest.raises(FormatError, match=r"as pickles, which can run code, .* If you trust it"):
-        import_dataset(name, tmp_path / "a.pkl", tmp_path / "a.zarr")
 
 
 def test_options_tell_what_they_can_be():
