@@ -119,31 +119,19 @@ class _Feature:
         kind = f"Array{len(self.shape)}D"
         return {"shape": list(self.shape), "dtype": self.dtype, "_type": kind}
 
-    def arrow_type(self) -> Any:
-        pa = need("pyarrow")
-        if self.is_image:
-            return pa.struct({"bytes": pa.binary(), "path": pa.string()})
-        kind = pa.from_numpy_dtype(np.dtype(self.dtype))
-        if self.shape == (1,):
-            return kind
-        if len(self.shape) == 1:
-            return pa.list_(kind, self.shape[0])
-        for _ in self.shape:
-            kind = pa.list_(kind)
-        return kind
-
     def arrow(self, rows: Array) -> Any:
         """Rows (n, *shape) as an arrow array."""
-        pa, kind = need("pyarrow"), self.arrow_type()
+        pa = need("pyarrow")
         if self.is_image:
             pictures = rows if self.shape[-1] == _RGB else rows[..., 0]
             data = pa.array([png(one) for one in pictures], pa.binary())
-            return pa.StructArray.from_arrays([data, pa.nulls(len(rows), pa.string())], type=kind)
+            paths = pa.nulls(len(rows), pa.string())
+            return pa.StructArray.from_arrays([data, paths], names=["bytes", "path"])
         flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
         if self.shape == (1,):
             return flat
         if len(self.shape) == 1:
-            return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+            return pa.FixedSizeListArray.from_arrays(flat, self.shape[0])
         for size in reversed(self.shape):
             offsets = np.arange(0, len(flat) + 1, size, dtype=np.int32)
             flat = pa.ListArray.from_arrays(offsets, flat)
@@ -291,7 +279,9 @@ class _Out:
         for name, one in self._features.items():
             kept = json.dumps({"shape": list(one.own)})
             about = {KEY: kept.encode()} if one.own != one.shape and name not in _OWN else None
-            fields.append(pa.field(name, one.arrow_type(), metadata=about))
+            dtype = np.uint8 if one.is_image else one.dtype
+            kind = one.arrow(np.zeros((0, *one.shape), dtype)).type
+            fields.append(pa.field(name, kind, metadata=about))
         features = {name: one.hugging_face() for name, one in self._features.items()}
         text = json.dumps({"info": {"features": features}})
         return pa.schema(fields, metadata={b"huggingface": text.encode()})

@@ -46,7 +46,7 @@ _COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpe
 ALSO_TRUNCATED = "also_truncated"
 """An extra column: the last step of a terminated episode is also marked as truncated."""
 
-_MOST_METADATA, _KEPT_TEXT = 400_000, 10_000
+_MOST_METADATA = 400_000
 NO_SEED = np.int64(-1)
 """A missing seed; 2**64 - 1 where seeds are uint64."""
 
@@ -202,9 +202,7 @@ class _Dataset:
         }
         if len(json.dumps(about)) > _MOST_METADATA:
             self._losses.add("metadata of more than 400 kB")
-            about["metadata"] = {
-                key: value for key, value in own.items() if len(json.dumps(value)) < _KEPT_TEXT
-            }
+            about["metadata"] = {}
         spec = own.get("env_spec")
         env_id = json.loads(spec).get("id") if isinstance(spec, str) else None
         return {"minari": about} | ({"id": env_id} if env_id else {})

@@ -43,7 +43,7 @@ _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is
 _PLACES = ("is_first", "is_last")
 """What the order of the steps also says."""
 
-_KEPT = ("numbers", "image", "bytes", "zlib")
+_ENCODINGS = ("numbers", "image", "bytes", "zlib")
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
@@ -88,45 +88,48 @@ class _Leaf:
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    kept: Literal["numbers", "image", "bytes", "zlib"]
+    encoding: Literal["numbers", "image", "bytes", "zlib"]
 
     @property
     def row_bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def rows(self, example: Example, values: Any, start: int, stop: int) -> Array:
-        """Rows [start, stop) of what `values_of` gave."""
-        if self.kept == "numbers":
-            out: Array = values[start:stop]
+
+class _Rows:
+    """The rows of a feature in a record, decoded when they are sliced."""
+
+    def __init__(self, leaf: _Leaf, example: Example) -> None:
+        self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
+        if leaf.encoding != "numbers":
+            self._values: Any = example.blobs(leaf.path)
+            return
+        values = example.numbers(leaf.path, leaf.dtype)
+        if len(values) % max(math.prod(leaf.shape), 1):
+            raise FormatError(
+                f"{self._where}: expected rows of shape {leaf.shape}, found {len(values)} numbers"
+            )
+        self._values = values.reshape(-1, *leaf.shape)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, part: slice) -> Array:
+        leaf, values = self._leaf, self._values[part]
+        if leaf.encoding == "numbers":
+            out: Array = values
             return out
-        if self.kept == "image":
-            return decoded(values[start:stop], self.shape, f"{example.where}: {self.path}")
-        rows = [
-            np.frombuffer(self._unpacked(one, example), self.dtype) for one in values[start:stop]
-        ]
-        return np.stack(rows).reshape(-1, *self.shape)
+        if leaf.encoding == "image":
+            return decoded(values, leaf.shape, self._where)
+        rows = [np.frombuffer(self._unpacked(one), leaf.dtype) for one in values]
+        return np.stack(rows).reshape(-1, *leaf.shape)
 
-    def _unpacked(self, data: bytes, example: Example) -> bytes:
-        if self.kept == "zlib":
-            data = zlib.decompressobj().decompress(data, self.row_bytes + 1)
-        if len(data) != self.row_bytes:
-            raise FormatError(
-                f"{example.where}: {self.path}: expected {self.row_bytes} bytes, found {len(data)}"
-            )
+    def _unpacked(self, data: bytes) -> bytes:
+        size = self._leaf.row_bytes
+        if self._leaf.encoding == "zlib":
+            data = zlib.decompressobj().decompress(data, size + 1)
+        if len(data) != size:
+            raise FormatError(f"{self._where}: expected {size} bytes, found {len(data)}")
         return data
-
-    def values_of(self, example: Example) -> Any:
-        """All rows of a record, still encoded."""
-        if self.kept != "numbers":
-            return example.blobs(self.path)
-        values = example.numbers(self.path, self.dtype)
-        size = math.prod(self.shape)
-        if len(values) % max(size, 1):
-            raise FormatError(
-                f"{example.where}: {self.path}: expected rows of shape {self.shape}, found "
-                f"{len(values)} numbers"
-            )
-        return values.reshape(-1, *self.shape)
 
 
 def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
@@ -145,7 +148,7 @@ def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
     encoding = str(one.get("encoding") or "none").lower()
     kept: Any = "image" if is_image else {"none": "numbers"}.get(encoding, encoding)
     fits = is_numeric(dtype) and min(shape, default=1) > 0 and (not is_image or dtype == np.uint8)
-    return _Leaf(path, shape, dtype, kept) if fits and kept in _KEPT else None
+    return _Leaf(path, shape, dtype, kept) if fits and kept in _ENCODINGS else None
 
 
 class _Dataset:
@@ -281,68 +284,52 @@ class _Dataset:
 
     def _episode_tables(self, example: Example) -> Iterator[Table]:
         """An episode, a block at a time."""
-        columns = [self._action, *self._frames.values(), *self._extras.values()]
-        columns += [one for one in (self._reward, self._terminal) if one is not None]
-        values = {one.path: one.values_of(example) for one in columns}
-        if len({len(rows) for rows in values.values()}) > 1:
-            counts = {path: len(rows) for path, rows in values.items()}
+        leaves = [self._action, *self._frames.values(), *self._extras.values()]
+        leaves += [one for one in (self._reward, self._terminal) if one is not None]
+        columns = {one.path: _Rows(one, example) for one in leaves}
+        counts = {path: len(rows) for path, rows in columns.items()}
+        if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
-        n_rows = len(values[self._action.path])
+        n_rows = len(columns[self._action.path])
         n_steps = n_rows if self._is_step else n_rows - 1
         if n_steps < 1:
             self._losses.add("episodes without a step")
             return
-        reward, terminal = self._flat_columns(example, values, n_rows)
+        rewards: Array = np.zeros(n_rows, self._rewards)
+        if self._reward is not None:
+            rewards = columns[self._reward.path][:].reshape(n_rows)
+        terminal = np.zeros(n_rows, np.bool_)
+        if self._terminal is not None:
+            path = self._terminal.path
+            terminal = flags(columns[path][:], f"{example.where}: {path}")
+        self._losses.add(
+            "is_terminal before the last step of an episode: left out", int(terminal[:-1].sum())
+        )
         if not self._is_step:
             self._losses.add(
                 "rewards of last steps that are not 0: left out, as these steps are only "
                 "observations; the option last_step=step keeps them",
-                int(reward[-1] != 0),
+                int(rewards[-1] != 0),
             )
-        of_episode = {
-            name: one.rows(example, one.values_of(example), 0, 1)
-            for name, one in self._episode.items()
-        }
-        size = block_steps(sum(one.row_bytes for one in columns))
+        of_episode = {name: _Rows(one, example)[:1] for name, one in self._episode.items()}
+        size = block_steps(sum(one.row_bytes for one in leaves))
         for start in range(0, n_steps, size):
             stop = min(start + size, n_steps)
-            ends = np.arange(start, stop) == n_steps - 1
+            n, ends = stop - start, np.arange(start, stop) == n_steps - 1
             # The final observation is in the same list.
             more = int(stop == n_steps and not self._is_step)
             frames = {
-                key: one.rows(example, values[one.path], start, stop + more)
-                for key, one in self._frames.items()
+                key: columns[one.path][start : stop + more] for key, one in self._frames.items()
             }
-            extras = {
-                name: one.rows(example, values[one.path], start, stop)
-                for name, one in self._extras.items()
-            } | {name: np.repeat(rows, stop - start, 0) for name, rows in of_episode.items()}
+            extras = {name: columns[one.path][start:stop] for name, one in self._extras.items()}
+            extras |= {name: np.repeat(rows, n, 0) for name, rows in of_episode.items()}
             yield Table(
-                {key: rows[: stop - start] for key, rows in frames.items()},
-                self._action.rows(example, values[self._action.path], start, stop),
-                reward[start:stop],
-                ends & terminal,
+                {key: rows[:n] for key, rows in frames.items()},
+                columns[self._action.path][start:stop],
+                rewards[start:stop],
+                ends & terminal[-1],
                 ends,
                 extras,
                 None,
-                {key: rows[stop - start :] for key, rows in frames.items()} if more else None,
+                {key: rows[n:] for key, rows in frames.items()} if more else None,
             )
-
-    def _flat_columns(
-        self, example: Example, values: Mapping[str, Any], n_rows: int
-    ) -> tuple[Array, bool]:
-        """Rewards, and whether the episode terminated."""
-        reward: Array = np.zeros(n_rows, self._rewards)
-        if self._reward is not None:
-            given = self._reward.rows(example, values[self._reward.path], 0, n_rows)
-            reward = given.reshape(n_rows)
-        if self._terminal is None:
-            return reward, False
-        terminal = flags(
-            self._terminal.rows(example, values[self._terminal.path], 0, n_rows),
-            f"{example.where}: {self._terminal.path}",
-        )
-        self._losses.add(
-            "is_terminal before the last step of an episode: left out", int(terminal[:-1].sum())
-        )
-        return reward, bool(terminal[-1])

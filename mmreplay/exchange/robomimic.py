@@ -34,6 +34,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
+from mmreplay.ids import Array
 from mmreplay.schema import Field
 
 __all__ = ["read", "write"]
@@ -189,63 +190,39 @@ def write(
         losses.add("final observations: left out, as next_obs=False", stored.n_episodes)
     if not stored.schema.action.shape:
         losses.add("scalar actions: exported as vectors of length 1", 1)
+    names = {one: one if stored.schema.is_dict else key for one in stored.frames}
+    demos: dict[str, list[str]] = {name: [] for name in masks}
+    number = start = 0
     with new_hdf5(target) as file:
         data = file.create_group("data")
         data.attrs["total"] = stored.n_steps
         data.attrs["env_args"] = json.dumps(args)
-        out = _Out(data, stored, masks, key=key, next_obs=next_obs)
         for run in stored.runs():
-            out.append(run)
-        for name, demos in out.masks.items():
-            file[f"mask/{name.removeprefix(_MASK)}"] = np.array(demos, dtype="S")
+            n, demo = int(stored.lengths[number]), f"demo_{number}"
+            group = data.require_group(demo)
+            for name, rows in _columns(run, names, next_obs=next_obs).items():
+                if name not in demos:
+                    if run.begins:
+                        group.create_dataset(name, (n, *rows.shape[1:]), rows.dtype)
+                    group[name][start : start + len(run)] = rows
+                elif run.begins and rows[0]:
+                    demos[name].append(demo)
+            group.attrs["num_samples"] = n
+            start += len(run)
+            if run.ends:
+                number, start = number + 1, 0
+        for name, chosen in demos.items():
+            file[f"mask/{name.removeprefix(_MASK)}"] = np.array(chosen, dtype="S")
 
 
-class _Out:
-    """Demonstrations that are being written."""
-
-    def __init__(
-        self, data: Any, stored: Stored, masks: list[str], *, key: str, next_obs: bool
-    ) -> None:
-        self._data, self._stored = data, stored
-        self._names = {one: one if stored.schema.is_dict else key for one in stored.frames}
-        self._next_obs = next_obs
-        self.masks: dict[str, list[str]] = {name: [] for name in masks}
-        self._number, self._at = -1, 0
-        self._group: Any = None
-
-    def _begin(self, run: Steps) -> None:
-        self._number += 1
-        self._at = 0
-        n, schema = int(self._stored.lengths[self._number]), self._stored.schema
-        group = self._group = self._data.create_group(f"demo_{self._number}")
-        group.attrs["num_samples"] = n
-        for one, name in self._names.items():
-            field_ = self._stored.frames[one]
-            for part in ("obs", *(("next_obs",) if self._next_obs else ())):
-                group.create_dataset(f"{part}/{name}", (n, *field_.shape), field_.dtype)
-        group.create_dataset("actions", (n, *(schema.action.shape or (1,))), schema.action.dtype)
-        group.create_dataset("rewards", (n,), schema.reward_dtype)
-        group.create_dataset("dones", (n,), np.int64)
-        for name, field_ in schema.extras.items():
-            if name not in self.masks:
-                group.create_dataset(name, (n, *field_.shape), field_.dtype)
-            elif run.extras[name][0]:
-                self.masks[name].append(f"demo_{self._number}")
-
-    def append(self, run: Steps) -> None:
-        """Some steps."""
-        if run.begins:
-            self._begin(run)
-        n, start = len(run), self._at
-        self._at = stop = start + n
-        group = self._group
-        for one, name in self._names.items():
-            group[f"obs/{name}"][start:stop] = run.observation[one][:-1]
-            if self._next_obs:
-                group[f"next_obs/{name}"][start:stop] = run.observation[one][1:]
-        group["actions"][start:stop] = run.action.reshape(group["actions"][start:stop].shape)
-        group["rewards"][start:stop] = run.reward
-        group["dones"][start:stop] = run.terminal
-        for name, rows in run.extras.items():
-            if name not in self.masks:
-                group[name][start:stop] = rows
+def _columns(run: Steps, names: Mapping[str, str], *, next_obs: bool) -> dict[str, Array]:
+    """Some steps, by the names in a demonstration; `names` has those of observations."""
+    out = {f"obs/{name}": run.observation[key][:-1] for key, name in names.items()}
+    if next_obs:
+        out |= {f"next_obs/{name}": run.observation[key][1:] for key, name in names.items()}
+    return out | {
+        "actions": run.action if run.action.ndim > 1 else run.action[:, None],
+        "rewards": run.reward,
+        "dones": run.terminal.astype(np.int64),
+        **run.extras,
+    }

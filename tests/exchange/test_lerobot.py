@@ -16,7 +16,6 @@ import mmreplay
 from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
 from tests.support.disks.trees import names
 from tests.support.played_episodes import (
-    ARGUMENTS,
     DICT,
     assert_same,
     play,
@@ -291,18 +290,6 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, kind, play_into):
     assert_same(again, episodes)
 
 
-def test_keys_of_observations_keep_their_names(tmp_path, quick_disk):
-    episodes = play(frames=ARGUMENTS)
-    export_dataset(write(tmp_path / "a.zarr", episodes), "lerobot", tmp_path / "out")
-    assert {f"observation.{key}" for key in ARGUMENTS} <= set(opened(tmp_path / "out").features)
-    import_dataset("lerobot", tmp_path / "out", tmp_path / "b.zarr")
-    for found, one in zip(read_back(tmp_path / "b.zarr"), episodes, strict=True):
-        assert found.observation.keys() == ARGUMENTS.keys()
-        for key, rows in found.observation.items():
-            assert np.array_equal(rows[:-1], one.observation[key][:-1]), key
-        assert np.array_equal(found.action, one.action)
-
-
 @pytest.mark.parametrize("name", ["observation", "observation.x", "next.truncated"])
 def test_extra_columns_with_a_name_that_means_something_else_are_lost(tmp_path, quick_disk, name):
     episodes = play(extras={name: Field((), "bool")})
@@ -350,26 +337,6 @@ def test_what_was_not_finalized_or_is_no_dataset_is_refused(tmp_path, small):
     shutil.rmtree(small / "meta")
     with pytest.raises(FormatError, match="cannot be read as lerobot"):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
-
-
-def test_of_two_features_for_one_thing_it_is_said_which_one_counts(tmp_path, quick_disk):
-    features = {"observation.state": VECTOR, **STEP, "reward": REWARD, "done": FLAG}
-    make(tmp_path / "in", features, lengths=(3, 2))
-    made = import_dataset("lerobot", tmp_path / "in", tmp_path / "a.zarr")
-    said = [one.what for one in made.losses if one.what.startswith("feature ")]
-    assert said == [
-        "feature reward: kept as an extra column, as next.reward is used as rewards",
-        "feature done: kept as an extra column, as next.done is used as dones",
-    ]
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert {"reward_", "done"} <= store.extras.keys()
-
-
-def test_steps_that_are_not_there_are_said(tmp_path, quick_disk, small):
-    change(small, total_frames=30)
-    made = import_dataset("lerobot", small, tmp_path / "a.zarr")
-    assert made.transitions == 26
-    assert (made.losses[0].what[:26], made.losses[0].count) == ("steps that info.json count", 4)
 
 
 @pytest.mark.parametrize(

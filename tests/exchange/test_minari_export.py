@@ -131,22 +131,6 @@ def test_bounds_that_nobody_knows_are_said(tmp_path, quick_disk):
     ]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "values"),
-    [
-        ("uint64", [0, 2**63]),
-        ("int64", [-(2**63), 2**63 - 1]),
-        ("int64", [-1, 2**63 - 2]),
-        ("int64", [0, 2**63 - 1]),
-    ],
-)
-def test_actions_that_no_space_of_minari_holds_are_refused(tmp_path, quick_disk, dtype, values):
-    where = f"found {dtype} from {min(*values, 0)} to {max(values)}; export to arrays or parquet"
-    with pytest.raises(SchemaError, match=f"minari: actions: expected .*, {where}"):
-        exported(tmp_path, values, dtype)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
-
-
 @pytest.mark.parametrize("name", ["", "x", "hello world", "a/b-v0", "/b-v0", "x-v0\n", "é.-v0"])
 def test_an_id_that_minari_does_not_read_is_refused(tmp_path, quick_disk, name):
     store = write(tmp_path / "a.zarr", play())
@@ -203,24 +187,3 @@ def test_seeds_there_and_back(dataset, tmp_path, quick_disk, kind):
         assert [set(one.tolist()) for one in found] == [{one} for one in stored]
     export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
     assert attributes(tmp_path / "out", "seed") == attributes(dataset, "seed")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [3, 2**63],
-        [2**63, 2**64 - 1],
-        [-3, 2**62],
-        [np.int16(-3), np.int16(4)],
-        [np.float32(0.1), np.float32(2)],
-        [True, False],
-        [np.array([1, 2], "u1"), np.array([3, 4], "u1")],
-    ],
-    ids=str,
-)
-def test_numbers_of_episodes_there_and_back(dataset, tmp_path, quick_disk, values):
-    put(dataset, "options/level", values)
-    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
-    assert made.losses == ()
-    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
-    assert attributes(tmp_path / "out", "options/level") == attributes(dataset, "options/level")

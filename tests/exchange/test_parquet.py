@@ -62,7 +62,7 @@ def test_pyarrow_reads_what_is_written(tmp_path, quick_disk):
     assert final[24] == episodes[3].observation["frame"][-1].tobytes()
 
 
-@pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "brotli", "lz4", "none"])
+@pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_each_compression_is_one_of_pyarrow(tmp_path, quick_disk, compression):
     store = write(tmp_path / "a.zarr", play())
     export_dataset(store, "parquet", tmp_path / "a.parquet", compression=compression)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay import FormatError
-from mmreplay.exchange.columns import ArrayColumn, NpyColumn, blocks, columns_of, row_bytes
+from mmreplay.exchange.columns import NpyColumn, columns_of
 
 
 def npy(array, **settings):
@@ -57,15 +57,6 @@ def test_a_header_that_is_damaged_is_refused(header):
     data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
     with pytest.raises(FormatError, match=r"x.npy: not an array in numpy's format: "):
         column(data)
-
-
-def test_blocks_have_every_row_once():
-    columns = {"a": ArrayColumn(np.arange(20_000)), "b": ArrayColumn(np.zeros((20_000, 2), "f4"))}
-    assert row_bytes(columns) == 16
-    found = list(blocks(columns, 20_000))
-    assert [len(one["a"]) for one in found] == [8192, 8192, 3616]
-    assert np.concatenate([one["a"] for one in found]).tolist() == list(range(20_000))
-    assert {one["b"].shape[1:] for one in found} == {(2,)}
 
 
 def test_lists_are_arrays_and_texts_are_refused():

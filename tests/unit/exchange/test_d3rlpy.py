@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import FormatError, import_dataset
+from mmreplay import import_dataset
 
 LENGTHS, TERMINATED = (7, 1, 12, 5), (True, False, False, True)
 
@@ -64,15 +64,3 @@ def test_a_file_of_version_1(tmp_path, quick_disk):
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.episodes["length"].tolist() == [3, 2, 1]
         assert store.actions.shape == (6,)
-
-
-@pytest.mark.parametrize("name", ["observations", "actions"])
-@pytest.mark.parametrize("more", [-1, 1])
-def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, more):
-    dump(tmp_path / "a.h5")
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        rows = file[f"{name}_1"][:]
-        del file[f"{name}_1"]
-        file[f"{name}_1"] = np.resize(rows, (len(rows) + more, *rows.shape[1:]))
-    with pytest.raises(FormatError, match=r"episode 1: .* rows, as in other columns, found"):
-        import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")

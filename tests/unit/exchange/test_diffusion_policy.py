@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
+from mmreplay import FormatError, export_dataset, import_dataset
 from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
 
 
@@ -42,19 +42,6 @@ def test_zarr_reads_what_is_exported(tmp_path, quick_disk):
     assert np.array_equal(root["data/action"][:], actions)
     observed = np.concatenate([one.observation["frame"][:-1] for one in episodes])
     assert np.array_equal(root["data/state"][:], observed)
-
-
-@pytest.mark.parametrize("key", ["action", "reward", "terminal", "extra.log_prob"])
-def test_observations_with_the_name_of_another_column_are_refused(tmp_path, quick_disk, key):
-    frames = {key: Field((3,), "float32"), "pose": Field((3,), "float32")}
-    store = write(tmp_path / "a.zarr", play(frames=frames))
-    with pytest.raises(SchemaError, match=f"observations: the format itself uses the name '{key}'"):
-        export_dataset(store, "diffusion_policy", tmp_path / "out.zarr")
-    sole = write(tmp_path / "b.zarr", play())
-    for odd in (key, "", "../../x"):
-        with pytest.raises(SchemaError, match=f"key: expected a name of .* found '{odd}'"):
-            export_dataset(sole, "diffusion_policy", tmp_path / "out.zarr", key=odd)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr", "b.zarr"]
 
 
 @pytest.fixture

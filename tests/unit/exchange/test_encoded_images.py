@@ -35,7 +35,7 @@ def test_each_pixel_is_the_same(shape):
     assert decoded([], shape, "x").shape == (0, *shape)
 
 
-@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "ICO", "PCX", "SGI"])
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP"])
 def test_no_other_decoder_is_reached(kind):
     out = io.BytesIO()
     Image.fromarray(np.zeros((6, 5, 3), np.uint8)).save(out, kind)

@@ -150,16 +150,3 @@ def test_a_folder_with_none_or_several_is_refused(tmp_path):
         make(tmp_path / name, [episode(4, True)])
     with pytest.raises(FormatError, match="found 2: choose one of one, two"):
         import_dataset("rlds", tmp_path, tmp_path / "a.zarr")
-
-
-def test_other_datasets_and_other_json_are_refused(tmp_path):
-    make(tmp_path / "in", [episode(4, True)])
-    path = tmp_path / "in" / "features.json"
-    for text, message in (
-        ('{"featuresDict": {"features": {"image": {}}}}', "expected RLDS episodes with steps; no"),
-        ("[]", "expected RLDS episodes with steps"),
-        ("{", "cannot be read as rlds"),
-    ):
-        path.write_text(text)
-        with pytest.raises(FormatError, match=message):
-            import_dataset("rlds", tmp_path / "in", tmp_path / "a.zarr")

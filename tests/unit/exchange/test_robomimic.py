@@ -104,24 +104,6 @@ def test_extra_columns_with_the_name_of_another_are_refused(tmp_path, quick_disk
     assert not (tmp_path / "a.hdf5").exists()
 
 
-def test_names_that_become_one_are_a_loss_or_refused(tmp_path, quick_disk):
-    path = demonstrations(tmp_path / "a.hdf5")
-    with h5py.File(path, "a") as file:
-        for number in range(12):
-            file[f"data/demo_{number}/the states"] = np.zeros((number + 1, 4))
-            file[f"data/demo_{number}/the_states"] = np.ones((number + 1, 4))
-    made = import_dataset("robomimic", path, tmp_path / "a.zarr")
-    assert "column the_states: another column is called the_states already" in [
-        one.what for one in made.losses
-    ]
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert not store.trajectory(0).extras["the_states"].any()
-    with h5py.File(path, "a") as file:
-        file["data/demo_0/obs/a b"] = file["data/demo_0/obs/a_b"] = np.zeros(1)
-    with pytest.raises(FormatError, match="observations 'a b' and 'a_b': both"):
-        import_dataset("robomimic", path, tmp_path / "b.zarr")
-
-
 def test_a_file_without_observations_is_refused(tmp_path):
     path = demonstrations(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:

@@ -13,7 +13,6 @@ from mmreplay.exchange.spaces import (
     expanded,
     leaves,
     space_of,
-    spaces_of,
 )
 
 
@@ -78,9 +77,3 @@ def test_what_was_compacted_comes_back(space):
 )
 def test_a_space_for_a_field(field, expected):
     assert space_of(field) == expected
-
-
-def test_a_space_for_fields():
-    field = Field((2,), "uint8")
-    assert spaces_of({"frame": field}) == space_of(field)
-    assert spaces_of({"a": field}) == {"type": "Dict", "subspaces": {"a": space_of(field)}}

@@ -41,23 +41,6 @@ def test_of_two_columns_of_one_name_none_goes_unsaid():
     }
 
 
-@pytest.mark.parametrize("first", ["obs", "observations/a"])
-def test_observations_are_one_array_or_a_dict(first):
-    rows = {"obs": np.zeros((N, 2), "f4"), "observations/a": np.ones((N, 3))}
-    given = {"actions": np.arange(N), "rewards": np.ones(N), first: rows[first]} | rows
-    found, losses = tables(given)
-    incoming = found.incoming([])
-    assert incoming.frame == Field((2,), "float32")
-    assert [*incoming.extras] == ["observations.a"]
-    (loss,) = losses.all()
-    assert loss.what.startswith("column observations/a: kept as the extra column observations.a, ")
-
-
-def test_columns_of_other_lengths_are_losses():
-    losses = tables(FLAT | {"other": np.zeros(3)})[1]
-    assert [one.what for one in losses.all()] == ["array other: not one row per step"]
-
-
 def test_rewards_may_be_missing_if_the_format_has_none():
     given = {"obs": FLAT["obs"], "acts": FLAT["acts"]}
     with pytest.raises(FormatError, match="here: expected a column 'rewards', found acts, obs"):
