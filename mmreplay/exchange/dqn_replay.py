@@ -126,7 +126,7 @@ class _Unzipped(gzip.GzipFile):
 
 
 def _n_rows(source: Path, number: int) -> int:
-    """Rows ever added to the buffer of a checkpoint, including overwritten ones."""
+    """Rows ever added to a buffer, including overwritten ones."""
     path = source / f"add_count_ckpt.{number}.gz"
     with _Unzipped(path) as file:
         count = NpyColumn(file, str(path))

@@ -117,13 +117,7 @@ class _Dataset:
                 out[name] = "observations" if len(seen) == 1 else f"observations/{key}"
             elif name not in _PLACES:
                 role = _ROLES.get(name, f"extras/{name}")
-                if role in out.values():
-                    other = next(one for one, known in out.items() if known == role)
-                    self._losses.add(
-                        f"feature {name}: kept as an extra column, as {other} is used as {role}"
-                    )
-                    role = f"extras/{name}"
-                out[name] = role
+                out[name] = f"extras/{name}" if role in out.values() else role
         return out
 
     def _find_shapes(self) -> None:

@@ -7,14 +7,12 @@ import warnings
 
 import av
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 import mmreplay
 from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
-from tests.support.disks.trees import names
 from tests.support.played_episodes import (
     DICT,
     assert_same,
@@ -74,12 +72,10 @@ def value(random, about, number, t, n):
     return random.integers(0, 100, about["shape"]).astype(about["dtype"])
 
 
-def make(path, features, lengths=LENGTHS, files_mb=None):
+def make(path, features, lengths=LENGTHS):
     """A dataset as LeRobot writes it, and its episodes as they were given."""
     random, episodes = np.random.default_rng(3), []
     made = LeRobotDataset.create("a/b", fps=10, features=features, root=path, vcodec="h264")
-    if files_mb is not None:
-        made.meta.update_chunk_settings(data_files_size_in_mb=files_mb)
     for number, n in enumerate(lengths):
         episode = [
             {name: value(random, one, number, t, n) for name, one in features.items()}
@@ -200,17 +196,6 @@ def test_videos_are_decoded_frame_by_frame(tmp_path, quick_disk, monkeypatch):
     items = opened(tmp_path / "out")
     for number in (0, 8, 25):
         assert np.array_equal(pixels(items[number]["observation.images.top"]), frames[number])
-
-
-def test_files_follow_one_another(tmp_path, quick_disk):
-    make(tmp_path / "in", {"observation.image": IMAGE, **STEP}, (5,) * 14, files_mb=0.02)
-    assert len(list((tmp_path / "in/data").rglob("*.parquet"))) > 3
-    made = import_dataset("lerobot", tmp_path / "in", tmp_path / "a.zarr")
-    assert (made.transitions, made.episodes) == (70, 14)
-    there = opened(tmp_path / "in")
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        rewards = store.transitions(store.ids, stack=None).reward
-        assert rewards.tolist() == [there[number]["next.reward"].item() for number in range(70)]
 
 
 def test_an_episode_may_span_files(tmp_path, quick_disk):
@@ -337,44 +322,6 @@ def test_what_was_not_finalized_or_is_no_dataset_is_refused(tmp_path, small):
     shutil.rmtree(small / "meta")
     with pytest.raises(FormatError, match="cannot be read as lerobot"):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
-
-
-@pytest.mark.parametrize(
-    ("image", "message"),
-    [
-        (None, "an image is missing"),
-        (b"no image", "not an image"),
-        ("small", r"expected images of shape \(16, 12, 3\) in uint8, found uint8 \(4, 4\)"),
-    ],
-)
-def test_a_broken_image_leaves_nothing_behind(tmp_path, quick_disk, small, image, message):
-    from mmreplay.pictures.png import png
-
-    path = small / "data/chunk-000/file-000.parquet"
-    table = pq.read_table(path)
-    if image == "small":
-        image = png(np.zeros((4, 4), np.uint8))
-    cells = table["observation.image"].to_pylist()
-    cells[20]["bytes"] = image
-    place = table.schema.get_field_index("observation.image")
-    column = pa.array(cells, table.schema.field(place).type)
-    pq.write_table(table.set_column(place, table.schema.field(place), column), path)
-    with pytest.raises(FormatError, match=f"file-000.parquet: observation.image: {message}"):
-        import_dataset("lerobot", small, tmp_path / "a.zarr")
-    assert names(tmp_path) == ["cache", "in"] or names(tmp_path) == ["in"]
-
-
-def test_without_actions_it_is_refused_and_without_rewards_it_is_said(tmp_path, quick_disk):
-    make(tmp_path / "in", {"observation.state": VECTOR, "action": ACTION})
-    made = import_dataset("lerobot", tmp_path / "in", tmp_path / "a.zarr", final_observation="drop")
-    assert (made.transitions, made.truncated) == (22, 4)
-    assert {one.what[:12]: one.count for one in made.losses} == {
-        "rewards: the": 26,
-        "last steps o": 4,
-    }
-    make(tmp_path / "other", {"observation.state": VECTOR, "act": ACTION})
-    with pytest.raises(FormatError, match="expected a column 'actions'"):
-        import_dataset("lerobot", tmp_path / "other", tmp_path / "b.zarr")
 
 
 def test_a_task_that_there_is_not_is_refused(tmp_path, quick_disk):

@@ -62,14 +62,6 @@ def test_pyarrow_reads_what_is_written(tmp_path, quick_disk):
     assert final[24] == episodes[3].observation["frame"][-1].tobytes()
 
 
-@pytest.mark.parametrize("compression", ["zstd", "none"])
-def test_each_compression_is_one_of_pyarrow(tmp_path, quick_disk, compression):
-    store = write(tmp_path / "a.zarr", play())
-    export_dataset(store, "parquet", tmp_path / "a.parquet", compression=compression)
-    about = pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(0)
-    assert about.compression == {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
-
-
 def test_a_table_of_others_in_several_files(tmp_path, quick_disk):
     (tmp_path / "in").mkdir()
     for number in range(3):

@@ -75,17 +75,3 @@ def test_flags_by_every_name(flags, terminal, ends, size):
     parts = list(found.tables(blocks))
     assert np.flatnonzero(np.concatenate([one.terminal for one in parts])).tolist() == terminal
     assert np.flatnonzero(np.concatenate([one.ends for one in parts])).tolist() == ends
-
-
-def test_ends_within_a_numbered_episode_are_said():
-    given = FLAT | {
-        "episode": np.array([4, 4, 4, 4, 2, 2]),
-        "terminals": np.array([0, 1, 0, 1, 0, 0]),
-        "timeouts": np.array([1, 0, 1, 0, 0, 1]),
-    }
-    found, losses = tables(given)
-    list(found.tables([given]))
-    assert {one.what: one.count for one in losses.all()} == {
-        "truncations within a numbered episode: left out": 2,
-        "terminal steps within a numbered episode: taken as lost lives": 1,
-    }
