@@ -91,10 +91,9 @@ mmreplay.import_dataset("arrays", sys.argv[1] + "/in.npz", sys.argv[1] + "/a.zar
 """
 
 
-@pytest.mark.parametrize("calls", [1, 150])
-def test_a_kill_leaves_no_store_and_the_next_import_tidies_up(tmp_path, quick_disk, calls):
+def test_a_kill_leaves_no_store_and_the_next_import_tidies_up(tmp_path, quick_disk):
     np.savez(tmp_path / "in.npz", **ARRAYS)
-    command = [sys.executable, "-c", CHILD, str(tmp_path), str(calls)]
+    command = [sys.executable, "-c", CHILD, str(tmp_path), "150"]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert not (tmp_path / "a.zarr").exists()
     assert len(names(tmp_path)) == 2  # what it was building
