@@ -95,7 +95,7 @@ def read(
         rewards,
         dict(extras.values()),
         to_steps(tables, final_observation, losses),
-        n_steps=sum(_n_kept(source, number)[1] for number in numbers),
+        n_steps=sum(min(_counts(source, number)) for number in numbers),
     )
 
 
@@ -125,8 +125,8 @@ class _Unzipped(gzip.GzipFile):
             ) from error
 
 
-def _n_rows(source: Path, number: int) -> int:
-    """Rows ever added to a buffer, including overwritten ones."""
+def _counts(source: Path, number: int) -> tuple[int, int]:
+    """Rows ever added to the buffer of a checkpoint, including overwritten ones; its capacity."""
     path = source / f"add_count_ckpt.{number}.gz"
     with _Unzipped(path) as file:
         count = NpyColumn(file, str(path))
@@ -134,17 +134,10 @@ def _n_rows(source: Path, number: int) -> int:
             raise FormatError(
                 f"{path}: expected a whole number, found an array of {count.shape} {count.dtype}"
             )
-        value = count.read(0, 1)
+        value = int(count.read(0, 1)[0])
         count.finish()
-    return int(value[0])
-
-
-def _n_kept(source: Path, number: int) -> tuple[int, int, int]:
-    """Of a checkpoint: rows ever added, rows present, and capacity."""
-    count = _n_rows(source, number)
     with ExitStack() as opened:
-        capacity = _open(source, number, ["reward"], opened)["reward"].shape[0]
-    return count, min(count, capacity), capacity
+        return value, _open(source, number, ["reward"], opened)["reward"].shape[0]
 
 
 def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]:
@@ -155,7 +148,8 @@ def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]
     """
     seen = 0
     for number in numbers:
-        count, n_kept, capacity = _n_kept(source, number)
+        count, capacity = _counts(source, number)
+        n_kept = min(count, capacity)
         n_known = max(seen - (count - n_kept), 0) if count > seen else 0
         seen = count
         cursor = count % capacity if count > capacity else 0
