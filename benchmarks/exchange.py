@@ -257,26 +257,6 @@ def _ogbench(target: Path, episodes: list[Any]) -> None:
     )
 
 
-def _imitation(target: Path, episodes: list[Any]) -> None:
-    import pyarrow as pa
-
-    target.mkdir()
-    columns = {
-        "obs": [one.observation.tolist() for one in episodes],
-        "acts": [one.action.tolist() for one in episodes],
-        "rews": [one.reward.tolist() for one in episodes],
-        "terminal": [bool(one.terminated) for one in episodes],
-    }
-    rows = pa.list_(pa.list_(pa.float32()))
-    kinds = {"obs": rows, "acts": rows, "rews": pa.list_(pa.float32()), "terminal": pa.bool_()}
-    table = pa.table({name: pa.array(columns[name], kind) for name, kind in kinds.items()})
-    with (
-        pa.OSFile(str(target / "data-00000-of-00001.arrow"), "wb") as file,
-        pa.ipc.new_stream(file, table.schema) as writer,
-    ):
-        writer.write_table(table)
-
-
 def _rlds(target: Path, episodes: list[Any]) -> None:
     import json
 
@@ -353,7 +333,6 @@ _FORMATS = (
     _Format("d3rlpy", "d3rlpy.h5", _H5PY, written=_d3rlpy),
     _Format("robomimic", "demo.hdf5", _H5PY),
     _Format("diffusion_policy", "buffer.zarr"),
-    _Format("imitation", "imitation", _PYARROW, stores=("vectors",), written=_imitation),
     _Format("lerobot", "lerobot", _PYARROW),
     _Format("rlds", "rlds", ("google.protobuf", "PIL"), written=_rlds),
 )

@@ -1,4 +1,4 @@
-"""What ``mmreplay import`` and ``mmreplay export`` share: the list of formats, their options."""
+"""The list of formats in ``mmreplay import`` and ``mmreplay export``, and their options."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from .wording import count
 __all__ = ["FormatCommand", "lines_of_losses", "options_of", "with_options"]
 
 _BOOLS = {"True": True, "yes": True, "False": False, "no": False}
-"""What is understood beside JSON's true and false."""
+"""Accepted in addition to JSON's true and false."""
 
 
 class FormatCommand(click.Command):
-    """A command whose help ends with the formats, and what each cannot carry."""
+    """A command whose help ends with the formats."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The formats of this direction; the package is imported for it."""
+        """The formats of this direction."""
         import mmreplay
 
         is_import = self.name == "import"
         rows = []
         for one in mmreplay.exchange_formats():
             lost = one.not_in if is_import else one.not_out
+            names = one.import_options if is_import else one.export_options
+            shown = [
+                f"{name} ({', '.join(values)})" if values else name
+                for name, values in names.items()
+            ]
+            options = f" Options: {', '.join(shown)}." if shown else ""
             if lost is not None:
-                names = one.import_options if is_import else one.export_options
-                told = [
-                    f"{name} ({', '.join(choices)})" if choices else name
-                    for name, choices in names.items()
-                ]
-                options = f" Options: {', '.join(told)}." if told else ""
-                rows.append((one.name, f"{one.about}. Not carried: {lost}.{options}"))
+                rows.append((one.name, f"{one.about}. Not converted: {lost}.{options}"))
         with formatter.section("Formats"):
             formatter.write_dl(rows)
 
@@ -42,7 +42,7 @@ class FormatCommand(click.Command):
 def _option(
     _context: click.Context, _parameter: click.Parameter, values: Sequence[str]
 ) -> dict[str, Any]:
-    """KEY=VALUE, where VALUE is JSON, a bool as Python or people write it, or else a text."""
+    """KEY=VALUE, where VALUE is JSON, True, False, yes or no, else a text."""
     out: dict[str, Any] = {}
     for text in values:
         key, equals, value = text.partition("=")
@@ -62,19 +62,19 @@ with_options = click.option(
     metavar="KEY=VALUE",
     multiple=True,
     callback=_option,
-    help="An option of the format; may be given several times. VALUE is JSON, or True, False, yes "
-    "or no, or else a text.",
+    help="An option of the format; may be repeated. VALUE is JSON, or True, False, yes or no, or "
+    "else a text.",
 )
 
 
 def options_of(given: dict[str, Any], *taken: str) -> dict[str, Any]:
-    """The options of a format; those that the command itself has are none."""
+    """The options of a format; refuses `taken`, the arguments of the command itself."""
     for name in taken:
         if name in given:
-            raise click.BadParameter(f"{name} is no option of a format", param_hint="-o")
+            raise click.BadParameter(f"{name} is not an option of a format", param_hint="-o")
     return given
 
 
 def lines_of_losses(losses: Sequence[Any]) -> list[str]:
-    """What could not be carried over, a line each."""
-    return [f"not carried over, {count(one.count, 'time')}: {one.what}" for one in losses]
+    """A line for each loss."""
+    return [f"not converted, {count(one.count, 'time')}: {one.what}" for one in losses]

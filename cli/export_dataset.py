@@ -1,4 +1,4 @@
-"""``mmreplay export``: a store as another library's dataset."""
+"""``mmreplay export``: convert a store to another library's dataset."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["export_dataset"]
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.argument("target", metavar="DST", type=click.Path())
 @with_options
-@click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def export_dataset(
     format_name: str, source: str, target: str, options: dict[str, Any], as_json: bool
 ) -> None:
-    """Write all episodes of the store at SRC to DST, as another library reads them.
+    """Convert all episodes of the store at SRC to another library's dataset at DST.
 
-    What could not be carried over is said in the end. The store is not changed.
+    Anything that could not be converted is listed at the end. The store is not changed.
     """
     import mmreplay
 

@@ -1,4 +1,4 @@
-"""``mmreplay import``: a store of another library's dataset."""
+"""``mmreplay import``: convert another library's dataset to a store."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["import_dataset"]
 @click.option(
     "--codec",
     metavar="NAME[:LEVEL]",
-    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.",
+    help="Compression of frames: raw, lz4, zstd, or with a level, such as zstd:9.",
 )
 @with_options
-@click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def import_dataset(
     format_name: str,
     source: str,
@@ -32,9 +32,9 @@ def import_dataset(
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Make a closed store at DST of the dataset at SRC.
+    """Convert the dataset at SRC to a closed store at DST.
 
-    What could not be carried over is said in the end. Nothing is unpickled.
+    Anything that could not be converted is listed at the end. Nothing is unpickled.
     """
     import mmreplay
 

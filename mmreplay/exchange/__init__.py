@@ -1,1 +1,1 @@
-"""Data of other libraries in and out: one module a foreign format, both directions."""
+"""Data of other libraries in and out: one module per foreign format."""

@@ -1,29 +1,34 @@
 """Plain arrays: a .npz file, a directory of .npy files, or a mapping in memory.
 
-One row a step, in the order of time: ``observations``, ``actions``, ``rewards``, ``terminations``
-and ``truncations``; dict observations are ``observations/KEY``. Final observations are in
-``final_observations``, a row for each row with a flag, or each row has its ``next_observations``.
+One row per step, in the order of time: ``observations``, ``actions``, ``rewards``,
+``terminations`` and ``truncations``; dict observations are ``observations/KEY``.
+``final_observations`` has a row per end of an episode, or each row has its ``next_observations``.
 """
 
 from __future__ import annotations
 
+import io
+import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.columns import Column, NpyColumn, blocks, columns_of
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.npy_files import NpyFiles, zip_members
 from mmreplay.exchange.source_files import check_member, open_file
 from mmreplay.exchange.steps import Frames, Incoming
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
-from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.exchange.transitions import FinalObservation
 
 __all__ = ["open_columns", "read", "read_columns", "write"]
+
+_COPY_BYTES = 1 << 20
 
 
 @contextmanager
@@ -34,7 +39,6 @@ def read(
     final_observation: FinalObservation = "repeat",
 ) -> Iterator[Incoming]:
     """See the module's docstring."""
-    check_final(final_observation)
     where = source if isinstance(source, Path) else "src"
     with open_columns(source) as columns:
         yield read_columns(columns, where, losses, final_observation)
@@ -60,7 +64,7 @@ def read_columns(
     losses: Losses,
     missing: FinalObservation,
 ) -> Incoming:
-    """Columns by name as a dataset; raises FormatError if they are none."""
+    """Columns by name as a dataset; raises FormatError if they do not fit together."""
     tables = Tables(columns, where, losses, missing)
     final = {key: columns[name] for key, name in tables.frame_columns("final_observations").items()}
 
@@ -90,11 +94,40 @@ def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = Fa
     """A zip if `target` ends in .npz, else a directory; see the module's docstring."""
     is_zip = target.suffix == ".npz"
     folder = target.with_name(f"{target.name}-columns") if is_zip else target
-    with NpyFiles(folder, table_shapes(stored)) as files:
+    with ExitStack() as stack:
+        files = {}
+        for name, (shape, dtype) in table_shapes(stored).items():
+            path = folder / f"{name}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files[name] = stack.enter_context(path.open("xb"))
+            files[name].write(_header(shape, dtype))
         for run in stored.runs():
             for name, rows in table_rows(run, is_dict=stored.schema.is_dict).items():
-                files.append(name, rows)
+                if rows.size:
+                    files[name].write(np.ascontiguousarray(rows).data.cast("B"))
     if is_zip:
-        zip_members(folder, target, compressed=compressed)
+        _zip_and_remove(folder, target, compressed=compressed)
     elif compressed:
         losses.add("compression: of .npz files only")
+
+
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    descr = np.lib.format.dtype_to_descr(dtype)
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        out, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
+    return out.getvalue()
+
+
+def _zip_and_remove(folder: Path, target: Path, *, compressed: bool) -> None:
+    kind = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(target, "x", kind) as archive:
+        for path in sorted(folder.rglob("*.npy")):
+            about = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+            about.compress_type = kind
+            about.file_size = path.stat().st_size
+            with path.open("rb") as file, archive.open(about, "w") as member:
+                shutil.copyfileobj(file, member, _COPY_BYTES)
+            path.unlink()
+    shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Arrow arrays as numpy's and back: numbers, lists of fixed length, and frames as bytes.
+"""Arrow files, and Arrow arrays to numpy and back: numbers, fixed lists, and frames as bytes.
 
 Invariant: a row that is missing, or of another length than the others, is refused, not filled in.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,21 @@ from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
 from mmreplay.ids import Array
 
-__all__ = ["KEY", "from_arrow", "shape_of", "to_arrow"]
+__all__ = ["KEY", "arrow_field", "arrow_table", "from_arrow", "shape_of", "to_arrow"]
 
 KEY = b"mmreplay"
-"""Of a field's metadata: shape and dtype of its rows, as JSON."""
+"""In a field's metadata: shape and dtype of its rows, as JSON."""
 
 _IMAGE_NDIM = 2
+
+
+def arrow_table(path: Path) -> Any:
+    """The table of an Arrow file; refuses list offsets outside their data."""
+    pa = need("pyarrow")
+    with pa.memory_map(str(path)) as file:
+        table = pa.ipc.open_file(file).read_all()
+    table.validate(full=True)  # such offsets would crash the process
+    return table
 
 
 def to_arrow(rows: Array) -> Any:
@@ -46,9 +56,9 @@ def arrow_field(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def shape_of(field: Any, first: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Shape and dtype of the rows of a column, by its metadata, or by `first`, some of its rows.
+    """Shape and dtype of the rows of a column, from its metadata, or from `first`, some rows.
 
-    None if they are no numbers.
+    None if they are not numeric.
     """
     about = (field.metadata or {}).get(KEY)
     if about is not None:
@@ -75,7 +85,7 @@ def shape_of(field: Any, first: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | 
 def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Array:
     """Rows (n, *shape) of an arrow array.
 
-    Raises FormatError if one is missing, of another shape, or of numbers that need another dtype.
+    Raises FormatError if one is missing, of another shape, or does not fit the dtype.
     """
     pa, n = need("pyarrow"), len(array)
     kind = array.type
@@ -84,15 +94,17 @@ def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Arr
         data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * kind.byte_width :]
         rows: Array = data[: n * kind.byte_width].view(dtype).reshape(n, *shape)
         return rows
-    levels = _levels(kind)
+    levels = 0
+    while pa.types.is_nested(kind):
+        levels, kind = levels + 1, kind.value_type
     lengths = shape if levels == len(shape) else (math.prod(shape),) * levels  # flat lists
     for length in lengths:
         _check_whole(array, name)
         found = need("pyarrow.compute").list_value_length(array).to_numpy()
         if (wrong := np.flatnonzero(found != length)).size:
             raise FormatError(
-                f"{name}: expected rows of shape {shape}, found {len(wrong):,} lists that are not "
-                f"of {length:,} values, the first of {found[wrong[0]]:,}"
+                f"{name}: expected rows of shape {shape}, found {len(wrong):,} lists without "
+                f"{length:,} values, the first with {found[wrong[0]]:,}"
             )
         array = array.flatten()
     _check_whole(array, name)
@@ -100,18 +112,10 @@ def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Arr
     if not np.can_cast(values.dtype, dtype):
         raise FormatError(
             f"{name}: expected {np.dtype(dtype)}, found {values.dtype}; write this column with one "
-            f"type in all files, and in what describes them"
+            f"type in all files and in their metadata"
         )
     out: Array = values.astype(dtype, copy=False).reshape(n, *shape)
     return out
-
-
-def _levels(kind: Any) -> int:
-    """How deep lists lie in each other."""
-    n = 0
-    while need("pyarrow").types.is_nested(kind):
-        n, kind = n + 1, kind.value_type
-    return n
 
 
 def _check_whole(array: Any, name: str) -> None:

@@ -1,6 +1,6 @@
 """Columns of foreign files, read from the first row to the last, a block of rows at a time.
 
-Invariant: nothing is unpickled, and no more than the rows that are asked for is in memory.
+Invariant: nothing is unpickled, and only the rows that are asked for are in memory.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mmreplay.exchange.source_files import check_row
 from mmreplay.exchange.steps import block_steps
 from mmreplay.ids import Array
 
-__all__ = ["ArrayColumn", "Column", "NpyColumn", "blocks", "row_bytes"]
+__all__ = ["ArrayColumn", "Column", "FlatColumn", "NpyColumn", "blocks", "columns_of", "row_bytes"]
 
 _SUPPORTED = ((1, 0), (2, 0))
 _OF_HEADERS = (
     ValueError,
-    TypeError,  # a dict in it has keys that cannot be keys
-    SyntaxError,  # numpy reads the dict as Python's words, and mends what Python 2 wrote
+    TypeError,  # unhashable keys of a dict
+    SyntaxError,  # numpy parses the header as Python
     tokenize.TokenError,
     RecursionError,
-    MemoryError,  # of Python's parser: more parentheses than it takes
+    MemoryError,  # too many parentheses for Python's parser
 )
-"""What numpy raises for a header that is none."""
+"""What numpy raises for an invalid header."""
 
 
 class Column(Protocol):
@@ -56,10 +56,22 @@ class ArrayColumn:
         return np.asarray(self._rows[start:stop])
 
 
-class NpyColumn:
-    """An array in numpy's own format, out of any stream: a member of a zip, a gzipped file.
+class FlatColumn(ArrayColumn):
+    """A column (n, 1) of numbers as (n,)."""
 
-    Raises FormatError if it is none, holds Python objects, or stands in columns.
+    def __init__(self, rows: Any) -> None:
+        super().__init__(rows)
+        self.shape = self.shape[:1]
+
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`."""
+        return super().read(start, stop).reshape(stop - start)
+
+
+class NpyColumn:
+    """An array in numpy's own format from any stream: a member of a zip, a gzipped file.
+
+    Raises FormatError for an invalid header, Python objects, and Fortran order.
     """
 
     def __init__(self, stream: IO[bytes] | GzipFile, name: str) -> None:
@@ -78,26 +90,24 @@ class NpyColumn:
             if any(size < 0 for size in shape):
                 raise ValueError(f"shape {shape}")
         except _OF_HEADERS as error:
-            raise FormatError(f"{name}: no array of numpy: {error!s:.300}") from error
+            raise FormatError(f"{name}: not an array in numpy's format: {error!s:.300}") from error
         if dtype.hasobject:
             raise FormatError(
-                f"{name}: a pickle of Python objects, which nothing here opens; save plain arrays"
+                f"{name}: a pickle of Python objects, which is never opened; save plain arrays"
             )
         if is_fortran and len(shape) > 1:
             raise FormatError(
-                f"{name}: its rows do not lie one after the other (Fortran order); save "
+                f"{name}: expected rows in C order, found Fortran order; save "
                 f"np.ascontiguousarray of it"
             )
         self.shape: tuple[int, ...] = shape
         self.dtype: np.dtype[Any] = dtype
-        self._n_rows = math.prod(shape[:1])  # one number has no shape
+        self._n_rows = math.prod(shape[:1])  # 1 for a scalar
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
         check_row(self._row_bytes, name)
 
     def read(self, start: int, stop: int) -> Array:
         """See `Column`; raises FormatError if the file ends before."""
-        if start != self._row:
-            raise ValueError(f"{self._name}: row {start} was asked for after row {self._row}")
         size = (stop - start) * self._row_bytes
         data = bytearray()
         while len(data) < size and (piece := self._stream.read(size - len(data))):
@@ -112,17 +122,17 @@ class NpyColumn:
         return rows.astype(self.dtype.newbyteorder("="), copy=False)
 
     def finish(self) -> None:
-        """Read the rows that are left, and the end of the stream, where gzip checks all of it.
+        """Read to the end of the stream, where gzip has its checksum.
 
-        Raises FormatError if it is cut off, or goes on after its rows.
+        Raises FormatError if it is cut off, or continues after its rows.
         """
         while self._row < self._n_rows:
             size = block_steps(self._row_bytes)
             self.read(self._row, min(self._row + size, self._n_rows))
         if self._stream.read(1):
             raise FormatError(
-                f"{self._name}: goes on after its {self._n_rows:,} rows; it is damaged, or two "
-                f"files in one: take it again from where it comes"
+                f"{self._name}: continues after its {self._n_rows:,} rows, so it is damaged; get a "
+                f"new copy"
             )
 
 
@@ -134,11 +144,11 @@ def row_bytes(columns: Mapping[str, Column]) -> int:
 def blocks(
     columns: Mapping[str, Column], n_rows: int, where: object = ""
 ) -> Iterator[dict[str, Array]]:
-    """All rows of some columns, in blocks; FormatError if one has not as many rows."""
+    """All rows of some columns, in blocks; raises FormatError unless all have n_rows."""
     for name, column in columns.items():
         if column.shape[0] != n_rows:
             raise FormatError(
-                f"{where}: {name}: expected {n_rows:,} rows, as others have, found "
+                f"{where}: {name}: expected {n_rows:,} rows, as in other columns, found "
                 f"{column.shape[0]:,}"
             )
     step = block_steps(row_bytes(columns))
@@ -148,7 +158,7 @@ def blocks(
 
 
 def columns_of(arrays: Mapping[str, Any]) -> dict[str, Column]:
-    """Arrays and the like as columns, by name; raises FormatError for one that is none."""
+    """Arrays as columns, by name; raises FormatError for one that is not numeric."""
     out: dict[str, Column] = {}
     for name, given in arrays.items():
         rows = given if hasattr(given, "shape") and hasattr(given, "dtype") else np.asarray(given)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.exchange.columns import ArrayColumn, blocks
+from mmreplay.exchange.arrays import read_columns
+from mmreplay.exchange.columns import ArrayColumn
 from mmreplay.exchange.fields import flags, need
 from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.source_files import check_at_once
 from mmreplay.exchange.steps import Incoming
-from mmreplay.exchange.tables import Block, Tables
-from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
 __all__ = ["read"]
@@ -31,7 +32,6 @@ def read(
     max_episode_steps: int | None = None,
 ) -> Iterator[Incoming]:
     """A file; `max_episode_steps` cuts episodes in files without ``timeouts``, as D4RL does."""
-    check_final(final_observation)
     most = whole_number_or_none("max_episode_steps", max_episode_steps)
     h5py = need("h5py")
     with open_hdf5(source) as file:
@@ -42,36 +42,19 @@ def read(
                 columns[name] = ArrayColumn(one)
 
         file.visititems(add)
-        if most is not None and "timeouts" not in columns and "rewards" in columns:
-            columns["timeouts"] = _NoFlags(columns["rewards"].shape)
-        tables = Tables(columns, source, losses, final_observation)
-        rows: Iterator[Block] = blocks({n: columns[n] for n in tables.used}, tables.n_rows)
-        yield tables.incoming(rows if most is None else _cut(rows, most, source))
+        if most is not None and "timeouts" not in columns:
+            terminals = file["terminals"]
+            check_at_once(terminals.size * terminals.dtype.itemsize, f"{source}: terminals")
+            ends = flags(terminals[:], f"{source}: terminals")
+            columns["timeouts"] = ArrayColumn(_timeouts(ends, most))
+        yield read_columns(columns, source, losses, final_observation)
 
 
-class _NoFlags(ArrayColumn):
-    """A flag for each row that is not set."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape, self.dtype = shape[:1], np.dtype(np.bool_)
-
-    def read(self, start: int, stop: int) -> Array:
-        """See `Column`."""
-        return np.zeros(stop - start, np.bool_)
-
-
-def _cut(rows: Iterator[Block], most: int, source: Path) -> Iterator[Block]:
-    """The same rows, with a timeout where an episode has so many steps."""
-    done = 0  # steps of the running episode
-    for block in rows:
-        terminal = flags(block["terminals"], f"{source}: terminals")
-        ends = terminal | flags(block["timeouts"], f"{source}: timeouts")
-        timeouts = ends & ~terminal
-        start = 0
-        for stop in [*(np.flatnonzero(ends) + 1).tolist(), len(ends)]:
-            timeouts[start + most - 1 - done : stop : most] = True
-            done = (done + stop - start) % most
-            if stop and ends[stop - 1]:
-                done = 0
-            start = stop
-        yield block | {"timeouts": timeouts & ~terminal}
+def _timeouts(terminals: Array, most: int) -> Array:
+    """(n,) bool: steps that end their episode because it has `most` steps."""
+    out = np.zeros(len(terminals), np.bool_)
+    start = 0
+    for stop in [*(np.flatnonzero(terminals) + 1).tolist(), len(terminals)]:
+        out[start + most - 1 : stop : most] = True
+        start = stop
+    return out & ~terminals

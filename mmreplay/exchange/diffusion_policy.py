@@ -1,8 +1,8 @@
 """diffusion_policy's replay buffers: a zarr v2 group with ``data/…`` and ``meta/episode_ends``.
 
-Its columns have no fixed names but ``action``: all others are observations, unless the option
-`observations` names them. There are no rewards and no flags, unless we wrote ``reward``,
-``terminal`` and ``extra.…``.
+Only the column ``action`` has a fixed name: all others are observations, unless the option
+`observations` names them. There are no rewards and no flags, except in our own exports, which have
+``reward``, ``terminal`` and ``extra.…``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once
 from mmreplay.exchange.steps import BLOCK_BYTES, Incoming
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Block, Tables
-from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.exchange.tables import Tables
+from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.exchange.zarr2_files import Zarr2Column, Zarr2Files
 from mmreplay.ids import Array
 from mmreplay.schema import Field
@@ -41,60 +41,58 @@ def read(
     observations: str | Sequence[str] | None = None,
     final_observation: FinalObservation = "repeat",
 ) -> Iterator[Incoming]:
-    """A directory, or a .zip of one; `observations` are names of columns, or one of them."""
-    check_final(final_observation)
+    """A directory, or a .zip of one; `observations` is the name of a column, or several names."""
     with ExitStack() as stack:
         files = Zarr2Files(source, stack)
         names = files.arrays("data")
-        about = Zarr2Column(files, "meta/episode_ends")
-        check_at_once(about.shape[0] * about.dtype.itemsize, f"{source}: meta/episode_ends")
-        ends = about.read(0, about.shape[0])
+        ends = _episode_ends(files)
         if "action" not in names or not len(ends):
             raise FormatError(f"{source}: expected data/action and an episode, found {names}")
-        if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 0).any():
-            raise FormatError(
-                f"{source}: meta/episode_ends: expected the rows at which episodes end, ascending, "
-                f"found {ends!r:.80}"
-            )
-        wanted = [observations] if isinstance(observations, str) else observations
-        chosen = _observations(names, wanted, source)
+        chosen = [one for one in names if not _is_own(one)]
+        if observations is not None:
+            chosen = [observations] if isinstance(observations, str) else list(observations)
+        for name in chosen:
+            if name not in names or name in _ROLES:
+                raise FormatError(
+                    f"{source}: no column {name!r} of observations: there are {names}"
+                )
         columns: dict[str, Column] = {}
+        chunk_bytes, n_rows = 0, int(ends[-1])
         for name in names:
             role = _ROLES.get(name, f"extras/{name.removeprefix(_EXTRA)}")
             if name in chosen:
                 role = "observations" if len(chosen) == 1 else f"observations/{name}"
             try:
-                columns[role] = Zarr2Column(files, f"data/{name}")
+                column = Zarr2Column(files, f"data/{name}")
             except FormatError as error:
                 if not role.startswith("extras/"):
                     raise
                 losses.add(f"column {name}, which cannot be read: {error!s:.300}")
-        check_at_once(
-            sum(one.chunk_bytes for one in columns.values() if isinstance(one, Zarr2Column)),
-            f"{source}: the chunks of all columns",
-        )
-        n_rows = int(ends[-1])
-        for name, column in columns.items():
+                continue
             if column.shape[0] < n_rows:
                 raise FormatError(f"{source}: {name}: {column.shape[0]:,} rows, of {n_rows:,}")
             column.shape = (n_rows, *column.shape[1:])
-        columns["episode"] = _Numbers(ends)
+            columns[role] = column
+            chunk_bytes += column.chunk_bytes
+        check_at_once(chunk_bytes, f"{source}: the chunks of all columns")
+        columns["episode"] = _EpisodeNumbers(ends)
         tables = Tables(columns, source, losses, final_observation, needs_rewards=False)
-        rows: Iterator[Block] = blocks({name: columns[name] for name in tables.used}, n_rows)
-        yield tables.incoming(rows)
+        yield tables.incoming(blocks({name: columns[name] for name in tables.used}, n_rows))
 
 
-def _observations(names: list[str], wanted: Sequence[str] | None, source: Path) -> list[str]:
-    """The columns that are observations; raises FormatError if there are no such."""
-    if wanted is None:
-        return [one for one in names if not _is_own(one)]
-    for name in wanted:
-        if name not in names or name in _ROLES:
-            raise FormatError(f"{source}: no column {name!r} of observations: there are {names}")
-    return list(wanted)
+def _episode_ends(files: Zarr2Files) -> Array:
+    column = Zarr2Column(files, "meta/episode_ends")
+    where = f"{files.source}: meta/episode_ends"
+    check_at_once(column.shape[0] * column.dtype.itemsize, where)
+    ends = column.read(0, column.shape[0])
+    if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 0).any():
+        raise FormatError(
+            f"{where}: expected the rows at which episodes end, ascending, found {ends!r:.80}"
+        )
+    return ends
 
 
-class _Numbers(ArrayColumn):
+class _EpisodeNumbers(ArrayColumn):
     """The number of the episode of each row."""
 
     def __init__(self, ends: Array) -> None:
@@ -107,12 +105,12 @@ class _Numbers(ArrayColumn):
 
 
 def _is_own(name: str) -> bool:
-    """Whether a column of that name is none of observations."""
+    """Whether the format itself uses a name, or our exports do."""
     return name in _ROLES or name.startswith(_EXTRA)
 
 
 def write(stored: Stored, target: Path, losses: Losses, *, key: str = "obs") -> None:
-    """A directory; `key` names observations that are no dict."""
+    """A directory; `key` names observations that are not a dict."""
     check_key(key, _is_own)
     schema = stored.schema
     if schema.is_dict:
@@ -120,8 +118,7 @@ def write(stored: Stored, target: Path, losses: Losses, *, key: str = "obs") -> 
     names = {one: one if schema.is_dict else key for one in stored.frames}
     zarr = need("zarr")
     losses.add("final observations: left out", stored.n_episodes)
-    fields: dict[str, Field] = {names[one]: field for one, field in stored.frames.items()}
-    fields |= {
+    fields = {names[one]: field for one, field in stored.frames.items()} | {
         "action": schema.action,
         "reward": Field((), schema.reward_dtype),
         "terminal": Field((), "bool"),
@@ -134,38 +131,38 @@ def write(stored: Stored, target: Path, losses: Losses, *, key: str = "obs") -> 
             f"data/{name}",
             shape=(stored.n_steps, *one.shape),
             dtype=one.dtype,
-            chunks=(_chunk(one, stored.n_steps), *one.shape),
+            chunks=(_chunk_rows(one, stored.n_steps), *one.shape),
         )
         for name, one in fields.items()
     }
     parts: dict[str, list[Array]] = {name: [] for name in out}
     done = dict.fromkeys(out, 0)
 
-    def flush(name: str, least: int) -> None:
-        """Write whole chunks of a column, so that none is compressed twice."""
-        rows = np.concatenate(parts[name]) if parts[name] else np.empty(0)
-        n = len(rows) if least == 0 else len(rows) // least * least
-        if n:
-            out[name][done[name] : done[name] + n] = rows[:n]
+    def flush(*, whole_chunks: bool) -> None:
+        """Write what is in `parts`; whole chunks only, so that none is compressed twice."""
+        for name, array in out.items():
+            rows = np.concatenate(parts[name])
+            n = len(rows) - (len(rows) % array.chunks[0] if whole_chunks else 0)
+            array[done[name] : done[name] + n] = rows[:n]
             done[name] += n
-        parts[name] = [rows[n:]] if n < len(rows) else []
+            parts[name] = [rows[n:]]
 
     waiting = 0
     for run in stored.runs():
-        rows = {names[one]: frames[:-1] for one, frames in run.observation.items()}
-        rows |= {"action": run.action, "reward": run.reward, "terminal": run.terminal}
-        rows |= {_EXTRA + name: values for name, values in run.extras.items()}
-        for name, values in rows.items():
-            parts[name].append(values)
+        for one, frames in run.observation.items():
+            parts[names[one]].append(frames[:-1])
+        for name, rows in run.extras.items():
+            parts[_EXTRA + name].append(rows)
+        parts["action"].append(run.action)
+        parts["reward"].append(run.reward)
+        parts["terminal"].append(run.terminal)
         waiting += len(run)
         if waiting * stored.row_bytes >= BLOCK_BYTES:
-            for name in out:
-                flush(name, out[name].chunks[0])
+            flush(whole_chunks=True)
             waiting = 0
-    for name in out:
-        flush(name, 0)
+    flush(whole_chunks=False)
 
 
-def _chunk(one: Field, n_rows: int) -> int:
-    """Rows a chunk: of about a megabyte."""
+def _chunk_rows(one: Field, n_rows: int) -> int:
+    """Rows per chunk, of about a megabyte."""
     return max(1, min(n_rows, _MOST_ROWS, (BLOCK_BYTES // 4) // one.row_bytes))

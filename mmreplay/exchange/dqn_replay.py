@@ -1,10 +1,10 @@
-"""DQN Replay: the gzipped arrays of Dopamine's replay buffer, one set of files a checkpoint.
+"""DQN Replay: the gzipped arrays of Dopamine's replay buffer, one set of files per checkpoint.
 
 Rows are single frames; each episode is preceded by stack - 1 rows of zeros, which are not steps.
-Where such rows come without a terminal one before them, an episode was cut off. The file of
+Such rows without a terminal row before them mean that an episode was truncated. The file
 ``episode_end_indices`` is a pickle and never opened.
 
-Invariant: of each file of which rows are taken all is read, to the checksum at its end.
+Invariant: a file with imported rows is read to its end, where its checksum is.
 """
 
 from __future__ import annotations
@@ -25,28 +25,21 @@ import numpy as np
 from mmreplay.arguments import whole_number
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import NpyColumn, row_bytes
-from mmreplay.exchange.fields import (
-    extra_field,
-    extra_name,
-    field,
-    flags,
-    is_new,
-    reward_dtype,
-)
+from mmreplay.exchange.fields import Extras, add_extra, extra_name, field, flags, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import open_file
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tables import Block
-from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
+from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
-from mmreplay.schema import FRAME, Field
+from mmreplay.schema import FRAME
 
 __all__ = ["read"]
 
 _FILE = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
 _MOST_STACK = 1000
-"""More than any buffer stacks: so many rows, less one, are padding before each episode."""
+"""More than any buffer stacks."""
 
 
 @contextmanager
@@ -58,7 +51,6 @@ def read(
     final_observation: FinalObservation = "repeat",
 ) -> Iterator[Incoming]:
     """A directory of checkpoints, one after the other; `stack` as of the buffer."""
-    check_final(final_observation)
     n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
     found: dict[int, set[str]] = {}
     for path in source.iterdir():
@@ -72,20 +64,18 @@ def read(
             raise FormatError(f"{source}: checkpoint {number} has no {min(missing)}")
     with ExitStack() as opened:
         first = _open(source, numbers[0], sorted(found[numbers[0]]), opened)
-        extras: dict[str, tuple[str, Field]] = {}
+        extras: Extras = {}
         for name in sorted(found[numbers[0]] - set(_STEP)):
-            one = extra_field(first[name].shape[1:], first[name].dtype, name, losses)
-            own, known = extra_name(name), {one for one, _ in extras.values()}
-            if one is not None and is_new(own, name, known, losses):
-                extras[name] = own, one
+            shape, dtype = first[name].shape[1:], first[name].dtype
+            add_extra(extras, name, extra_name(name), shape, dtype, losses)
         frame, action = first["observation"], first["action"]
         rewards = reward_dtype(first["reward"].dtype, "reward")
-        fields = (
-            field(frame.shape[1:], frame.dtype, "observation"),
-            field(action.shape[1:], action.dtype, "action"),
-        )
+        frames = {FRAME: field(frame.shape[1:], frame.dtype, "observation")}
+        actions = field(action.shape[1:], action.dtype, "action")
     if (source / f"episode_end_indices_ckpt.{numbers[0]}.gz").exists():
-        losses.add("episode_end_indices: a pickle; cut-off episodes are found by their padding")
+        losses.add(
+            "episode_end_indices: a pickle; truncated episodes are found by the padding after them"
+        )
     names = [*_STEP, *extras]
     rows = _rows(source, numbers, names)
     tables = (
@@ -100,12 +90,12 @@ def read(
         for block in _without_padding(rows, n_padding, losses)
     )
     yield Incoming(
-        *fields,
+        frames,
+        actions,
         rewards,
         dict(extras.values()),
-        {},
         to_steps(tables, final_observation, losses),
-        sum(_n_kept(source, number)[1] for number in numbers),
+        n_steps=sum(min(_counts(source, number)) for number in numbers),
     )
 
 
@@ -118,7 +108,7 @@ def _open(source: Path, number: int, names: list[str], opened: ExitStack) -> dic
 
 
 class _Unzipped(gzip.GzipFile):
-    """A gzipped file that says which one it is where it is damaged."""
+    """A gzipped file whose errors name it."""
 
     def __init__(self, path: Path) -> None:
         file = open_file(path)
@@ -131,13 +121,12 @@ class _Unzipped(gzip.GzipFile):
             return super().read(size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise FormatError(
-                f"{self.name}: damaged, or cut off: {error!s:.300}; take it again from where it "
-                f"comes"
+                f"{self.name}: damaged, or cut off: {error!s:.300}; get a new copy"
             ) from error
 
 
-def _n_rows(source: Path, number: int) -> int:
-    """Rows ever added to the buffer of a checkpoint; more than there is room for, if it is full."""
+def _counts(source: Path, number: int) -> tuple[int, int]:
+    """Rows ever added to the buffer of a checkpoint, including overwritten ones; its capacity."""
     path = source / f"add_count_ckpt.{number}.gz"
     with _Unzipped(path) as file:
         count = NpyColumn(file, str(path))
@@ -145,28 +134,22 @@ def _n_rows(source: Path, number: int) -> int:
             raise FormatError(
                 f"{path}: expected a whole number, found an array of {count.shape} {count.dtype}"
             )
-        value = count.read(0, 1)
+        value = int(count.read(0, 1)[0])
         count.finish()
-    return int(value[0])
-
-
-def _n_kept(source: Path, number: int) -> tuple[int, int, int]:
-    """Of a checkpoint: rows ever added, rows that are there, and places for rows."""
-    count = _n_rows(source, number)
     with ExitStack() as opened:
-        capacity = _open(source, number, ["reward"], opened)["reward"].shape[0]
-    return count, min(count, capacity), capacity
+        return value, _open(source, number, ["reward"], opened)["reward"].shape[0]
 
 
 def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]:
     """The rows of some checkpoints, oldest first, each row once.
 
-    If the counts grow, they are those of one buffer, whose checkpoints may overlap; else each is a
-    part by itself. A full buffer begins at its cursor.
+    If the counts grow, they are checkpoints of one buffer, which may overlap; otherwise they are
+    separate. A full buffer begins at its cursor.
     """
     seen = 0
     for number in numbers:
-        count, n_kept, capacity = _n_kept(source, number)
+        count, capacity = _counts(source, number)
+        n_kept = min(count, capacity)
         n_known = max(seen - (count - n_kept), 0) if count > seen else 0
         seen = count
         cursor = count % capacity if count > capacity else 0
@@ -181,7 +164,7 @@ def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]
 def _part(
     source: Path, number: int, names: list[str], low: int, high: int, *, to_end: bool
 ) -> Iterator[Block]:
-    """Rows [low, high) of a checkpoint; `to_end` reads on, to the end of its files."""
+    """Rows [low, high) of a checkpoint; `to_end` reads its files to their end."""
     with ExitStack() as opened:
         columns = _open(source, number, names, opened)
         size = block_steps(row_bytes(columns))
@@ -199,25 +182,23 @@ def _without_padding(rows: Iterator[Block], n_padding: int, losses: Losses) -> I
     """Blocks without rows of padding, with ``ends``; the last rows of each wait for the next."""
     held: Block | None = None
     after_end = True
-    for new in rows:
-        block = new if held is None else _joined(held, new)
-        found, held, after_end = _taken(block, n_padding, losses, after_end=after_end, last=False)
+    for new in itertools.chain(rows, [None]):
+        block = held if new is None else new
+        if block is None:
+            return
+        if held is not None and new is not None:
+            block = {name: np.concatenate((held[name], part)) for name, part in new.items()}
+        found, held, after_end = _taken(
+            block, n_padding, losses, after_end=after_end, last=new is None
+        )
         if len(found["reward"]):
             yield found
-    if held is not None:
-        found, _, _ = _taken(held, n_padding, losses, after_end=after_end, last=True)
-        if len(found["reward"]):
-            yield found
-
-
-def _joined(first: Block, second: Block) -> Block:
-    return {name: np.concatenate((first[name], rows)) for name, rows in second.items()}
 
 
 def _taken(
     block: Block, n_padding: int, losses: Losses, *, after_end: bool, last: bool
 ) -> tuple[Block, Block | None, bool]:
-    """Rows that are steps, rows for which the next ones are needed, and if an episode ended."""
+    """Rows that are steps, rows that wait for the next ones, and whether an episode ended."""
     n = len(block["reward"])
     terminal = block["terminal"]
     zero = ~terminal & _is_zero(block)
@@ -225,7 +206,7 @@ def _taken(
     keep = np.ones(n, np.bool_)
     for start, stop in _runs(zero):
         if stop == n and not last:
-            break  # how long it is, the next rows tell
+            break  # it may continue in the next rows
         before = after_end if start == 0 else bool(terminal[start - 1])
         length = stop - start
         if n_padding and before:
@@ -249,7 +230,7 @@ def _taken(
 
 
 def _is_zero(block: Block) -> Array:
-    """(n,) bool: nothing but zeros; looked up in the frames of few rows."""
+    """(n,) bool: all zeros; frames are the last to be compared."""
     out = (block["reward"] == 0) & ~block["action"].reshape(len(block["action"]), -1).any(1)
     numbers = np.flatnonzero(out)
     frames = block["observation"][numbers]

@@ -1,7 +1,7 @@
-"""Images that stand in foreign files as PNG or JPEG, as rows of uint8.
+"""PNG and JPEG images of foreign files as rows of uint8.
 
-Invariant: an image of another size or kind than the others is refused before it is decoded, and
-never scaled; no decoder but these two is reached, as Pillow has some that start other programs.
+Invariant: an image of another size is refused before it is decoded, and never scaled; only these
+two decoders of Pillow are used, as others start programs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FORMATS = ("PNG", "JPEG")
 
 
 def decoded(images: Iterable[bytes | None], shape: tuple[int, ...], name: str) -> Array:
-    """(n, *shape) uint8 of the bytes of n files; raises FormatError if one is not of that shape."""
+    """(n, *shape) uint8 from the bytes of n files; raises FormatError for another shape."""
     pillow = need("PIL.Image", "pictures")
     bombs = pillow.DecompressionBombError, pillow.DecompressionBombWarning
     rows = []
@@ -33,7 +33,6 @@ def decoded(images: Iterable[bytes | None], shape: tuple[int, ...], name: str) -
             with pillow.open(io.BytesIO(data), formats=_FORMATS) as image:
                 if (image.height, image.width) != shape[:2]:
                     raise _unlike(name, shape, f"one of {image.width} x {image.height}")
-                # A palette has the colours of the image; every other mode says itself what it is.
                 rows.append(np.asarray(image.convert("RGB") if image.mode == "P" else image))
         except (OSError, SyntaxError, ValueError, *bombs) as error:
             raise FormatError(f"{name}: not an image in PNG or JPEG: {error!s:.200}") from error

@@ -30,10 +30,10 @@ class Exported:
     Attributes:
         path: the file or directory.
         format: of it.
-        transitions: that were exported.
-        episodes: that they belong to.
+        transitions: number of exported transitions.
+        episodes: number of their episodes.
         bytes_on_disk: of what was written.
-        losses: what could not be carried over as it was.
+        losses: what could not be converted.
     """
 
     path: str
@@ -58,35 +58,35 @@ def export_dataset(
 ) -> Exported:
     """Write all episodes of a store as a dataset of another library.
 
-    A store that is being written is exported as of one moment; a capacity that evicts meanwhile may
-    take away what was still to be read, so `snapshot` such a store first.
+    A live store is exported as it was at one moment. If a capacity may evict its steps before they
+    are read, `snapshot` the store first.
 
     Args:
         src: the store: closed, live or left by a crash.
         format: one of `exchange_formats`.
-        dst: a file or directory, as the format has it, that does not exist yet.
-        progress: called with bytes of rows that are done and those in all, uncompressed.
+        dst: a file or directory, depending on the format, that does not exist yet.
+        progress: called with the uncompressed bytes of the rows that are done, and of all rows.
         options: of the format; see docs/exchange.md.
 
     Raises:
-        SchemaError: no such format or option, rows that the format cannot hold, or the target lies
-            within a store.
+        SchemaError: no such format or option, rows that the format cannot hold, or the target is
+            inside a store.
         StoreNotFoundError: no store there, or no directory above the target.
         StoreExistsError: the target exists.
         EmptyBufferError: the store has no episode.
-        FormatError, CorruptStoreError: what is there is no store, or a damaged one.
+        FormatError, CorruptStoreError: not a store, or a damaged one.
         InvalidIdError: steps were evicted before they were read.
         MissingExtraError: a library that writes the format is not installed.
         DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
     """
     chosen = named(format, to_export=True)
     if chosen.write is None:
-        raise SchemaError(f"{format}: can be imported from, and not exported to")
+        raise SchemaError(f"{format}: this format has no export")
     checked = checked_options(chosen.write, options, format)
     source = user_paths.absolute_path(src, "src")
     where = user_paths.path_to_create(dst, "dst")
     if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: there is something already; choose another path")
+        raise StoreExistsError(f"{where}: already exists; choose another path")
     user_paths.check_parent(where)
     if (around := store_around(where)) is not None:
         raise SchemaError(f"{where}: lies within the store {around}; choose another path")
@@ -94,20 +94,19 @@ def export_dataset(
     with Store([source]) as store:
         stored = Stored(store, losses, progress)
         if not stored.n_steps:
-            raise EmptyBufferError(f"{source}: no step of a whole episode, so nothing to export")
+            raise EmptyBufferError(f"{source}: nothing to export: no whole episode")
         with staging_directory(where) as folder:
             built = folder / where.name
             with disk_errors.writing(f"exporting to {format}", built):
                 chosen.write(stored, Path(str(built)), losses, **checked)
             durable_writes.sync_tree(folder)
             if built.is_dir():
-                if not durable_writes.replace_directory(built, folder.with_name(where.name)):
-                    raise StoreExistsError(f"{where}: somebody else made it at this moment")
-            else:
-                if os.path.lexists(where):
-                    raise StoreExistsError(f"{where}: somebody else made it at this moment")
+                is_free = durable_writes.replace_directory(built, folder.with_name(where.name))
+            elif is_free := not os.path.lexists(where):
                 durable_writes.rename(built, folder.with_name(where.name))
                 durable_writes.sync_directory(folder.parent)
+            if not is_free:
+                raise StoreExistsError(f"{where}: another process created it meanwhile")
     return Exported(
         str(user_paths.as_path(dst)),
         format,

@@ -1,14 +1,14 @@
 """Foreign columns as fields: which arrays a store can hold, and under which names.
 
 Invariant: a column keeps its dtype and its values; one that cannot is refused, or left out and
-counted, and never cast in silence.
+counted, and never cast silently.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,17 +19,22 @@ from mmreplay.ids import Array
 from mmreplay.schema import Field
 
 __all__ = [
+    "Extras",
+    "add_extra",
     "check_key",
     "check_names",
-    "extra_field",
     "extra_name",
     "field",
-    "is_new",
+    "flags",
+    "is_numeric",
     "key_name",
     "key_names",
     "need",
     "reward_dtype",
 ]
+
+Extras = dict[str, tuple[str, Field]]
+"""Name and field of extra columns, by their foreign names."""
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
 _ARGUMENTS = frozenset(
@@ -42,10 +47,9 @@ _DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")
 
 
 def need(module: str, extra: str | None = "exchange", package: str | None = None) -> Any:
-    """An optional library; raises MissingExtraError with the command that helps.
+    """An optional library; raises MissingExtraError with the command that installs it.
 
-    `package` is what pip calls it, if that is not the module's name; `extra` None means that no
-    extra brings it.
+    `package` is its name for pip, if that differs; `extra` None means that no extra has it.
     """
     try:
         return importlib.import_module(module)
@@ -62,7 +66,7 @@ def is_numeric(dtype: Any) -> bool:
 
 
 def field(shape: Any, dtype: Any, name: str) -> Field:
-    """The field of a foreign column of rows of this shape; raises FormatError if there is none."""
+    """The field of a foreign column with rows of this shape; raises FormatError."""
     if not is_numeric(dtype):
         raise FormatError(
             f"{name}: expected numbers of at most 64 bits, found {np.dtype(dtype)}; a store cannot "
@@ -77,20 +81,28 @@ def key_name(name: str) -> str:
 
 
 def extra_name(name: str) -> str:
-    """The same as that of an extra column, which is an argument of ``step``, too."""
+    """The same for an extra column, whose name is also an argument of ``step``."""
     out = key_name(name)
     return f"{out}_" if out in _ARGUMENTS else out
 
 
-def is_new(name: str, foreign: str, known: Container[str], losses: Losses) -> bool:
-    """Whether no extra column has this name yet; if one has, that of the `foreign` is a loss."""
-    if name in known:
-        losses.add(f"column {foreign}: another one is called {name} already")
-    return name not in known
+def add_extra(
+    extras: Extras, foreign: str, own: str, shape: Any, dtype: Any, losses: Losses
+) -> bool:
+    """Whether a column became an extra column `own`; what a store cannot hold is a loss."""
+    if not is_numeric(dtype) or not all(shape):
+        losses.add(
+            f"column {foreign}: a store cannot hold rows of {np.dtype(dtype)} {tuple(shape)}"
+        )
+    elif own in {name for name, _ in extras.values()}:
+        losses.add(f"column {foreign}: another column is called {own} already")
+    else:
+        extras[foreign] = own, Field(tuple(shape), dtype)
+    return foreign in extras
 
 
 def key_names(names: Iterable[str], where: object) -> dict[str, str]:
-    """Foreign names by the keys that observations get; raises FormatError if two get the same."""
+    """Foreign names by the keys of observations; raises FormatError if two get the same key."""
     out: dict[str, str] = {}
     for name in names:
         if (other := out.setdefault(key_name(name), name)) != name:
@@ -102,44 +114,33 @@ def key_names(names: Iterable[str], where: object) -> dict[str, str]:
 
 
 def check_names(names: Iterable[str], is_own: Callable[[str], bool], what: str) -> None:
-    """Raise SchemaError for a column of a store that has the name of one of the format's own."""
+    """Raise SchemaError for a column of a store whose name the format uses itself."""
     if clash := [name for name in names if is_own(name)]:
         raise SchemaError(
-            f"{what}: {clash[0]!r} is the name of a column of the format's own; record them under "
-            f"another name, or export to a format that keeps them apart, as arrays and minari do"
+            f"{what}: the format itself uses the name {clash[0]!r}; record them under another "
+            f"name, or export to a format that keeps them apart, such as arrays or minari"
         )
 
 
-def check_key(key: object, is_own: Callable[[str], bool] | None = None) -> None:
+def check_key(key: str, is_own: Callable[[str], bool] = lambda _name: False) -> None:
     """Raise SchemaError if observations cannot have the name that the option `key` gives them."""
-    fits = isinstance(key, str) and key_name(key) == key and key != "zarr.json"
-    if not fits or (is_own is not None and is_own(str(key))):
+    if key_name(key) != key or key == "zarr.json" or is_own(key):
         raise SchemaError(
-            f"key: expected a name of up to 100 letters, digits, '_', '-' and '.', not starting "
-            f"with '.', and none of the format's own columns, found {key!r:.80}"
+            f"key: expected a name of up to 100 letters, digits, '_', '-' and '.', which does not "
+            f"start with '.' and is not a column of the format, found {key!r:.80}"
         )
-
-
-def extra_field(shape: Any, dtype: Any, name: str, losses: Losses) -> Field | None:
-    """The field of an extra column; None, and a loss, if a store cannot hold it."""
-    if not is_numeric(dtype) or not all(shape):
-        losses.add(f"column {name}: no store holds rows of {np.dtype(dtype)} {tuple(shape)}")
-        return None
-    return Field(tuple(shape), dtype)
 
 
 def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """float32 for what it holds exactly, else float64; raises FormatError if it is no number."""
-    if not is_numeric(dtype):
-        raise FormatError(f"{name}: expected numbers, found {np.dtype(dtype)}")
+    """float32 for what it holds exactly, else float64; raises FormatError if not numeric."""
+    field((), dtype, name)
     return np.dtype("float64" if np.dtype(dtype).name in _DOUBLES else "float32")
 
 
 def flags(values: Array, name: str) -> Array:
-    """(n,) bool of flags that are bools, numbers or (n, 1) of these.
+    """(n,) bool of flags that are bools or numbers, (n,) or (n, 1).
 
-    Raises FormatError for any that is neither 0 nor 1: whether NaN or 2 ends an episode, nobody
-    knows.
+    Raises FormatError for a flag that is neither 0 nor 1, such as NaN or 2.
     """
     given = np.asarray(values).reshape(len(values))
     out: Array = given != 0

@@ -1,6 +1,6 @@
-"""The formats that stores are exchanged in: their names, and what each cannot carry.
+"""The formats of imports and exports: their names, options, and what each cannot carry.
 
-Invariant: a format is one module; importing all of them imports no library that reads one.
+Invariant: importing the modules of the formats imports no library that reads one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from mmreplay.exchange import (
     d4rl,
     diffusion_policy,
     dqn_replay,
-    imitation,
     lerobot,
     minari,
     minari_export,
@@ -28,7 +27,6 @@ from mmreplay.exchange import (
     parquet,
     rlds,
     robomimic,
-    stable_baselines3,
 )
 
 __all__ = ["ExchangeFormat", "checked_options", "exchange_formats", "named"]
@@ -44,10 +42,10 @@ class ExchangeFormat:
     Attributes:
         name: as `import_dataset` and `export_dataset` take it.
         about: what it is.
-        not_in: what an import cannot take over; None if there is no import.
-        not_out: what an export cannot carry; None if there is no export.
-        takes_arrays: an import takes a mapping of arrays as well as a path.
-        read, write: what does it, for the rest of the package.
+        not_in: what an import does not carry; None if there is no import.
+        not_out: what an export does not carry; None if there is no export.
+        takes_arrays: an import takes objects in memory as well as a path.
+        read, write: functions of the package.
     """
 
     name: str
@@ -60,17 +58,17 @@ class ExchangeFormat:
 
     @property
     def import_options(self) -> dict[str, list[str]]:
-        """The options of an import by name, with the values to choose from; [] if many others."""
+        """The options of an import by name, with their values; [] if these are not a list."""
         return {name: _choices(kind) for name, kind in _options(self.read).items()}
 
     @property
     def export_options(self) -> dict[str, list[str]]:
-        """The same of an export."""
+        """The same for an export."""
         return {name: _choices(kind) for name, kind in _options(self.write).items()}
 
 
 def _options(call: Callable[..., Any] | None) -> dict[str, Any]:
-    """The options of what reads or writes a format, with their types."""
+    """The keyword arguments of a function, with their types."""
     if call is None:
         return {}
     parameters = inspect.signature(call, eval_str=True).parameters.values()
@@ -95,7 +93,7 @@ _ALL = (
     ),
     ExchangeFormat(
         "parquet",
-        "a Parquet file, or a directory of them, with a row a step",
+        "a Parquet file, or a directory of them, with a row per step",
         parquet.read,
         parquet.write,
         not_in="final observations, as with arrays; columns of texts or of lists of any length",
@@ -107,7 +105,7 @@ _ALL = (
         minari.read,
         minari_export.write,
         not_in="texts in observations and infos, actions of several arrays, options of episodes "
-        "that are no numbers or not in all of them",
+        "that are not numbers or not in all of them",
         not_out="the environment, unless the store was imported from Minari; lanes",
     ),
     ExchangeFormat(
@@ -126,7 +124,7 @@ _ALL = (
         "dqn_replay",
         "DQN Replay: a directory of the gzipped arrays of Dopamine's replay buffer",
         dqn_replay.read,
-        not_in="final observations; truncations, but for what the padding after them tells",
+        not_in="final observations; truncations that are not followed by padding",
     ),
     ExchangeFormat(
         "d3rlpy",
@@ -140,7 +138,7 @@ _ALL = (
         robomimic.read,
         robomimic.write,
         not_in="final observations where there is no next_obs; model files",
-        not_out="truncation flags, other than that dones is 0 at the end",
+        not_out="truncation flags: dones is 0 at the end",
     ),
     ExchangeFormat(
         "diffusion_policy",
@@ -151,35 +149,21 @@ _ALL = (
         not_out="final observations",
     ),
     ExchangeFormat(
-        "stable_baselines3",
-        "a replay buffer of Stable-Baselines3 in memory: its files are pickles, and refused",
-        stable_baselines3.read,
-        not_in="what a full buffer has overwritten; infos",
-        takes_arrays=True,
-    ),
-    ExchangeFormat(
-        "imitation",
-        "trajectories of imitation, a directory of Arrow files; older files are pickles, and "
-        "refused",
-        imitation.read,
-        not_in="infos, which are pickles; dict observations",
-    ),
-    ExchangeFormat(
         "lerobot",
         "a LeRobot dataset of version 3: Parquet files, with images in them or videos beside them",
         lerobot.read,
         lerobot.write,
-        not_in="final observations; truncations, without next.terminated or next.truncated; texts, "
-        "but those of tasks",
-        not_out="final observations; lanes; all of the store's metadata that is not LeRobot's",
+        not_in="final observations; truncations, without next.terminated or next.truncated; texts "
+        "other than tasks",
+        not_out="final observations; lanes; the store's metadata, unless it came from LeRobot",
     ),
     ExchangeFormat(
         "rlds",
         "episodes of RLDS, a directory that TensorFlow Datasets wrote: TFRecord or ArrayRecord "
         "files",
         rlds.read,
-        not_in="texts, and features of no fixed shape; actions of several arrays, but for the one "
-        "that is chosen",
+        not_in="texts, and features without a fixed shape; actions of several arrays other than "
+        "the chosen one",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}
@@ -191,7 +175,7 @@ def exchange_formats() -> tuple[ExchangeFormat, ...]:
 
 
 def named(name: object, *, to_export: bool = False) -> ExchangeFormat:
-    """The format of this name; raises SchemaError if there is none, with those `to_export` to."""
+    """The format of this name; raises SchemaError, with the names of those `to_export` to."""
     if isinstance(name, str) and name in _BY_NAME:
         return _BY_NAME[name]
     names = [one for one, known in _BY_NAME.items() if known.write is not None or not to_export]
@@ -203,18 +187,24 @@ def named(name: object, *, to_export: bool = False) -> ExchangeFormat:
 def checked_options(
     call: Callable[..., Any], given: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """The options of a format; raises SchemaError for one that it does not have.
+    """The options of a format; raises SchemaError for unknown names, and values of other types.
 
-    And for a bool or a text that is none; of numbers and choices the format itself says more.
+    Formats check numbers themselves.
     """
     known = _options(call)
     for key, value in given.items():
         if key not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise SchemaError(f"{name}: no such option as {key!r}; {has}")
-        # As text "False" is true, and so is "no".
-        if known[key] is bool and not isinstance(value, (bool, np.bool_)):
-            raise SchemaError(f"{name}: {key}: expected true or false, found {value!r:.80}")
-        if known[key] is str and not isinstance(value, str):
-            raise SchemaError(f"{name}: {key}: expected a text, found {value!r:.80}")
+        kind, what = known[key], ""
+        texts: dict[Any, Any] = {str: str, str | None: (str, type(None))}
+        # As a text, "False" would be true.
+        if kind is bool and not isinstance(value, (bool, np.bool_)):
+            what = "true or false"
+        elif get_origin(kind) is Literal and value not in get_args(kind):
+            what = f"one of {', '.join(get_args(kind))}"
+        elif kind in texts and not isinstance(value, texts[kind]):
+            what = "a text"
+        if what:
+            raise SchemaError(f"{name}: {key}: expected {what}, found {value!r:.80}")
     return dict(given)

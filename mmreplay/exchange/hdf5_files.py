@@ -1,9 +1,8 @@
-"""HDF5 files: those that are imported, and no other file through them, and new ones.
+"""HDF5 files: opening those of an import, and new ones.
 
-Invariant: what is read lies in the file itself, and decodes to what its shape says. HDF5 can point
-to other files, of any name, and reads these without a word, follows datasets that consist of
-themselves until the process ends, and decompresses without a bound; so all that a file has is
-looked at before anything of it is read.
+Invariant: what is read is in the file itself, and decodes to the size of its shape. HDF5 follows
+links to any other file and virtual datasets, and decompresses without a bound; so a whole file is
+checked before its numbers are read.
 """
 
 from __future__ import annotations
@@ -22,16 +21,13 @@ from mmreplay.exchange.source_files import check_at_once, check_claim, check_row
 
 __all__ = ["new_hdf5", "open_hdf5"]
 
-_ITSELF = "."
-"""As virtual datasets name the file that they are in."""
-
 _MOST_DEPTH = 100
-"""HDF5 itself goes down by recursion, and overflows the stack of the process."""
+"""HDF5 itself recurses, and overflows the stack."""
 
 _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF = 1, 2, 3, 32000
 _COMPRESSIONS = (_DEFLATE, _LZF)
 _SMALL_BYTES = 256 << 10
-"""Deflate makes at most 1,032 times as much of so many bytes, which is little."""
+"""Chunks of fewer bytes need no check: deflate expands them at most 1,032 times."""
 
 _PIECE_BYTES = 1 << 20
 
@@ -40,9 +36,8 @@ _PIECE_BYTES = 1 << 20
 def open_hdf5(path: Path) -> Iterator[Any]:
     """The ``h5py.File``, for reading.
 
-    Raises FormatError if anything in it is an external link, has external storage, or is a virtual
-    dataset of another file or of virtual ones; for rows and chunks that are too large, and
-    compression other than gzip and lzf; MissingExtraError without h5py.
+    Raises FormatError for external links, external storage and virtual datasets, rows and chunks
+    that are too large, and compression other than gzip and lzf; MissingExtraError without h5py.
     """
     with need("h5py").File(path, "r") as file:
         _check(file, path)
@@ -59,15 +54,15 @@ def new_hdf5(path: Path) -> Iterator[Any]:
             yield file
         finally:
             file.close()
-            if target.error is not None:  # of which HDF5 makes another one, or none at all
+            if target.error is not None:  # HDF5 may hide it
                 raise target.error
 
 
 class _Written(io.FileIO):
-    """Takes, once a write has failed, what else comes for written.
+    """Once a write has failed, ignores further writes.
 
-    HDF5 tries again when the file is closed and when the process ends; if it cannot do it then, it
-    ends the process.
+    HDF5 repeats a failed write when the file is closed and when the process ends, and aborts the
+    process if that fails too.
     """
 
     error: OSError | None = None
@@ -107,79 +102,50 @@ def _check(file: Any, path: Path) -> None:
         )
         for name, kind in links:
             where = f"{above}/{name.decode(errors='replace')}"
-            if kind == h5py.h5l.TYPE_SOFT:  # leads to somewhere in this file, which comes by itself
+            if kind == h5py.h5l.TYPE_SOFT:  # its target in this file is visited anyway
                 continue
+            if kind == h5py.h5l.TYPE_EXTERNAL:
+                other, inside = (one.decode(errors="replace") for one in group.links.get_val(name))
+                raise _refused(path, where, "a link to", f"{inside!r:.80} in {other!r:.200}")
             if kind != h5py.h5l.TYPE_HARD:
-                raise _refused(path, where, "a link to", _target(group, name, kind))
+                raise _refused(path, where, "a link of", f"type {kind}")
             one = h5py.h5o.open(group, name)
             if isinstance(one, h5py.h5d.DatasetID):
                 datasets.append((one, where))
             elif isinstance(one, h5py.h5g.GroupID) and (place := _place(one)) not in seen:
                 if depth == _MOST_DEPTH:
                     raise FormatError(
-                        f"{path}: {where[:80]!r}...: expected groups in at most {_MOST_DEPTH} "
-                        f"others, found more"
+                        f"{path}: {where[:80]!r}...: expected at most {_MOST_DEPTH} nested "
+                        f"groups, found more"
                     )
                 seen.add(place)
                 todo.append((one, where, depth + 1))
     n_bytes, source_bytes = 0, path.stat().st_size
-    # By now no link leads out of the file, so that names in it can be followed.
     for one, where in datasets:
-        _check_storage(one, file, path, where)
+        _check_storage(one, path, where)
         n_bytes += math.prod(one.shape) * one.get_type().get_size()
         check_claim(n_bytes, source_bytes, f"{path}: {where!r:.200}")
         _check_sizes(one, path, where)
 
 
 def _place(group: Any) -> tuple[int, int]:
-    """What tells a group from others: it can have several names, and lie within itself."""
+    """Identity of a group: it can have several names, and contain itself."""
     about = need("h5py").h5o.get_info(group)
     return about.fileno, about.addr
 
 
-def _target(group: Any, name: bytes, kind: int) -> str:
-    if kind != need("h5py").h5l.TYPE_EXTERNAL:
-        return f"no one knows where, of type {kind}"
-    other, inside = group.links.get_val(name)
-    return f"{inside.decode(errors='replace')!r:.80} in {other.decode(errors='replace')!r:.200}"
-
-
-def _check_storage(dataset: Any, file: Any, path: Path, where: str) -> None:
-    """Raise FormatError for numbers of another file, and for what consists of virtual datasets."""
+def _check_storage(dataset: Any, path: Path, where: str) -> None:
+    """Raise FormatError for a dataset whose numbers are elsewhere."""
     plist = dataset.get_create_plist()
     if plist.get_external_count():
         other = plist.get_external(0)[0].decode(errors="replace")
-        raise _refused(path, where, "numbers that lie in", f"{other!r:.200}")
-    if not _is_virtual(dataset):
-        return
-    for number in range(plist.get_virtual_count()):
-        other, name = plist.get_virtual_filename(number), plist.get_virtual_dsetname(number)
-        if other != _ITSELF:
-            raise _refused(path, where, "a virtual dataset of", f"{other!r:.200}")
-        if not _is_plain(file, name):
-            raise FormatError(
-                f"{path}: {where!r:.200}: expected a virtual dataset of plain ones, found "
-                f"{name!r:.200}, which is virtual, too, or not there; copy the numbers into one "
-                f"dataset with h5py"
-            )
-
-
-def _is_virtual(dataset: Any) -> bool:
-    return bool(dataset.get_create_plist().get_layout() == need("h5py").h5d.VIRTUAL)
-
-
-def _is_plain(file: Any, name: str) -> bool:
-    """Whether a dataset has this name, and numbers of its own: so that no circle is possible."""
-    h5py = need("h5py")
-    try:
-        one = h5py.h5o.open(file.id, name.encode())
-    except KeyError:
-        return False
-    return isinstance(one, h5py.h5d.DatasetID) and not _is_virtual(one)
+        raise _refused(path, where, "numbers in", f"{other!r:.200}")
+    if plist.get_layout() == need("h5py").h5d.VIRTUAL:
+        raise _refused(path, where, "a virtual dataset of", "others")
 
 
 def _check_sizes(dataset: Any, path: Path, where: str) -> None:
-    """Raise FormatError for rows or chunks that take too much memory."""
+    """Raise FormatError for rows or chunks that need too much memory."""
     what = f"{path}: {where!r:.200}"
     size, plist = dataset.get_type().get_size(), dataset.get_create_plist()
     check_row(math.prod(dataset.shape[1:]) * size, what)
@@ -208,7 +174,7 @@ def _check_sizes(dataset: Any, path: Path, where: str) -> None:
 
 
 def _fits(data: bytes, most: int) -> bool:
-    """Whether a stream of deflate has at most so many bytes; a piece of them is in memory."""
+    """Whether a deflate stream has at most `most` bytes; decodes a piece at a time."""
     stream, n_bytes = zlib.decompressobj(), 0
     while data and not stream.eof and n_bytes <= most:
         n_bytes += len(stream.decompress(data, _PIECE_BYTES))
@@ -218,6 +184,6 @@ def _fits(data: bytes, most: int) -> bool:
 
 def _refused(path: Path, where: str, what: str, other: str) -> FormatError:
     return FormatError(
-        f"{path}: {where!r:.200}: expected what lies in this file, found {what} {other}; an import "
-        f"reads no other file. If you trust it, copy the numbers into this one with h5py"
+        f"{path}: {where!r:.200}: expected plain datasets of this file, found {what} {other}; an "
+        f"import reads no other file. If you trust it, copy the numbers into this one with h5py"
     )

@@ -26,7 +26,7 @@ from mmreplay.errors import (
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.source_files import check_claim, check_row, check_source
-from mmreplay.exchange.steps import Incoming, Steps, frame_dict
+from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
@@ -47,12 +47,12 @@ class Imported:
     Attributes:
         path: the new store.
         format: of the source.
-        transitions: that can be sampled.
-        episodes: whole ones.
-        terminated: of them.
-        truncated: of them.
+        transitions: number of transitions that can be sampled.
+        episodes: number of whole episodes.
+        terminated: how many of these terminated.
+        truncated: how many of these were truncated.
         bytes_on_disk: of the new store.
-        losses: what could not be carried over as it was.
+        losses: what could not be converted.
     """
 
     path: str
@@ -85,28 +85,28 @@ def import_dataset(
         src: a file or directory; of ``arrays`` also a mapping of arrays by name.
         dst: a directory that does not exist yet.
         codec: of frames, as for `create`.
-        progress: called with bytes of rows that are done and those in all, uncompressed, as
-            far as the source says how many there are.
+        progress: called with the uncompressed bytes of the rows that are done, and of all rows
+            if the source says how many there are.
         options: of the format; see docs/exchange.md.
 
     Raises:
-        SchemaError: no such format or option, or the target lies within a store.
+        SchemaError: no such format or option, or the target is inside a store.
         StoreNotFoundError: nothing at `src`, or no directory above the target.
         StoreExistsError: the target exists.
-        FormatError: the source is not of that format, or holds what no store can.
+        FormatError: the source is not of that format, or has data that a store cannot hold.
         MissingExtraError: a library that reads the format is not installed.
         DiskFullError, FailedStoreError: as of `create`, or a limit of open files or memory was
             reached; nothing is left behind.
     """
     chosen = named(format)
     if chosen.read is None:
-        raise SchemaError(f"{format}: can be exported to, and not imported from")
+        raise SchemaError(f"{format}: this format has no import")
     checked = checked_options(chosen.read, options, format)
     is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
     source = _source_path(src) if is_path else src
     where = user_paths.path_to_create(dst, "dst")
     if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: there is something already; choose another path")
+        raise StoreExistsError(f"{where}: already exists; choose another path")
     user_paths.check_parent(where)
     if (store := store_around(where)) is not None:
         raise SchemaError(f"{where}: lies within the store {store}; choose another path")
@@ -147,7 +147,7 @@ def import_dataset(
         with Store([built]) as store_made:
             made = _describe(user_paths.as_path(dst), format, store_made, losses)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
-            raise StoreExistsError(f"{where}: somebody else made it at this moment")
+            raise StoreExistsError(f"{where}: another process created it meanwhile")
     return made
 
 
@@ -155,13 +155,13 @@ def _source_path(src: Any) -> Path:
     source = user_paths.absolute_path(src, "src")
     if not os.path.lexists(source):
         raise StoreNotFoundError(f"{source}: there is no such file or directory")
-    # The one link that the caller named; no other is followed.
+    # Only a link that the caller named is followed.
     return source.resolve() if source.is_symlink() else source
 
 
 @contextlib.contextmanager
 def _reading(source: object, name: str) -> Iterator[None]:
-    """Whatever a library raises for a file that is not what it should be, as FormatError."""
+    """Whatever a library raises for an invalid file, as FormatError."""
     try:
         yield
     except MmreplayError:
@@ -182,9 +182,8 @@ def _reading(source: object, name: str) -> Iterator[None]:
 
 
 def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
-    """The steps; what does not fit to the fields is a FormatError."""
+    """The steps; raises FormatError for rows that do not match the fields."""
     runs, fields = iter(incoming.steps), {"actions": incoming.action, **incoming.extras}
-    frames = frame_dict(incoming.frame)
     while True:
         with _reading(source, name):
             run = next(runs, None)
@@ -193,30 +192,30 @@ def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
         columns = {"actions": run.action, **run.extras}
         for key, one in fields.items():
             _check_rows(columns[key], len(run), one, f"{source}: {key}")
-        for key, one in frames.items():
+        for key, one in incoming.frames.items():
             what = f"{source}: observations{'' if key == FRAME else f' {key}'}"
             _check_rows(run.observation[key], len(run) + 1, one, what)
         yield run
 
 
 def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
-    """Raise FormatError unless there are n rows of a field, in each run as in the first."""
+    """Raise FormatError unless there are n rows of a field."""
     if rows.shape != (n, *expected.shape) or not np.can_cast(rows.dtype, expected.dtype):
         raise FormatError(
             f"{what}: expected {n:,} rows of {expected.shape} {expected.dtype}, as in the first "
-            f"episode, found {rows.shape} {rows.dtype}; write all episodes alike"
+            f"episode, found {rows.shape} {rows.dtype}; write all episodes in the same way"
         )
 
 
 def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:
-    """The same steps with rewards of the store's dtype; those that it does not hold are counted."""
+    """The same steps with rewards of the store's dtype; counts those that this rounds."""
     for run in steps:
         given = run.reward
-        with np.errstate(over="ignore"):  # it becomes infinite, as in `step`
+        with np.errstate(over="ignore"):  # becomes infinite, as in `step`
             stored = given.astype(dtype)
         n_rounded = 0
         if given.dtype != dtype:
-            # Python compares whole numbers with floats exactly, which numpy does not; a NaN stays.
+            # Python compares integers with floats exactly, unlike numpy; a NaN is not a loss.
             pairs = zip(given.tolist(), stored.tolist(), strict=True)
             n_rounded = sum(a != b and a == a for a, b in pairs)  # noqa: PLR0124
         what = f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded"

@@ -1,8 +1,8 @@
-"""LeRobot datasets of version 3: Parquet files of steps, images in them or videos beside them.
+"""LeRobot datasets of version 3: Parquet files of steps, with images in them or videos beside them.
 
-An observation is what is called ``observation.…``; ``next.reward`` and ``next.done`` are of the
-step itself. An export keeps images as PNG in the Parquet files, so that they are what they were,
-and adds ``next.terminated``, as done says only that an episode ended.
+Observations are called ``observation.…``; ``next.reward`` and ``next.done`` belong to the step
+itself. An export writes images as lossless PNG into the Parquet files, and adds
+``next.terminated``, as done only says that an episode ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import KEY, from_arrow
 from mmreplay.exchange.encoded_images import decoded
-from mmreplay.exchange.fields import is_numeric, key_name, need
+from mmreplay.exchange.fields import key_name, need
 from mmreplay.exchange.lerobot_files import write
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import files_below
@@ -26,7 +26,7 @@ from mmreplay.exchange.parquet_pages import open_parquet, small_table
 from mmreplay.exchange.source_files import read_json
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tables import Block, Shape, Tables
-from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.exchange.video_frames import VideoFrames
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
@@ -35,7 +35,7 @@ __all__ = ["read", "write"]
 
 _EPISODE, _TIME = "episode_index", "timestamp"
 _PLACES = ("index", "frame_index")
-"""Where a step lies, which the order of the rows says, too."""
+"""What the order of the rows also says."""
 
 _ROLES = {
     "action": "actions",
@@ -49,12 +49,13 @@ _ROLES = {
 }
 _OBSERVATION = "observation"
 _VECTORS = ("actions", "observations")
-"""What stays a vector of one, if it is of floats."""
+"""Roles in which float vectors of length 1 stay vectors."""
 
 _PICTURES = ("image", "video")
 _CHANNELS = (1, 3)
+_NUMBERS = {np.dtype(one).name for one in "?bBhHiIlLefd"}
 _MOST_TEXT = 300_000
-"""Of the metadata of a store, which one file holds."""
+"""A limit of the metadata that a store keeps."""
 
 
 @contextmanager
@@ -62,14 +63,13 @@ def read(
     source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
     """A dataset's folder."""
-    check_final(final_observation)
     need("pyarrow.parquet")
     info = read_json(source / "meta" / "info.json")
     version = info.get("codebase_version")
     if not str(version).startswith("v3."):
         raise FormatError(
-            f"{source}: expected a dataset of version v3.0, found {version!r:.80}; LeRobot's own "
-            f"lerobot.datasets.v30.convert_dataset_v21_to_v30 makes one of an older one"
+            f"{source}: expected a dataset of version v3.0, found {version!r:.80}; convert an "
+            f"older one with lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
     with ExitStack() as stack:
         yield _Dataset(source, info, losses, stack).incoming(final_observation)
@@ -88,7 +88,7 @@ class _Dataset:
             with open_parquet(path) as file:
                 self._n += file.metadata.num_rows
         losses.add(
-            "steps that info.json tells of, and no file has",
+            "steps that info.json counts but no file has",
             max(int(info.get("total_frames", 0)) - self._n, 0),
         )
         self._fps = float(info["fps"])
@@ -117,17 +117,11 @@ class _Dataset:
                 out[name] = "observations" if len(seen) == 1 else f"observations/{key}"
             elif name not in _PLACES:
                 role = _ROLES.get(name, f"extras/{name}")
-                if role in out.values():
-                    other = next(one for one, known in out.items() if known == role)
-                    self._losses.add(
-                        f"feature {name}: kept as an extra column, as {other} stands for {role}"
-                    )
-                    role = f"extras/{name}"
-                out[name] = role
+                out[name] = f"extras/{name}" if role in out.values() else role
         return out
 
     def _find_shapes(self) -> None:
-        """Of each feature that is taken over: shape, rows first, and dtype."""
+        """Find the shape, with the rows first, and dtype of each feature that is converted."""
         with open_parquet(self._paths[0]) as file:
             own = {one.name: one for one in file.schema_arrow}
         for name in list(self._names):
@@ -135,25 +129,25 @@ class _Dataset:
             kind, shape = about["dtype"], tuple(about["shape"])
             if kind in _PICTURES:
                 shape, dtype = _height_first(shape), np.dtype(np.uint8)
-            elif kind == "string" or not _is_number(kind):
-                self._losses.add(f"feature {name}: no numbers, but {kind}", self._n)
+            elif kind not in _NUMBERS:
+                self._losses.add(f"feature {name}: not numbers, but {kind}", self._n)
                 del self._names[name]
                 continue
             else:
                 dtype = np.dtype(kind)
-                # LeRobot has no plain numbers but vectors of one: most of these are numbers.
+                # LeRobot stores scalars as vectors of length 1.
                 role = self._names[name].partition("/")[0]
                 if shape == (1,) and (dtype.kind in "iub" or role not in _VECTORS):
                     shape = ()
             if kind != "video" and name not in own:
                 raise FormatError(f"{self._paths[0]}: has no column {name!r}, as info.json says")
             kept = name in own and (own[name].metadata or {}).get(KEY)
-            if kept:  # an export of ours
+            if kept:  # in our exports
                 shape = tuple(json.loads(kept)["shape"])
             self._shapes[name] = Shape((self._n, *shape), dtype)
 
     def _video_starts(self, name: str) -> dict[int, tuple[Path, float]]:
-        """Of each episode the video, and the time in it at which it begins."""
+        """The video of each episode, and the time at which it begins there."""
         out: dict[int, tuple[Path, float]] = {}
         parts = ("chunk_index", "file_index", "from_timestamp")
         columns = ["episode_index", *(f"videos/{name}/{part}" for part in parts)]
@@ -170,10 +164,10 @@ class _Dataset:
         """Fields, metadata and steps."""
         columns = {self._names[name]: one for name, one in self._shapes.items()}
         tables = Tables(columns, self._source, self._losses, missing, needs_rewards=False)
-        return tables.incoming(self._blocks(), None, {"lerobot": self._metadata()})
+        return tables.incoming(self._blocks(), metadata={"lerobot": self._metadata()})
 
     def _metadata(self) -> dict[str, Any]:
-        """What an export makes the same again from."""
+        """What an export needs to write the same dataset."""
         observed = {
             role.partition("/")[2] or FRAME: name
             for name, role in self._names.items()
@@ -197,18 +191,17 @@ class _Dataset:
         return about
 
     def _tasks(self) -> list[str]:
-        """The texts of tasks in the order of their numbers."""
+        """The tasks in the order of their numbers."""
         path = self._source / "meta" / "tasks.parquet"
         if not path.exists():
             return []
         table = small_table(path)
-        # The text is the index that pandas wrote, whatever it is called.
+        # The text is the index of pandas, whatever its name.
         (text,) = [name for name in table.column_names if name != "task_index"]
         rows = zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True)
         return [str(text) for _, text in sorted(rows)]
 
     def _blocks(self) -> Iterator[Block]:
-        """Blocks of rows, by the names of a table of transitions."""
         size = block_steps(
             sum(int(np.prod(one.shape[1:])) * one.dtype.itemsize for one in self._shapes.values())
         )
@@ -216,7 +209,9 @@ class _Dataset:
         for path in self._paths:
             with open_parquet(path) as file:
                 if missing := set(stored) - set(file.schema_arrow.names):
-                    raise FormatError(f"{path}: has no column {min(missing)!r}, as others have")
+                    raise FormatError(
+                        f"{path}: has no column {min(missing)!r}, as other files have"
+                    )
                 for batch in file.iter_batches(size, columns=stored):
                     block = {
                         name: self._rows(batch.column(batch.schema.names.index(name)), name, path)
@@ -226,9 +221,8 @@ class _Dataset:
                     yield {self._names[name]: rows for name, rows in block.items()}
 
     def _rows(self, array: Any, name: str, path: Path) -> Array:
-        """A column of a block."""
         pa, about = need("pyarrow"), self._shapes[name]
-        if isinstance(array.type, pa.BaseExtensionType):  # once Hugging Face's are registered
+        if isinstance(array.type, pa.BaseExtensionType):  # of Hugging Face, if it is imported
             array = array.storage
         if self._features[name]["dtype"] == "image":
             images = array.field("bytes").to_pylist()
@@ -246,15 +240,8 @@ class _Dataset:
         return np.stack(rows)
 
 
-def _is_number(kind: object) -> bool:
-    try:
-        return is_numeric(kind)
-    except TypeError:
-        return False
-
-
 def _height_first(shape: Sequence[int]) -> tuple[int, ...]:
-    """(h, w, c) of an image whose channels may stand first in info.json."""
+    """(h, w, c) of an image whose channels may be first in info.json."""
     first, *others = shape
     is_first = first in _CHANNELS and others[-1] not in _CHANNELS
     return (*others, first) if is_first else tuple(shape)

@@ -1,6 +1,6 @@
-"""What could not be carried over, counted and said in words.
+"""What could not be converted, with counts.
 
-Invariant: nothing is left out, made up or changed without a line here.
+Invariant: nothing is left out, invented or changed without an entry here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ __all__ = ["Loss", "Losses"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that is not carried over as it was.
+    """Something that could not be converted.
 
     Attributes:
-        what: in words.
+        what: a description.
         count: how often.
     """
 
@@ -29,16 +29,16 @@ class Loss:
 
 
 class Losses:
-    """Counts losses of one import or export, in the order in which they were met first."""
+    """Counts the losses of one import or export, in the order of their first occurrence."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def add(self, what: str, count: int = 1) -> None:
-        """Count some; 0 of them is no loss."""
+        """Count `count` more; 0 adds nothing."""
         if count:
             self._counts[what] = self._counts.get(what, 0) + count
 
     def all(self) -> tuple[Loss, ...]:
-        """What was counted."""
+        """All losses."""
         return tuple(Loss(what, count) for what, count in self._counts.items())

@@ -1,9 +1,8 @@
 """Minari datasets of HDF5, Arrow and Parquet, read without Minari; `minari_export` writes them.
 
-An import keeps, beside the steps, seeds and options of episodes (extra columns ``episode.…``),
-infos (``info.…``, those of the reset ``reset_info.…``; a store's own extra columns under their own
-names), spaces, the environment's specification and
-the rest of the metadata; an export of that store is the same dataset again.
+An import also keeps seeds and options of episodes (extra columns ``episode.…``), infos (``info.…``,
+those of the reset ``reset_info.…``; a store's own extra columns under their own names), spaces, the
+environment's specification and other metadata; exporting that store gives the same dataset.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import (
-    extra_field,
+    Extras,
+    add_extra,
     extra_name,
     field,
     flags,
-    is_new,
     key_names,
     reward_dtype,
 )
@@ -38,18 +37,18 @@ from mmreplay.schema import FRAME, Field
 __all__ = ["ALSO_TRUNCATED", "NO_SEED", "OURS", "read"]
 
 OURS = "mmreplay"
-"""Of the metadata: what an export says of a store. ``extras`` are infos that are a store's extra
-columns, whose value of the reset means nothing."""
+"""In the metadata of our exports: ``extras`` are the infos that are a store's extra columns, whose
+value of the reset means nothing."""
 
 _COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", OURS}
-"""Of the metadata: what an export makes again."""
+"""Metadata that an export computes."""
 
 ALSO_TRUNCATED = "also_truncated"
-"""An extra column: the last step of a terminated episode was marked as truncated, too."""
+"""An extra column: the last step of a terminated episode is also marked as truncated."""
 
-_MOST_METADATA, _KEPT_TEXT = 400_000, 10_000
+_MOST_METADATA = 400_000
 NO_SEED = np.int64(-1)
-"""Stands for none, as uint64 where the others are: 2**64 - 1."""
+"""A missing seed; 2**64 - 1 where seeds are uint64."""
 
 
 @contextmanager
@@ -65,16 +64,15 @@ def read(source: Path, losses: Losses, *, infos: bool = True) -> Iterator[Incomi
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Info:
-    """A column of infos: name and field here, whether it has a row more, and is a store's own."""
+    """A column of infos: its name here, whether it has an extra row, and is a store's own."""
 
     name: str
-    field: Field
     more: bool
     is_ours: bool
 
     @property
     def has_reset(self) -> bool:
-        """Whether the row more is a value of the reset."""
+        """Whether the extra row is a value of the reset."""
         return self.more and not self.is_ours
 
 
@@ -86,15 +84,14 @@ class _Dataset:
     ) -> None:
         self._folder, self._raw, self._losses = folder, raw, losses
         self._n = int(raw["total_episodes"])
-        spaces = {
+        self._spaces = {
             name: json.loads(raw[f"{name}_space"])
             for name in ("observation", "action")
             if isinstance(raw.get(f"{name}_space"), str)
         }
-        self._spaces = spaces
         by_name = {
             "/".join(map(str, (f"{name}s", *leaf.path))): leaf
-            for name, space in spaces.items()
+            for name, space in self._spaces.items()
             for leaf in leaves(space)
         }
         jpegs = bool(raw.get("jpeg_encoding", True))
@@ -105,57 +102,52 @@ class _Dataset:
         self._frames = self._frame_columns()
         if "actions" not in self._first:
             raise FormatError(f"{folder}: actions of several arrays; a store has one")
-        self._infos = self._info_columns() if infos else {}
-        self._about = self._attributes()
-        self._about_columns = self._attribute_columns()
+        self._infos: dict[str, _Info] = {}
+        self._extras: dict[str, Field] = {}
+        if infos:
+            self._find_infos()
+        self._about = [self._episodes.attributes(number) for number in range(self._n)]
+        self._about_columns = self._find_attributes()
+        self._extras |= dict(self._about_columns.values())
         self._ends = [self._episodes.last_flags(number) for number in range(self._n)]
-        self._has_both = any(terminated and truncated for terminated, truncated in self._ends)
+        self._has_both = (True, True) in self._ends
+        if self._has_both:
+            self._extras[ALSO_TRUNCATED] = Field((), "uint8")
 
     def _frame_columns(self) -> dict[str, str]:
         """Columns of observations by the keys of the store."""
-        found = {name: name for name in self._first if name.partition("/")[0] == "observations"}
-        if list(found) == ["observations"]:
+        found = [name for name in self._first if name.partition("/")[0] == "observations"]
+        if found == ["observations"]:
             return {FRAME: "observations"}
         if not found:
             raise FormatError(f"{self._folder}: an episode without observations")
         keys = key_names((name.partition("/")[2] for name in found), self._folder)
         return {key: f"observations/{name}" for key, name in keys.items()}
 
-    def _info_columns(self) -> dict[str, _Info]:
-        """Of each column of infos, what it is here."""
-        out: dict[str, _Info] = {}
+    def _find_infos(self) -> None:
         ours = self._raw.get(OURS, {}).get("extras", [])
         n_steps = self._first["rewards"].shape[0]
+        extras: Extras = {}
         for name, one in self._first.items():
             if not name.startswith("infos/"):
                 continue
             if not one.shape or one.shape[0] not in (n_steps, n_steps + 1):
-                self._losses.add(f"{name}: not one row a step")
+                self._losses.add(f"{name}: not one row per step")
                 continue
-            found = extra_field(one.shape[1:], one.dtype, name, self._losses)
             path = name.removeprefix("infos/")
-            is_ours = path in ours
-            own = extra_name(path if is_ours else f"info.{path}")
-            known = {info.name for info in out.values()}
-            if found is not None and is_new(own, name, known, self._losses):
-                out[name] = _Info(own, found, one.shape[0] > n_steps, is_ours)
-        return out
+            own = extra_name(path if path in ours else f"info.{path}")
+            if add_extra(extras, name, own, one.shape[1:], one.dtype, self._losses):
+                self._infos[name] = _Info(own, one.shape[0] > n_steps, path in ours)
+        self._extras = dict(extras.values())
+        for info in self._infos.values():
+            if info.has_reset:
+                self._extras[f"reset_{info.name}"] = self._extras[info.name]
 
-    def _attributes(self) -> list[dict[str, Any]]:
-        """What stands about each episode, but what its steps tell."""
-        return [
-            {
-                name: value
-                for name, value in self._episodes.attributes(number).items()
-                if name not in ("id", "total_steps")
-            }
-            for number in range(self._n)
-        ]
-
-    def _attribute_columns(self) -> dict[str, tuple[str, Field]]:
-        """Of each of these a column of that value in all steps of the episode: name and field."""
-        out: dict[str, tuple[str, Field]] = {}
-        for name in sorted({name for own in self._about for name in own}):
+    def _find_attributes(self) -> Extras:
+        """Name and field of the extra column of each attribute of episodes."""
+        out: Extras = {}
+        names = {name for own in self._about for name in own} - {"id", "total_steps"}
+        for name in sorted(names):
             values = [np.asarray(own[name]) for own in self._about if name in own]
             what = f"{name} of episodes"
             dtype = _common_dtype(values, widest=name == "seed")
@@ -164,42 +156,34 @@ class _Dataset:
                 or len({one.shape for one in values}) > 1
                 or (len(values) < self._n and name != "seed")
             ):
-                self._losses.add(
-                    f"{what}: not in all of them, or no one type holds them all", len(values)
-                )
+                self._losses.add(f"{what}: not in all of them, or of different types", len(values))
                 continue
             if name == "seed":
                 none = NO_SEED.astype(dtype)
                 self._losses.add(
-                    f"{what}: {none}, which stands for none",
+                    f"{what}: {none}, which means a missing seed",
                     sum(bool((one == none).any()) for one in values),
                 )
-            found = extra_field(values[0].shape, dtype, what, self._losses)
-            if found is not None:
-                out[name] = extra_name(f"episode.{name}"), found
+            own = extra_name(f"episode.{name}")
+            add_extra(out, name, own, values[0].shape, dtype, self._losses)
         return out
 
     def incoming(self) -> Incoming:
         """Fields, metadata and steps."""
         first = self._first
+        actions = first["actions"]
         frames = {
             key: field(first[name].shape[1:], first[name].dtype, name)
             for key, name in self._frames.items()
         }
-        actions = first["actions"]
-        infos = self._infos.values()
-        extras = {one.name: one.field for one in infos}
-        extras |= {f"reset_{one.name}": one.field for one in infos if one.has_reset}
-        extras |= dict(self._about_columns.values())
-        if self._has_both:
-            extras[ALSO_TRUNCATED] = Field((), "uint8")
+        row_bytes = sum(one.row_bytes for one in (*frames.values(), *self._extras.values()))
         return Incoming(
-            frames[FRAME] if list(frames) == [FRAME] else frames,
+            frames,
             field(actions.shape[1:], actions.dtype, "actions"),
             reward_dtype(first["rewards"].dtype, "rewards"),
-            extras,
+            self._extras,
+            self._steps(block_steps(row_bytes)),
             self._metadata(),
-            self._steps(extras, sum(one.row_bytes for one in frames.values())),
             int(self._raw.get("total_steps", 0)),
         )
 
@@ -218,28 +202,23 @@ class _Dataset:
         }
         if len(json.dumps(about)) > _MOST_METADATA:
             self._losses.add("metadata of more than 400 kB")
-            about["metadata"] = {
-                key: value for key, value in own.items() if len(json.dumps(value)) < _KEPT_TEXT
-            }
+            about["metadata"] = {}
         spec = own.get("env_spec")
         env_id = json.loads(spec).get("id") if isinstance(spec, str) else None
         return {"minari": about} | ({"id": env_id} if env_id else {})
 
-    def _steps(self, extras: Mapping[str, Field], row_bytes: int) -> Iterator[Steps]:
-        size = block_steps(row_bytes + sum(one.row_bytes for one in extras.values()))
+    def _steps(self, size: int) -> Iterator[Steps]:
         for number in range(self._n):
             columns = self._episodes.columns(number)
             n_steps = columns["rewards"].shape[0]
-            terminated, truncated = self._ends[number]
             if not n_steps:
                 self._losses.add("episodes without a step")
                 continue
             self._check_lengths(number, columns, n_steps)
-            if not terminated and not truncated:
-                self._losses.add("episodes without a flag at their end: they end as truncated")
+            if self._ends[number] == (False, False):
+                self._losses.add("episodes without a flag at their end: truncated")
             for start in range(0, n_steps, size):
-                stop = min(start + size, n_steps)
-                yield self._run(number, columns, start, stop, extras)
+                yield self._run(number, columns, start, min(start + size, n_steps))
 
     def _check_lengths(self, number: int, columns: Mapping[str, Any], n_steps: int) -> None:
         expected = dict.fromkeys(self._frames.values(), n_steps + 1)
@@ -251,17 +230,10 @@ class _Dataset:
                     f"{n_steps:,} rewards, found {columns[name].shape[0]:,}"
                 )
 
-    def _run(
-        self,
-        number: int,
-        columns: Mapping[str, Any],
-        start: int,
-        stop: int,
-        extras: Mapping[str, Field],
-    ) -> Steps:
+    def _run(self, number: int, columns: Mapping[str, Any], start: int, stop: int) -> Steps:
         n, n_steps = stop - start, columns["rewards"].shape[0]
         where = f"{self._folder}: episode {number}"
-        values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in extras.items()}
+        values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in self._extras.items()}
         for path, info in self._infos.items():
             rows, more = columns.get(path), info.more
             if rows is None or rows.shape[0] != n_steps + more:
@@ -291,10 +263,10 @@ class _Dataset:
 
 
 def _common_dtype(values: Sequence[Array], *, widest: bool) -> np.dtype[Any] | None:
-    """What holds each of these numbers as it is; None if nothing does.
+    """A dtype that holds all these numbers exactly; None if there is none.
 
-    Whole numbers of 64 bits are int64 if that holds them all, else uint64: with both, numpy would
-    make floats of them. So are those of fewer bits, if `widest`.
+    Integers of several dtypes are int64 if that holds them all, else uint64, where numpy would
+    choose float64. So are all integers if `widest`.
     """
     dtypes = {one.dtype for one in values}
     kinds = {dtype.kind for dtype in dtypes}

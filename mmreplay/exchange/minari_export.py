@@ -1,6 +1,6 @@
-"""A store as a dataset of Minari, written by Minari itself: whoever exports to it has it installed.
+"""A store as a dataset of Minari, written by Minari itself.
 
-An export of a store that was imported from Minari is the same dataset again.
+Exporting a store that was imported from Minari gives the same dataset.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["write"]
 
 _EXTRA = "minari"
 _ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
-"""As Minari itself reads it, with the version that it needs."""
+"""As Minari reads it, with a version."""
 
 _WHOLE = tuple(np.dtype(one).name for one in np.typecodes["AllInteger"])
 
@@ -48,19 +48,14 @@ def write(
     data_format: Literal["hdf5", "arrow", "parquet"] = "hdf5",
     dataset_id: str | None = None,
 ) -> None:
-    """A folder with ``data``; `dataset_id` is ``mmreplay/NAME-v0`` if nothing else is known.
+    """A folder with ``data``; `dataset_id` defaults to that of the source, or ``mmreplay/NAME-v0``.
 
-    Images are kept as they are, not as JPEG. Extra columns that are not Minari's own become infos,
-    zero at the reset.
+    Images are not JPEG. Extra columns that are not Minari's own become infos, 0 at the reset.
 
     Raises:
-        SchemaError: an id that Minari does not read, or another `data_format`.
+        SchemaError: an id that Minari does not read.
         MissingExtraError: Minari is not installed.
     """
-    if data_format not in ("hdf5", "arrow", "parquet"):
-        raise SchemaError(
-            f"data_format: expected hdf5, arrow or parquet, found {data_format!r:.80}"
-        )
     minari = need("minari", _EXTRA)
     need("h5py" if data_format == "hdf5" else "pyarrow", _EXTRA)
     out = _Out(stored, losses, is_hdf5=data_format == "hdf5")
@@ -97,12 +92,12 @@ def _checked_id(known: Mapping[str, Any], target: Path, given: object) -> str:
 
 
 class _Out:
-    """What an export consists of.
+    """The parts of an export.
 
     Attributes:
-        metadata: of the dataset, but what Minari counts itself.
+        metadata: of the dataset, without what Minari computes.
         observation_space, action_space: as JSON.
-        others: of each episode what is neither seed nor options; empty if there is none.
+        others: attributes of each episode other than seed and options; empty if there are none.
     """
 
     def __init__(self, stored: Stored, losses: Losses, *, is_hdf5: bool) -> None:
@@ -113,7 +108,7 @@ class _Out:
         self.metadata: dict[str, Any] = dict(known.get("metadata", {}))
         spaces = [self.metadata.pop(f"{name}_space", None) for name in ("observation", "action")]
         if "env_spec" not in self.metadata:
-            losses.add("the specification of the environment: this store has none of Minari's")
+            losses.add("the specification of the environment: not recorded in this store")
         self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
         action = {FRAME: stored.schema.action}
         self.action_space = self._space("action", spaces[1], action, losses)
@@ -131,7 +126,7 @@ class _Out:
         self._infos |= {name: name for name in ours}
         for name in (*ours, *(kept.keys() - self._resets.keys())):
             losses.add(
-                f"extra column {name}: an info has a value of the reset, too, which is 0 here",
+                f"extra column {name}: exported as an info, with 0 at the reset",
                 stored.n_episodes,
             )
         if ours:
@@ -140,7 +135,7 @@ class _Out:
     def _space(
         self, name: str, given: Any, fields: Mapping[str, Field], losses: Losses
     ) -> dict[str, Any]:
-        """The space that came with the store if it is still its own, or one of what is there."""
+        """The space that came with the store, if it fits the fields, or a new one."""
         space: dict[str, Any] | None = expanded(given) if isinstance(given, dict) else None
         if space is not None and _fits(space, fields):
             return space
@@ -150,14 +145,13 @@ class _Out:
             low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
             return space_of_actions(low, high, action.dtype, self._stored.metadata, losses)
         losses.add(
-            f"the bounds of {name}s: this store has none; those of the space are all that the "
-            f"dtype holds"
+            f"{name} bounds: not recorded in this store; exported as the full range of the dtype"
         )
         return spaces_of(fields)
 
     def _has_small_numbers(self) -> bool:
-        fields = {**self._stored.frames}
-        found = [(one, fields[one.name].dtype) for one in leaves(self.observation_space)]
+        frames = self._stored.frames
+        found = [(one, frames[one.name].dtype) for one in leaves(self.observation_space)]
         found.append((leaves(self.action_space)[0], self._stored.schema.action.dtype))
         return any(one.kind == "Discrete" and dtype != np.int64 for one, dtype in found)
 
@@ -187,12 +181,12 @@ class _Out:
             )
 
     def _as_they_were(self, rewards: Array) -> Array:
-        """Whole numbers where the source had them, and none was appended that is not."""
+        """As integers if the source had integers, and all rewards are."""
         whole = rewards if self._rewards is None else rewards.astype(self._rewards)
         return whole if np.array_equal(whole, rewards) else rewards
 
     def _about(self, first: Steps) -> tuple[int | None, dict[str, Any] | None]:
-        """Seed and options of an episode; all else goes to `others`."""
+        """Seed and options of an episode; the rest goes to `others`."""
         seed: int | None = None
         about: dict[str, Any] = {}
         for name, path in self._attributes.items():
@@ -200,7 +194,7 @@ class _Out:
             if path == "seed" and not value.ndim:
                 seed = None if value == NO_SEED.astype(value.dtype) else int(value)
                 continue
-            # Of Python's whole numbers, h5py writes only those from 2**63 on as uint64.
+            # h5py writes Python's integers as uint64 only from 2**63 on.
             keeps = self._is_hdf5 and (value.ndim > 0 or value.dtype != np.uint64)
             _put(about, path, value if keeps else value.tolist())
         options = about.pop("options", None)
@@ -215,7 +209,7 @@ class _Out:
             first = runs[0].extras.get(self._resets.get(name, ""))
             start: Array = np.zeros_like(rows[:1]) if first is None else first[:1]
             rows = np.concatenate((start, rows))
-            # Of Arrow files Minari cannot read again what it writes of an array of numbers.
+            # Minari cannot read arrays of numbers that it writes to Arrow files.
             _put(out, path, rows if self._is_hdf5 or rows.ndim > 1 else list(rows))
         return out
 
@@ -228,7 +222,7 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _nested(space: Mapping[str, Any], rows: Mapping[str, Array], *path: str | int) -> Any:
-    """The arrays of a space as Minari takes them: by key, in tuples, or one alone."""
+    """The arrays of a space as Minari takes them: in dicts and tuples, or one alone."""
     if space["type"] == "Dict":
         return {key: _nested(one, rows, *path, key) for key, one in space["subspaces"].items()}
     if space["type"] == "Tuple":
@@ -237,6 +231,6 @@ def _nested(space: Mapping[str, Any], rows: Mapping[str, Array], *path: str | in
 
 
 def _fits(space: Mapping[str, Any], fields: Mapping[str, Field]) -> bool:
-    """Whether values of a space are those of some fields."""
+    """Whether a space has the names and shapes of some fields."""
     found = {leaf.name: leaf.shape for leaf in leaves(space)}
     return found == {key: one.shape for key, one in fields.items()}

@@ -1,7 +1,7 @@
-"""The files of Minari datasets: HDF5, one group an episode, and Arrow or Parquet, a folder each.
+"""The files of Minari datasets: HDF5 with a group per episode, Arrow or Parquet with a folder each.
 
-Invariant: an episode is flat, by name: ``observations/KEY``, ``infos/KEY`` and the like; a part of
-a tuple is a number.
+Invariant: the columns of an episode have flat names: ``observations/KEY``, ``infos/KEY`` and so on;
+the key in a tuple is a number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.arrow_columns import from_arrow
+from mmreplay.exchange.arrow_columns import arrow_table, from_arrow
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.hdf5_files import open_hdf5
@@ -29,20 +29,20 @@ __all__ = ["Episodes", "open_episodes"]
 HDF5_NAME = "main_data.hdf5"
 _INDEX = re.compile(r"_index_(\d+)\Z")
 _SCALARS = ("rewards", "terminations", "truncations")
-_LEAST_ROWS = 2  # of an episode with a step: all columns are as long as the observations
+_LEAST_ROWS = 2  # of an episode with a step: all columns have as many rows as the observations
 
 
 class Episodes(Protocol):
     """The episodes of a dataset."""
 
     def attributes(self, number: int) -> dict[str, Any]:
-        """What stands about an episode, by flat name."""
+        """Attributes of an episode, by flat name."""
 
     def last_flags(self, number: int) -> tuple[bool, bool]:
-        """Whether its last step terminated and truncated it."""
+        """Whether its last step is marked as terminated, and as truncated."""
 
     def columns(self, number: int) -> dict[str, Any]:
-        """Its arrays, or what can be sliced as they can."""
+        """Its arrays, or datasets."""
 
 
 def open_episodes(
@@ -52,7 +52,7 @@ def open_episodes(
     spaces: Mapping[str, Leaf],
     stack: ExitStack,
 ) -> Episodes:
-    """The episodes below ``data/``; `images` are kept as JPEG. Raises FormatError."""
+    """The episodes below ``data/``; `images` are JPEG. Raises FormatError for another `kind`."""
     if kind == "hdf5":
         file = stack.enter_context(open_hdf5(folder / HDF5_NAME))
         return _Hdf5Episodes(file, images)
@@ -62,11 +62,11 @@ def open_episodes(
 
 
 class _Jpegs:
-    """Images that are kept as JPEG, as an array of rows."""
+    """JPEG images as an array of rows."""
 
     def __init__(self, rows: Any, leaf: Leaf, name: str) -> None:
         self._rows, self._name = rows, name
-        self.shape, self.dtype = (len(rows), *leaf.shape), leaf.dtype
+        self.shape, self.dtype = (len(rows), *leaf.shape), np.dtype(np.uint8)
 
     def __getitem__(self, part: slice) -> Array:
         return decoded((bytes(row) for row in self._rows[part]), self.shape[1:], self._name)
@@ -116,21 +116,17 @@ class _ArrowEpisodes:
         return _flat(given)
 
     def _table(self, number: int, names: Sequence[str] | None = None) -> Any:
-        pa, folder = need("pyarrow"), self._folder / str(number)
-        tables = []
-        for path in sorted(folder.iterdir()):
+        pa, tables = need("pyarrow"), []
+        for path in sorted((self._folder / str(number)).iterdir()):
             if path.name == "metadata.json" or path.name[0] in "_.":
                 continue
             if self._kind == "parquet":
                 with open_parquet(path) as file:
                     tables.append(file.read(names))
             else:
-                with pa.memory_map(str(path)) as file:
-                    whole = pa.ipc.open_file(file).read_all()
-                    tables.append(whole if names is None else whole.select(names))
-        table = pa.concat_tables(tables).combine_chunks()
-        table.validate(full=True)  # or lists that lie elsewhere end the process
-        return table
+                whole = arrow_table(path)
+                tables.append(whole if names is None else whole.select(names))
+        return pa.concat_tables(tables).combine_chunks()
 
     def last_flags(self, number: int) -> tuple[bool, bool]:
         table = self._table(number, list(_SCALARS[1:]))
@@ -145,7 +141,7 @@ class _ArrowEpisodes:
         for name in table.column_names:
             array = table[name].combine_chunks()
             n_steps = len(array) - 1
-            if name in ("actions", *_SCALARS):  # padded to as many rows as observations
+            if name in ("actions", *_SCALARS):  # padded to the length of the observations
                 array = array.slice(0, n_steps)
             self._add(out, name, array, table.schema.field(name), self._folder / str(number))
         return out
@@ -169,12 +165,12 @@ class _ArrowEpisodes:
                 text = (field.metadata or {}).get(b"shape", b"")
                 shape = tuple(int(n) for n in text.split(b",") if n)
         try:
-            # The file's own, not that of the space: that of Discrete is always int64.
+            # The dtype of the file: that of a Discrete space is always int64.
             dtype = np.dtype(kind.to_pandas_dtype())
         except (NotImplementedError, TypeError):
             dtype = np.dtype(object)
         if dtype.hasobject:
-            out[name] = np.empty(len(array), object)  # which no store holds, as the caller says
+            out[name] = np.empty(len(array), object)  # the caller reports it
         else:
             out[name] = from_arrow(array, shape, dtype, f"{where}: {name}")
 

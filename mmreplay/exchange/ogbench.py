@@ -1,11 +1,10 @@
-"""OGBench's .npz files: ``terminals`` marks the last row of a trajectory, whose action is none.
+"""OGBench's .npz files: ``terminals`` marks the last row of a trajectory, the final observation.
 
-So each trajectory has its final observation. Rewards are not in these files.
+Rewards are not in these files.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,9 @@ from mmreplay.exchange import arrays
 from mmreplay.exchange.columns import blocks
 from mmreplay.exchange.fields import flags
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Incoming, Steps
+from mmreplay.exchange.steps import Incoming
 from mmreplay.exchange.tables import Block, Tables
+from mmreplay.exchange.transitions import Table, to_steps
 from mmreplay.schema import FRAME
 
 __all__ = ["read"]
@@ -37,52 +37,42 @@ def read(source: Path, losses: Losses) -> Iterator[Incoming]:
         observations = tables.frame_columns("observations")[FRAME]
         for name in sorted({*tables.used} - {*names, observations, "actions", "terminals"}):
             losses.add(f"column {name}: left out, as OGBench's files have none", tables.n_rows)
+        steps = _tables(rows, observations, names, np.dtype(about.reward_dtype), losses, source)
         yield Incoming(
-            about.frame,
+            about.frames,
             about.action,
             about.reward_dtype,
             about.extras,
-            {},
-            _steps(rows, observations, names, np.dtype(about.reward_dtype), losses, source),
-            tables.n_rows,
+            to_steps(steps, "repeat", losses),
+            n_steps=tables.n_rows,
         )
 
 
-def _steps(
+def _tables(
     rows: Iterator[Block],
     observations: str,
     names: dict[str, str],
     rewards: np.dtype[np.generic],
     losses: Losses,
     source: object,
-) -> Iterator[Steps]:
-    """Each trajectory; the last row of a block is kept for the next."""
-    begins, held = True, None
+) -> Iterator[Table]:
+    """Blocks of steps; the last row of a block waits for the next one."""
+    held: Block | None = None
     for new in rows:
-        block = (
-            new
-            if held is None
-            else {name: np.concatenate((held[name], rows)) for name, rows in new.items()}
-        )
-        ends = flags(block["terminals"], f"{source}: terminals")
-        held = None if ends[-1] else {name: rows[-1:].copy() for name, rows in block.items()}
-        bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
+        block = new
         if held is not None:
-            bounds.append(len(ends))
-        for start, stop in itertools.pairwise(bounds):
-            is_over = bool(ends[stop - 1])
-            n = stop - start - 1
-            if is_over and names:
-                losses.add("extra columns of final observations", 1)
-            if n:
-                part = slice(start, stop - 1)
-                yield Steps(
-                    {FRAME: block[observations][start:stop]},
-                    block["actions"][part],
-                    np.zeros(n, rewards),
-                    np.zeros(n, np.bool_),
-                    {name: block[path][part] for path, name in names.items()},
-                    begins,
-                    is_over,
-                )
-            begins = is_over or (begins and not n)
+            block = {name: np.concatenate((held[name], part)) for name, part in new.items()}
+        is_final = flags(block["terminals"], f"{source}: terminals")
+        held = None if is_final[-1] else {name: part[-1:].copy() for name, part in block.items()}
+        if names:
+            losses.add("extra columns of final observations", int(is_final.sum()))
+        before = np.flatnonzero(~is_final[:-1])
+        yield Table(
+            {FRAME: block[observations][before]},
+            block["actions"][before],
+            np.zeros(len(before), rewards),
+            np.zeros(len(before), np.bool_),
+            is_final[before + 1],
+            {name: block[path][before] for path, name in names.items()},
+            {FRAME: block[observations][before + 1]},
+        )

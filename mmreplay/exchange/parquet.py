@@ -1,8 +1,7 @@
-"""Parquet: one row a step, as `arrays` names the columns; a file, or a directory of files.
+"""Parquet: one row per step, with the columns of `arrays`; a file, or a directory of files.
 
-A column of rows with a shape is one of flat lists, or of bytes if they are images; shape and dtype
-stand in its metadata. ``final_observations`` has a value where an episode ends. Parts of dict
-observations and extra columns have a slash in their names, as in `arrays`.
+A column of rows with a shape has flat lists, or bytes for images; its metadata has shape and dtype.
+``final_observations`` has a value where an episode ends, else null.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.errors import FormatError, SchemaError
+from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
@@ -23,7 +22,7 @@ from mmreplay.exchange.parquet_pages import open_parquet
 from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block, Shape, Tables, table_rows, table_shapes
-from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
 __all__ = ["files_below", "read", "write"]
@@ -38,14 +37,13 @@ def read(
     source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
     """See the module's docstring."""
-    check_final(final_observation)
     paths = files_below(source) if source.is_dir() else [source]
     schema, first, n_rows = _looked_at(paths, losses)
     columns: dict[str, Shape] = {}
     for number, field in enumerate(schema):
         found = None if first is None else shape_of(field, first.column(number))
         if found is None:
-            losses.add(f"column {field.name}: no numbers of one shape")
+            losses.add(f"column {field.name}: not numbers of one shape")
         else:
             columns[field.name] = Shape((n_rows, *found[0]), found[1])
     tables = Tables(columns, source, losses, final_observation)
@@ -60,7 +58,7 @@ def read(
 
 
 def _looked_at(paths: list[Path], losses: Losses) -> tuple[Any, Any, int]:
-    """Of some files: the columns, the first rows of the first one that has any, and all rows."""
+    """The columns of some files, the first rows of the first file with any, and the row count."""
     schema = first = None
     others: set[str] = set()
     n_rows = 0
@@ -78,8 +76,7 @@ def _looked_at(paths: list[Path], losses: Losses) -> tuple[Any, Any, int]:
 def files_below(folder: Path) -> list[Path]:
     """In the order of the numbers in their names: part-10 comes after part-9.
 
-    As others do, without what begins with a dot or an underscore. Raises FormatError if there are
-    none.
+    Leaves out names that begin with a dot or an underscore. Raises FormatError if nothing is left.
     """
     paths = [
         path
@@ -102,7 +99,7 @@ def _blocks(
     for path in paths:
         with open_parquet(path) as file:
             if missing := set(names) - set(file.schema_arrow.names):
-                raise FormatError(f"{path}: has no column {min(missing)!r}, as others have")
+                raise FormatError(f"{path}: has no column {min(missing)!r}, as other files have")
             for batch in file.iter_batches(size, columns=names):
                 yield {
                     name: _rows(batch.column(name), columns[name], f"{path}: {name}")
@@ -120,12 +117,7 @@ def write(
     stored: Stored, target: Path, losses: Losses, *, compression: Compression = "zstd"
 ) -> None:
     """One file; see the module's docstring."""
-    del losses  # all is carried
-    choices = get_args(Compression)
-    if compression not in choices:
-        raise SchemaError(
-            f"compression: expected one of {', '.join(choices)}, found {compression!r:.80}"
-        )
+    del losses
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     shapes = table_shapes(stored)
     schema = pa.schema(
@@ -146,14 +138,12 @@ def write(
 
 
 def _batch(parts: list[Block], schema: Any) -> Any:
-    """Some steps as a record batch."""
     pa = need("pyarrow")
     ends = np.concatenate([one["terminations"] | one["truncations"] for one in parts])
     columns = []
     for name in schema.names:
         rows = to_arrow(np.concatenate([one[name] for one in parts]))
         if name.startswith("final_observations"):
-            # A value where an episode ends, and none elsewhere.
             numbers = np.cumsum(ends) - 1
             rows = rows.take(pa.array(numbers, mask=~ends))
         columns.append(rows)

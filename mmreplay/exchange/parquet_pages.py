@@ -1,7 +1,7 @@
-"""Parquet files of an import, opened once their pages were looked at.
+"""Opens Parquet files of an import after checking their pages.
 
-Invariant: no page decodes to more than `AT_ONCE_BYTES`, and all of them to no more than the size of
-the file can be; pyarrow takes the memory that a page's header asks for, whatever the footer says.
+Invariant: no page decodes to more than `AT_ONCE_BYTES`, and all pages to no more than a file of its
+size can hold; pyarrow allocates what the header of a page claims.
 
 Source: apache/parquet-format, src/main/thrift/parquet.thrift; Thrift's compact protocol.
 """
@@ -22,13 +22,13 @@ _UNCOMPRESSED, _COMPRESSED, _KINDS_OF_PAGES, _N_VALUES = 2, 3, (5, 7, 8), 1
 _VALUE_BYTES = 8
 _MOST_DEPTH = 4
 _ROW_BYTES = 64
-"""About what a row of a small table takes as Python's objects."""
+"""About the memory of a row of a small table as Python objects."""
 
 
 def open_parquet(path: Path) -> Any:
-    """A ``pyarrow.parquet.ParquetFile``, a context manager; raises FormatError for odd pages."""
+    """A ``pyarrow.parquet.ParquetFile``, a context manager; raises FormatError."""
     pq = need("pyarrow.parquet")
-    # Without a buffer, pages are read as they are needed and not a group of rows at once.
+    # Read pages as they are needed, not a group of rows at once.
     file = pq.ParquetFile(path, pre_buffer=False)
     try:
         _check_pages(path, file.metadata)
@@ -39,7 +39,7 @@ def open_parquet(path: Path) -> Any:
 
 
 def small_table(path: Path, columns: list[str] | None = None) -> Any:
-    """A table that is in memory as a whole; raises FormatError for one that is large."""
+    """A whole table in memory; raises FormatError for a large one."""
     with open_parquet(path) as file:
         check_at_once(file.metadata.num_rows * _ROW_BYTES, f"{path}: its rows")
         return file.read(columns)
@@ -69,7 +69,7 @@ def _check_pages(path: Path, about: Any) -> None:
 
 
 def _struct(data: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """The numbers and structs in a struct by their field's id, and where it ends."""
+    """The numbers and structs of a struct by the id of their field, and its end."""
     out: dict[int, Any] = {}
     field = 0
     while head := data[at]:
@@ -98,7 +98,7 @@ def _struct(data: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A signed number, and where it ends."""
+    """A signed number, and its end."""
     raw, at = _varint(data, at)
     return raw >> 1 ^ -(raw & 1), at
 

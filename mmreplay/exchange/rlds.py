@@ -1,7 +1,7 @@
-"""RLDS episodes, as TensorFlow Datasets writes them: a record an episode, its steps in lists.
+"""RLDS episodes, as TensorFlow Datasets writes them: a record per episode, with lists of its steps.
 
-A step is an observation and what was done next. So the last one of an episode is an observation
-only, the final one; ``is_terminal`` of it says whether the episode terminated.
+The last step of an episode is only its final observation; its ``is_terminal`` says whether the
+episode terminated.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import (
+    Extras,
+    add_extra,
     extra_name,
     field,
     flags,
-    is_new,
     is_numeric,
     key_names,
     need,
@@ -32,7 +33,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import read_json
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tf_records import Example, records
-from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
+from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
@@ -40,9 +41,9 @@ __all__ = ["read"]
 
 _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
 _PLACES = ("is_first", "is_last")
-"""Where a step lies, which the order of the steps says, too."""
+"""What the order of the steps also says."""
 
-_KEPT = ("numbers", "image", "bytes", "zlib")
+_ENCODINGS = ("numbers", "image", "bytes", "zlib")
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
@@ -56,29 +57,18 @@ def read(
     last_step: Literal["observation", "step"] = "observation",
     final_observation: FinalObservation = "repeat",
 ) -> Iterator[Incoming]:
-    """A directory with ``features.json``.
+    """A directory with ``features.json``, or one above it.
 
-    Args:
-        source: this directory, or one above it.
-        losses: counts what cannot be taken over.
-        split: one of them; None joins all.
-        action: the feature that is the action, if a step has several.
-        last_step: ``"step"`` takes the last step of an episode for one, as some datasets have an
-            action and a reward there, and no final observation.
-        final_observation: what stands for this then.
+    `split` None joins all splits; `action` chooses one of several action arrays; `last_step`
+    ``"step"`` keeps the last step of an episode as a step, with `final_observation` after it.
     """
-    check_final(final_observation)
-    if last_step not in ("observation", "step"):
-        raise SchemaError(f"last_step: expected 'observation' or 'step', found {last_step!r:.80}")
     need("google.protobuf", package="protobuf")
-    if not isinstance(split, (str, type(None))):
-        raise SchemaError(f"split: expected a name, found {split!r:.80}")
-    given = _Dataset(_folder(source), losses, split, action, is_step=last_step == "step")
-    yield given.incoming(final_observation)
+    dataset = _Dataset(_folder(source), losses, split, action, is_step=last_step == "step")
+    yield dataset.incoming(final_observation)
 
 
 def _folder(source: Path) -> Path:
-    """The sole one with ``features.json``; raises FormatError."""
+    """The only folder with ``features.json``; raises FormatError."""
     if (source / "features.json").exists():
         return source
     found = sorted(path.parent for path in source.rglob("features.json"))
@@ -93,71 +83,72 @@ def _folder(source: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A feature that is an array: its name in a record, and how its rows are kept there."""
+    """A feature that is an array: its name in a record, and the encoding of its rows."""
 
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    kept: Literal["numbers", "image", "bytes", "zlib"]
+    encoding: Literal["numbers", "image", "bytes", "zlib"]
 
     @property
     def row_bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def rows(self, example: Example, values: Any, start: int, stop: int) -> Array:
-        """Rows [start, stop) of what `values_of` gave."""
-        if self.kept == "numbers":
-            out: Array = values[start:stop]
+
+class _Rows:
+    """The rows of a feature in a record, decoded when they are sliced."""
+
+    def __init__(self, leaf: _Leaf, example: Example) -> None:
+        self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
+        if leaf.encoding != "numbers":
+            self._values: Any = example.blobs(leaf.path)
+            return
+        values = example.numbers(leaf.path, leaf.dtype)
+        if len(values) % max(math.prod(leaf.shape), 1):
+            raise FormatError(
+                f"{self._where}: expected rows of shape {leaf.shape}, found {len(values)} numbers"
+            )
+        self._values = values.reshape(-1, *leaf.shape)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, part: slice) -> Array:
+        leaf, values = self._leaf, self._values[part]
+        if leaf.encoding == "numbers":
+            out: Array = values
             return out
-        if self.kept == "image":
-            return decoded(values[start:stop], self.shape, f"{example.where}: {self.path}")
-        rows = [
-            np.frombuffer(self._unpacked(one, example), self.dtype) for one in values[start:stop]
-        ]
-        return np.stack(rows).reshape(-1, *self.shape)
+        if leaf.encoding == "image":
+            return decoded(values, leaf.shape, self._where)
+        rows = [np.frombuffer(self._unpacked(one), leaf.dtype) for one in values]
+        return np.stack(rows).reshape(-1, *leaf.shape)
 
-    def _unpacked(self, data: bytes, example: Example) -> bytes:
-        if self.kept == "zlib":
-            data = zlib.decompressobj().decompress(data, self.row_bytes + 1)
-        if len(data) != self.row_bytes:
-            raise FormatError(
-                f"{example.where}: {self.path}: expected {self.row_bytes} bytes, found {len(data)}"
-            )
+    def _unpacked(self, data: bytes) -> bytes:
+        size = self._leaf.row_bytes
+        if self._leaf.encoding == "zlib":
+            data = zlib.decompressobj().decompress(data, size + 1)
+        if len(data) != size:
+            raise FormatError(f"{self._where}: expected {size} bytes, found {len(data)}")
         return data
-
-    def values_of(self, example: Example) -> Any:
-        """All rows of a record, as far as they can be had without much memory."""
-        if self.kept != "numbers":
-            return example.blobs(self.path)
-        values = example.numbers(self.path, self.dtype)
-        size = math.prod(self.shape)
-        if len(values) % max(size, 1):
-            raise FormatError(
-                f"{example.where}: {self.path}: expected rows of shape {self.shape}, found "
-                f"{len(values)} numbers"
-            )
-        return values.reshape(-1, *self.shape)
 
 
 def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
-    """A feature of features.json as an array; None if it is none of one shape."""
+    """A feature of features.json as an array; None if it is not an array of one shape."""
     if "classLabel" in about:
         return _Leaf(path, (), np.dtype(np.int64), "numbers")
+    is_image = "image" in about
     one = about.get("image") or about.get("tensor")
-    return None if one is None else _array_of(one, path, is_image="image" in about)
-
-
-def _array_of(about: Mapping[str, Any], path: str, *, is_image: bool) -> _Leaf | None:
-    """The same of an image or a tensor."""
-    shape = tuple(int(n) for n in about.get("shape", {}).get("dimensions", ()))
-    try:
-        dtype = np.dtype(str(about.get("dtype") or ("uint8" if is_image else "")))
-    except TypeError:  # texts, and numbers that numpy does not have
+    if one is None:
         return None
-    encoding = str(about.get("encoding") or "none").lower()
+    shape = tuple(int(n) for n in one.get("shape", {}).get("dimensions", ()))
+    try:
+        dtype = np.dtype(str(one.get("dtype") or ("uint8" if is_image else "")))
+    except TypeError:  # texts, and dtypes that numpy does not have
+        return None
+    encoding = str(one.get("encoding") or "none").lower()
     kept: Any = "image" if is_image else {"none": "numbers"}.get(encoding, encoding)
     fits = is_numeric(dtype) and min(shape, default=1) > 0 and (not is_image or dtype == np.uint8)
-    return _Leaf(path, shape, dtype, kept) if fits and kept in _KEPT else None
+    return _Leaf(path, shape, dtype, kept) if fits and kept in _ENCODINGS else None
 
 
 class _Dataset:
@@ -189,11 +180,14 @@ class _Dataset:
         self._action = leaves[action]
         self._reward, self._terminal = leaves.get(_REWARD), leaves.get(_TERMINAL)
         known = {action, _REWARD, _TERMINAL, *_PLACES}
-        self._extras: dict[str, _Leaf] = {}
-        for path, one in leaves.items():
-            is_extra = path not in known and path.split("/")[0] != _OBSERVATION
-            if is_extra and is_new(extra_name(path), path, self._extras, losses):
-                self._extras[extra_name(path)] = one
+        self._fields: Extras = {}
+        self._extras = {
+            extra_name(path): one
+            for path, one in leaves.items()
+            if path not in known
+            and path.split("/")[0] != _OBSERVATION
+            and add_extra(self._fields, path, extra_name(path), one.shape, one.dtype, losses)
+        }
         self._episode = {
             extra_name(f"episode.{path}"): one for path, one in self._leaves(others, "")
         }
@@ -206,13 +200,12 @@ class _Dataset:
             steps = others.pop(_STEPS)["sequence"]["feature"]["featuresDict"]["features"]
         except (KeyError, TypeError) as error:
             raise FormatError(
-                f"{self._folder}/features.json: expected episodes with steps, as RLDS has them: no "
-                f"{error}"
+                f"{self._folder}/features.json: expected RLDS episodes with steps; no {error}"
             ) from error
         return steps, others
 
     def _leaves(self, features: Mapping[str, Any], above: str) -> Iterator[tuple[str, _Leaf]]:
-        """Arrays by their path below `above`; all else is a loss."""
+        """Arrays by their path below `above`; everything else is a loss."""
         for name, about in features.items():
             path = f"{above}/{name}" if above else name
             if "featuresDict" in about:
@@ -222,7 +215,7 @@ class _Dataset:
                 continue
             found = _leaf_of(about, path)
             if found is None:
-                self._losses.add(f"feature {path}: no numbers of one shape")
+                self._losses.add(f"feature {path}: not numbers of one shape")
             else:
                 yield name, found
 
@@ -267,18 +260,15 @@ class _Dataset:
             self._rewards = reward_dtype(self._reward.dtype, "reward")
         if self._terminal is None:
             self._losses.add("is_terminal: the source has none, so all episodes are truncated")
-        extras = {
-            name: Field(one.shape, one.dtype)
-            for name, one in (self._extras | self._episode).items()
-        }
+        of_episode = {name: Field(one.shape, one.dtype) for name, one in self._episode.items()}
         about = {"name": self._info["name"], "version": self._info.get("version")}
         return Incoming(
-            frames[FRAME] if list(frames) == [FRAME] else frames,
+            frames,
             field(self._action.shape, self._action.dtype, self._action.path),
             self._rewards,
-            extras,
-            {"rlds": about},
+            dict(self._fields.values()) | of_episode,
             to_steps(self._tables(), missing, self._losses),
+            {"rlds": about},
         )
 
     def _tables(self) -> Iterator[Table]:
@@ -294,68 +284,52 @@ class _Dataset:
 
     def _episode_tables(self, example: Example) -> Iterator[Table]:
         """An episode, a block at a time."""
-        columns = [self._action, *self._frames.values(), *self._extras.values()]
-        columns += [one for one in (self._reward, self._terminal) if one is not None]
-        values = {one.path: one.values_of(example) for one in columns}
-        if len({len(rows) for rows in values.values()}) > 1:
-            counts = {path: len(rows) for path, rows in values.items()}
+        leaves = [self._action, *self._frames.values(), *self._extras.values()]
+        leaves += [one for one in (self._reward, self._terminal) if one is not None]
+        columns = {one.path: _Rows(one, example) for one in leaves}
+        counts = {path: len(rows) for path, rows in columns.items()}
+        if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
-        n_rows = len(values[self._action.path])
+        n_rows = len(columns[self._action.path])
         n_steps = n_rows if self._is_step else n_rows - 1
         if n_steps < 1:
             self._losses.add("episodes without a step")
             return
-        reward, terminal = self._flat_columns(example, values, n_rows)
-        if not self._is_step:
-            self._losses.add(
-                "rewards of last steps that are not 0: left out, as these steps are observations "
-                "only; the option last_step=step takes them",
-                int(reward[-1] != 0),
-            )
-        of_episode = {
-            name: one.rows(example, one.values_of(example), 0, 1)
-            for name, one in self._episode.items()
-        }
-        size = block_steps(sum(one.row_bytes for one in columns))
-        for start in range(0, n_steps, size):
-            stop = min(start + size, n_steps)
-            ends = np.arange(start, stop) == n_steps - 1
-            # The frame after the last step stands in the same list, so that it is decoded here.
-            more = int(stop == n_steps and not self._is_step)
-            frames = {
-                key: one.rows(example, values[one.path], start, stop + more)
-                for key, one in self._frames.items()
-            }
-            extras = {
-                name: one.rows(example, values[one.path], start, stop)
-                for name, one in self._extras.items()
-            } | {name: np.repeat(rows, stop - start, 0) for name, rows in of_episode.items()}
-            yield Table(
-                {key: rows[: stop - start] for key, rows in frames.items()},
-                self._action.rows(example, values[self._action.path], start, stop),
-                reward[start:stop],
-                ends & terminal,
-                ends,
-                extras,
-                None,
-                {key: rows[stop - start :] for key, rows in frames.items()} if more else None,
-            )
-
-    def _flat_columns(
-        self, example: Example, values: Mapping[str, Any], n_rows: int
-    ) -> tuple[Array, bool]:
-        """Rewards, and whether the episode terminated."""
-        reward: Array = np.zeros(n_rows, self._rewards)
+        rewards: Array = np.zeros(n_rows, self._rewards)
         if self._reward is not None:
-            given = self._reward.rows(example, values[self._reward.path], 0, n_rows)
-            reward = given.reshape(n_rows)
-        if self._terminal is None:
-            return reward, False
-        terminal = flags(
-            self._terminal.rows(example, values[self._terminal.path], 0, n_rows),
-            f"{example.where}: {self._terminal.path}",
-        )
+            rewards = columns[self._reward.path][:].reshape(n_rows)
+        terminal = np.zeros(n_rows, np.bool_)
+        if self._terminal is not None:
+            path = self._terminal.path
+            terminal = flags(columns[path][:], f"{example.where}: {path}")
         self._losses.add(
             "is_terminal before the last step of an episode: left out", int(terminal[:-1].sum())
         )
-        return reward, bool(terminal[-1])
+        if not self._is_step:
+            self._losses.add(
+                "rewards of last steps that are not 0: left out, as these steps are only "
+                "observations; the option last_step=step keeps them",
+                int(rewards[-1] != 0),
+            )
+        of_episode = {name: _Rows(one, example)[:1] for name, one in self._episode.items()}
+        size = block_steps(sum(one.row_bytes for one in leaves))
+        for start in range(0, n_steps, size):
+            stop = min(start + size, n_steps)
+            n, ends = stop - start, np.arange(start, stop) == n_steps - 1
+            # The final observation is in the same list.
+            more = int(stop == n_steps and not self._is_step)
+            frames = {
+                key: columns[one.path][start : stop + more] for key, one in self._frames.items()
+            }
+            extras = {name: columns[one.path][start:stop] for name, one in self._extras.items()}
+            extras |= {name: np.repeat(rows, n, 0) for name, rows in of_episode.items()}
+            yield Table(
+                {key: rows[:n] for key, rows in frames.items()},
+                columns[self._action.path][start:stop],
+                rewards[start:stop],
+                ends & terminal[-1],
+                ends,
+                extras,
+                None,
+                {key: rows[n:] for key, rows in frames.items()} if more else None,
+            )

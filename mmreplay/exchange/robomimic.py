@@ -1,7 +1,7 @@
-"""robomimic's HDF5 files: a group a demonstration, observations by key, and masks of names.
+"""robomimic's HDF5 files: a group per demonstration, observations by key, and masks of names.
 
-The final observation is the last one of ``next_obs``, where that is there. A demonstration whose
-last ``done`` is set terminated, any other was cut off.
+The final observation is the last one of ``next_obs``, if there is one. A demonstration terminated
+if its last ``done`` is set, else it was truncated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import ArrayColumn, blocks
 from mmreplay.exchange.fields import (
+    Extras,
+    add_extra,
     check_key,
     check_names,
-    extra_field,
     extra_name,
     field,
     flags,
-    is_new,
     key_names,
     need,
     reward_dtype,
@@ -33,7 +33,8 @@ from mmreplay.exchange.hdf5_files import new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
+from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
+from mmreplay.ids import Array
 from mmreplay.schema import Field
 
 __all__ = ["read", "write"]
@@ -51,7 +52,6 @@ def read(
     source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
     """A file."""
-    check_final(final_observation)
     h5py = need("h5py")
     with open_hdf5(source) as file:
         demos = sorted(
@@ -82,18 +82,15 @@ class _Demos:
             )
         self._keys = key_names(first["obs"], file.filename)
         self._has_rewards = "rewards" in first
-        self._extras: dict[str, tuple[str, Field]] = {}
+        self._extras: Extras = {}
         n = first["actions"].shape[0]
         for name, one in first.items():
             if name in _STEP or not hasattr(one, "shape"):
                 continue
             if one.shape[:1] != (n,):
-                losses.add(f"{name}: not one row a step", len(demos))
+                losses.add(f"{name}: not one row per step", len(demos))
                 continue
-            found = extra_field(one.shape[1:], one.dtype, name, losses)
-            own, known = extra_name(name), {one for one, _ in self._extras.values()}
-            if found is not None and is_new(own, name, known, losses):
-                self._extras[name] = own, found
+            add_extra(self._extras, name, extra_name(name), one.shape[1:], one.dtype, losses)
         if "model_file" in first.attrs:
             losses.add("model_file of demonstrations: texts", len(demos))
         masks = file.get("mask", {})
@@ -114,6 +111,7 @@ class _Demos:
         rewards = first["rewards"].dtype if self._has_rewards else np.dtype("float32")
         args = data.attrs.get("env_args")
         about = json.loads(args) if args is not None else {}
+        tables = (table for name in self._demos for table in self._tables(name))
         return Incoming(
             {
                 key: field(first["obs"][name].shape[1:], first["obs"][name].dtype, f"obs/{name}")
@@ -122,15 +120,11 @@ class _Demos:
             field(first["actions"].shape[1:], first["actions"].dtype, "actions"),
             reward_dtype(rewards, "rewards"),
             extras,
+            to_steps(tables, self._missing, self._losses),
             ({"id": about["env_name"]} if about.get("env_name") else {})
             | {"robomimic": {"env_args": about, "masks": sorted(self._masks)}},
-            self._steps(),
             sum(data[name]["actions"].shape[0] for name in self._demos),
         )
-
-    def _steps(self) -> Iterator[Steps]:
-        tables = (table for name in self._demos for table in self._tables(name))
-        return to_steps(tables, self._missing, self._losses)
 
     def _tables(self, demo: str) -> Iterator[Table]:
         group = self._file["data"][demo]
@@ -182,7 +176,7 @@ def write(
     key: str = "obs",
     next_obs: bool = True,
 ) -> None:
-    """A file; `key` names observations that are no dict, and `next_obs` writes these, too."""
+    """A file; `key` names observations that are not a dict; `next_obs` False leaves these out."""
     check_key(key)
     check_names(stored.schema.extras, _OWN.__contains__, "robomimic: extra columns")
     about: Mapping[str, Any] = stored.metadata.get("robomimic") or {}
@@ -193,66 +187,42 @@ def write(
         "env_kwargs": {},
     }
     if not next_obs:
-        losses.add("final observations: left out, with next_obs", stored.n_episodes)
+        losses.add("final observations: left out, as next_obs=False", stored.n_episodes)
     if not stored.schema.action.shape:
-        losses.add("actions that are numbers: robomimic takes vectors, so each is one of one", 1)
+        losses.add("scalar actions: exported as vectors of length 1", 1)
+    names = {one: one if stored.schema.is_dict else key for one in stored.frames}
+    demos: dict[str, list[str]] = {name: [] for name in masks}
+    number = start = 0
     with new_hdf5(target) as file:
         data = file.create_group("data")
         data.attrs["total"] = stored.n_steps
         data.attrs["env_args"] = json.dumps(args)
-        out = _Out(data, stored, masks, key=key, next_obs=next_obs)
         for run in stored.runs():
-            out.append(run)
-        for name, demos in out.masks.items():
-            file[f"mask/{name.removeprefix(_MASK)}"] = np.array(demos, dtype="S")
+            n, demo = int(stored.lengths[number]), f"demo_{number}"
+            group = data.require_group(demo)
+            for name, rows in _columns(run, names, next_obs=next_obs).items():
+                if name not in demos:
+                    if run.begins:
+                        group.create_dataset(name, (n, *rows.shape[1:]), rows.dtype)
+                    group[name][start : start + len(run)] = rows
+                elif run.begins and rows[0]:
+                    demos[name].append(demo)
+            group.attrs["num_samples"] = n
+            start += len(run)
+            if run.ends:
+                number, start = number + 1, 0
+        for name, chosen in demos.items():
+            file[f"mask/{name.removeprefix(_MASK)}"] = np.array(chosen, dtype="S")
 
 
-class _Out:
-    """Demonstrations that are being written."""
-
-    def __init__(
-        self, data: Any, stored: Stored, masks: list[str], *, key: str, next_obs: bool
-    ) -> None:
-        self._data, self._stored = data, stored
-        self._names = {one: one if stored.schema.is_dict else key for one in stored.frames}
-        self._next_obs = next_obs
-        self.masks: dict[str, list[str]] = {name: [] for name in masks}
-        self._number, self._at = -1, 0
-        self._group: Any = None
-
-    def _begin(self, run: Steps) -> None:
-        self._number += 1
-        self._at = 0
-        n, schema = int(self._stored.lengths[self._number]), self._stored.schema
-        group = self._group = self._data.create_group(f"demo_{self._number}")
-        group.attrs["num_samples"] = n
-        for one, name in self._names.items():
-            field_ = self._stored.frames[one]
-            for part in ("obs", *(("next_obs",) if self._next_obs else ())):
-                group.create_dataset(f"{part}/{name}", (n, *field_.shape), field_.dtype)
-        group.create_dataset("actions", (n, *(schema.action.shape or (1,))), schema.action.dtype)
-        group.create_dataset("rewards", (n,), schema.reward_dtype)
-        group.create_dataset("dones", (n,), np.int64)
-        for name, field_ in schema.extras.items():
-            if name not in self.masks:
-                group.create_dataset(name, (n, *field_.shape), field_.dtype)
-            elif run.extras[name][0]:
-                self.masks[name].append(f"demo_{self._number}")
-
-    def append(self, run: Steps) -> None:
-        """Some steps."""
-        if run.begins:
-            self._begin(run)
-        n, start = len(run), self._at
-        self._at = stop = start + n
-        group = self._group
-        for one, name in self._names.items():
-            group[f"obs/{name}"][start:stop] = run.observation[one][:-1]
-            if self._next_obs:
-                group[f"next_obs/{name}"][start:stop] = run.observation[one][1:]
-        group["actions"][start:stop] = run.action.reshape(group["actions"][start:stop].shape)
-        group["rewards"][start:stop] = run.reward
-        group["dones"][start:stop] = run.terminal
-        for name, rows in run.extras.items():
-            if name not in self.masks:
-                group[name][start:stop] = rows
+def _columns(run: Steps, names: Mapping[str, str], *, next_obs: bool) -> dict[str, Array]:
+    """Some steps, by the names in a demonstration; `names` has those of observations."""
+    out = {f"obs/{name}": run.observation[key][:-1] for key, name in names.items()}
+    if next_obs:
+        out |= {f"next_obs/{name}": run.observation[key][1:] for key, name in names.items()}
+    return out | {
+        "actions": run.action if run.action.ndim > 1 else run.action[:, None],
+        "rewards": run.reward,
+        "dones": run.terminal.astype(np.int64),
+        **run.extras,
+    }

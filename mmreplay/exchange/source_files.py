@@ -1,7 +1,7 @@
-"""Files of an import: they come from anybody, so they are looked at before a library opens them.
+"""Files of an import, which are untrusted: they are checked before a library opens them.
 
-Invariant: what is read is the file that was named, or a regular file below the folder that was
-named, and no link leads to it; what it claims is held against its size before memory is taken.
+Invariant: only the named file, or regular files below the named folder, are read, never through a
+link; sizes that a file claims are compared with its own size before memory is allocated.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ __all__ = [
 ]
 
 AT_ONCE_BYTES = 256 << 20
-"""Most that is decoded as one piece: a chunk, a page, an array that is needed whole."""
+"""The largest piece that is decoded at once: a chunk, a page, an array that is needed whole."""
 
 ROW_BYTES = 64 << 20
-"""Most that a row may have, of one column and of all of them: some are in memory at a time."""
+"""The largest row, of one column and of all columns together."""
 
 _ZIPPED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _JSON_BYTES = 64 << 20
 _FREE_BYTES, _MOST_RATIO = 64 << 20, 1100
-"""Rows may have so many bytes more, and so many times those of the source; deflate has 1,032."""
+"""All rows may have 64 MiB and 1,100 times the bytes of the source; deflate reaches 1,032."""
 
 
 def check_source(source: Path) -> int:
     """The bytes of a file, or of all files below a folder.
 
-    Raises FormatError if anything there is neither: a link may lead to any file, and who reads a
-    pipe waits for it.
+    Raises FormatError for links, which may lead to any file, and for pipes, which may block.
     """
     about = source.stat()
     if stat.S_ISREG(about.st_mode):
@@ -69,17 +68,15 @@ def check_source(source: Path) -> int:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """A regular file, to be read; no link is followed, no pipe waited for."""
+    """A regular file, for reading; raises FormatError for links, pipes and devices."""
     try:
         return open(path, "rb", opener=lambda name, flags: open_regular(Path(name), flags))
     except CorruptStoreError as error:
-        raise FormatError(
-            f"{path}: expected a regular file that may be read, found another kind, or no right"
-        ) from error
+        raise FormatError(f"{path}: expected a regular file with permission to read it") from error
 
 
 def read_json(path: Path) -> Any:
-    """A document; raises FormatError if it is larger than any that describes a dataset."""
+    """A JSON document; raises FormatError if it is very large."""
     with open_file(path) as file:
         data = file.read(_JSON_BYTES + 1)
     if len(data) > _JSON_BYTES:
@@ -88,7 +85,7 @@ def read_json(path: Path) -> Any:
 
 
 def check_member(about: zipfile.ZipInfo, source: Path) -> None:
-    """Raise FormatError for a member of a zip whose compression takes memory without a bound."""
+    """Raise FormatError for a member of a zip whose decompression has no bound on memory."""
     if about.compress_type not in _ZIPPED:
         raise FormatError(
             f"{source}: {about.filename!r:.200}: expected a member that is stored or deflated, "
@@ -100,13 +97,13 @@ def check_row(n_bytes: int, what: object) -> None:
     """Raise FormatError for rows of more than `ROW_BYTES`."""
     if n_bytes > ROW_BYTES:
         raise FormatError(
-            f"{what}: expected rows of at most {ROW_BYTES:,} bytes, found {n_bytes:,}; an import "
-            f"takes none that are larger: write such a store with mmreplay.create"
+            f"{what}: expected rows of at most {ROW_BYTES:,} bytes, found {n_bytes:,}; write "
+            f"such a store with mmreplay.create"
         )
 
 
 def check_at_once(n_bytes: int, what: str) -> None:
-    """Raise FormatError for what would have to be in memory as one piece of `AT_ONCE_BYTES`."""
+    """Raise FormatError for a piece of more than `AT_ONCE_BYTES`."""
     if n_bytes > AT_ONCE_BYTES:
         raise FormatError(
             f"{what}: expected at most {AT_ONCE_BYTES:,} bytes in one piece, found {n_bytes:,}; "
@@ -115,11 +112,11 @@ def check_at_once(n_bytes: int, what: str) -> None:
 
 
 def check_claim(n_bytes: int, source_bytes: float, what: object) -> None:
-    """Raise FormatError for rows of so many bytes that no compression makes the source of them."""
+    """Raise FormatError for rows that no compression could fit into the bytes of the source."""
     most = _FREE_BYTES + _MOST_RATIO * source_bytes
     if n_bytes > most:
         raise FormatError(
-            f"{what}: expected rows of at most {most:,} bytes in {source_bytes:,} of files, found "
-            f"{n_bytes:,}; its numbers of rows are wrong, or nearly all of them are filled in: "
-            f"read it with its own library, and import the arrays"
+            f"{what}: expected rows of at most {most:,} bytes from {source_bytes:,} of files, "
+            f"found {n_bytes:,}; its numbers of rows are wrong, or most rows are fill values: read "
+            f"it with its own library, and import the arrays"
         )

@@ -1,13 +1,14 @@
-"""Gymnasium spaces as the JSON that Minari writes: their arrays, and spaces for a store's fields.
+"""Gymnasium spaces as Minari's JSON: their arrays, and spaces for a store's fields.
 
-Invariant: no Gymnasium is needed; a space that comes in and goes out again is the same JSON.
+Invariant: Gymnasium is not needed; importing and exporting a space gives the same JSON.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,10 @@ class Leaf:
     """An array of a space.
 
     Attributes:
-        name: of the field that holds it.
+        name: of its field.
         path: keys, and numbers in tuples, that lead to it.
         kind: of space.
         shape: of a value.
-        dtype: of a value.
         is_image: whether Minari may keep it as JPEG.
     """
 
@@ -39,12 +39,11 @@ class Leaf:
     path: tuple[str | int, ...]
     kind: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
     is_image: bool
 
 
 def leaves(space: Mapping[str, Any]) -> list[Leaf]:
-    """The arrays of a space, the sole one named `FRAME`; raises FormatError for one of texts."""
+    """The arrays of a space, the sole one named `FRAME`; raises FormatError for other values."""
     out = [_leaf(one, path) for path, one in _walk(space, ())]
     if len({one.name for one in out}) < len(out):
         raise FormatError(f"two parts of a space have one name: {[one.name for one in out]}")
@@ -63,97 +62,98 @@ def _walk(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Iterator[tup
 
 
 def _leaf(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Leaf:
-    kind, image = space["type"], False
+    kind, is_image = space["type"], False
     if kind == "Box":
-        shape, dtype = tuple(space["shape"]), np.dtype(space["dtype"])
-        sides = shape[:2]
-        image = len(shape) in _IMAGE_NDIM and dtype == np.uint8 and min(sides) >= _IMAGE_SIDE
-        image = image and _constant(space["low"]) == 0 and _constant(space["high"]) == _WHITE
+        shape = tuple(space["shape"])
+        is_image = len(shape) in _IMAGE_NDIM and space["dtype"] == "uint8"
+        is_image = is_image and min(shape[:2]) >= _IMAGE_SIDE
+        is_image = is_image and _constant(space["low"]) == 0 and _constant(space["high"]) == _WHITE
     elif kind == "Discrete":
-        shape, dtype = (), np.dtype("int64")
+        shape = ()
     elif kind == "MultiDiscrete":
-        shape, dtype = np.shape(space["nvec"]), np.dtype(space["dtype"])
+        shape = np.shape(space["nvec"])
     elif kind == "MultiBinary":
-        n = space["n"]
-        shape, dtype = tuple(n) if isinstance(n, list) else (n,), np.dtype("int8")
+        shape = tuple(space["n"]) if isinstance(space["n"], list) else (space["n"],)
     else:
-        raise FormatError(f"a space of {kind}: no store holds its values")
-    return Leaf(leaf_name(path), path, kind, shape, dtype, image)
+        raise FormatError(f"a space of {kind}: a store cannot hold its values")
+    return Leaf(leaf_name(path), path, kind, shape, is_image)
 
 
 def leaf_name(path: tuple[str | int, ...]) -> str:
-    """The field that holds the array at this path of a space."""
+    """The field of the array at this path of a space."""
     return key_name("/".join(map(str, path))) if path else FRAME
 
 
 def _constant(values: Any) -> Any:
-    """The number that all of these are; None if they differ."""
+    """The number that all values equal; None if they differ."""
     array = np.asarray(values)
     return array.flat[0].item() if array.size and (array == array.flat[0]).all() else None
 
 
-def compacted(space: Any) -> Any:
-    """The same space with a number for bounds that are one: those of images have thousands."""
-    if isinstance(space.get("subspaces"), dict):
-        return {**space, "subspaces": {k: compacted(one) for k, one in space["subspaces"].items()}}
-    if isinstance(space.get("subspaces"), list):
-        return {**space, "subspaces": [compacted(one) for one in space["subspaces"]]}
-    out = dict(space)
-    for key in ("low", "high") if space["type"] == "Box" else ():
-        constant = _constant(space[key])
-        if constant is not None:
-            # Neither infinity nor NaN is JSON.
-            out[key] = constant if math.isfinite(constant) else str(constant)
-        elif not np.isfinite(np.asarray(space[key])).all():
-            out[key] = [str(number) for number in np.asarray(space[key]).ravel().tolist()]
-    return out
+def compacted(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The same space with one text for bounds that are all the same, else a list of texts.
+
+    Images have thousands of bounds, and JSON has no infinity.
+    """
+
+    def bounds(_box: Mapping[str, Any], values: Any) -> Any:
+        flat = [json.dumps(number) for number in np.ravel(values).tolist()]
+        return flat if len(set(flat)) > 1 else "".join(flat[:1])
+
+    return _with_bounds(space, bounds)
 
 
-def expanded(space: Any) -> Any:
-    """What `compacted` was given."""
-    if isinstance(space.get("subspaces"), dict):
-        return {**space, "subspaces": {k: expanded(one) for k, one in space["subspaces"].items()}}
-    if isinstance(space.get("subspaces"), list):
-        return {**space, "subspaces": [expanded(one) for one in space["subspaces"]]}
-    out = dict(space)
-    for key in ("low", "high") if space["type"] == "Box" else ():
-        given = out[key]
-        number = float if np.dtype(space["dtype"]).kind == "f" else int
-        if isinstance(given, list) and given and isinstance(given[0], str):
-            out[key] = np.reshape([number(one) for one in given], space["shape"]).tolist()
-        elif not isinstance(given, list):
-            out[key] = np.full(space["shape"], number(given)).tolist()
-    return out
+def expanded(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space that `compacted` was given."""
+
+    def bounds(box: Mapping[str, Any], texts: Any) -> Any:
+        if isinstance(texts, list):
+            return np.reshape([json.loads(one) for one in texts], box["shape"]).tolist()
+        return np.full(box["shape"], json.loads(texts or "0")).tolist()
+
+    return _with_bounds(space, bounds)
+
+
+def _with_bounds(space: Mapping[str, Any], change: Callable[[Any, Any], Any]) -> dict[str, Any]:
+    """A space with other bounds of its boxes."""
+    inside = space.get("subspaces")
+    if isinstance(inside, Mapping):
+        parts: Any = {key: _with_bounds(one, change) for key, one in inside.items()}
+        return {**space, "subspaces": parts}
+    if inside is not None:
+        return {**space, "subspaces": [_with_bounds(one, change) for one in inside]}
+    names = ("low", "high") if space["type"] == "Box" else ()
+    return {**space, **{name: change(space, space[name]) for name in names}}
 
 
 def space_of_actions(
     low: int, high: int, dtype: np.dtype[Any], about: Mapping[str, Any], losses: Losses
 ) -> dict[str, Any]:
-    """The Discrete space of actions that occur from `low` to `high`.
+    """The Discrete space of actions from `low` to `high`.
 
-    It is that of the environment if its metadata, `about`, say so, or else of what occurs, which is
-    a loss. Raises SchemaError for actions of which no such space holds all.
+    It is that of the environment if its metadata, `about`, have it, else that of the actions that
+    occur, which is a loss. Raises SchemaError for actions that no such space holds.
     """
     start, n = about.get("action_start", 0), about.get("n_actions")
     if type(start) is type(n) is int and n > 0:
         first, last = min(low, start), max(high, start + n - 1)
-        why = f"the environment has {n:,}, and others occur"
+        why = f"the environment has {n:,}, but others occur"
         is_known = (first, last) == (start, start + n - 1)
     else:
         first, last = min(low, 0), high
-        why, is_known = "this store does not know it", False
+        why, is_known = "not recorded in this store", False
     most = np.iinfo(np.int64).max
     if last > most or last - first >= most:
         raise SchemaError(
-            f"minari: actions: expected whole numbers that a Discrete space holds, int64 and less "
+            f"minari: actions: expected integers that a Discrete space holds, int64 and fewer "
             f"than 2**63 of them, found {dtype} from {first} to {last}; export to arrays or "
-            f"parquet, which hold these"
+            f"parquet instead"
         )
     space = {"type": "Discrete", "dtype": "int64", "start": first, "n": last - first + 1}
     if not is_known:
         losses.add(
-            f"the number of actions: {why}; the space is of what occurs, n={space['n']:,} from "
-            f"{first:,} on"
+            f"the number of actions: {why}; exported as the actions that occur, "
+            f"n={space['n']:,} from {first:,} on"
         )
     return space
 

@@ -1,7 +1,7 @@
-"""The episodes of a store as steps, to be written elsewhere.
+"""The episodes of a store as steps, for an export.
 
-Invariant: every whole episode comes once, in the order of `Store.episodes`, and no more than a
-block of steps is in memory.
+Invariant: every whole episode comes once, in the order of `Store.episodes`, and only a block of
+steps is in memory.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Steps, frame_dict
+from mmreplay.exchange.steps import Steps
 from mmreplay.maintenance.episodes import read_runs, row_bytes
 from mmreplay.reading.store import Store
-from mmreplay.schema import Field, Schema
+from mmreplay.schema import FRAME, Field, Schema
 
 __all__ = ["Stored"]
 
@@ -24,13 +24,11 @@ class Stored:
     """A store that is exported.
 
     Attributes:
-        schema: what a row holds.
+        schema: of the store.
         frames: the fields of observations by key, the sole one under `FRAME`.
         metadata: as given to `create`.
         lengths: (n,) int64, steps of each episode.
-        terminated: (n,) bool, whether it ended in a terminal state.
         n_steps: in all.
-        has_lost_lives: whether a terminal step may stand in the middle of an episode.
     """
 
     def __init__(
@@ -38,17 +36,17 @@ class Stored:
     ) -> None:
         self._store, self._progress = store, progress
         self.schema: Schema = store.schema
-        self.frames: dict[str, Field] = frame_dict(store.schema.frame)
+        frame = store.schema.frame
+        self.frames: dict[str, Field] = {FRAME: frame} if isinstance(frame, Field) else dict(frame)
         self.metadata: dict[str, Any] = dict(store.live.readers[0].metadata.get("env") or {})
-        # In one look: a writer may add steps before the next one.
+        # Read once: a writer may add steps meanwhile.
         contents = store.live.contents(returns=False)
         episodes, n_transitions = contents.episodes, sum(contents.n_transitions)
         self._episodes = episodes
         self.lengths = episodes["length"].astype(np.int64)
-        self.terminated = episodes["terminated"].copy()
         self.n_steps = int(self.lengths.sum())
         losses.add(
-            "episodes that are still running: they end here as truncated",
+            "episodes that are still running: exported as truncated",
             int((~episodes["terminated"] & ~episodes["truncated"]).sum()),
         )
         losses.add(
@@ -58,7 +56,7 @@ class Stored:
 
     @property
     def n_episodes(self) -> int:
-        """Whole ones, and those that are running."""
+        """Including running episodes."""
         return len(self.lengths)
 
     @property
@@ -76,10 +74,7 @@ class Stored:
                 self._progress(n_done * self.row_bytes, self.n_steps * self.row_bytes)
 
     def episodes(self) -> Iterator[list[Steps]]:
-        """The runs of each episode; the caller takes those of one before it asks for the next.
-
-        Only for formats that need an episode as a whole: it is in memory as one.
-        """
+        """The runs of each episode, for formats that need whole episodes in memory."""
         runs: list[Steps] = []
         for run in self.runs():
             runs.append(run)

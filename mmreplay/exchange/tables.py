@@ -1,6 +1,6 @@
-"""Columns of a table of transitions by their usual names: which is what, and the same way out.
+"""Columns of a table of transitions by their usual names, for imports and exports.
 
-Invariant: a column is taken for what its name says, kept as an extra column, or counted as a loss.
+Invariant: a column is used as its name says, kept as an extra column, or counted as a loss.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, is_new, reward_dtype
+from mmreplay.exchange.fields import Extras, add_extra, extra_name, field, flags, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Frames, Incoming, Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
-from mmreplay.schema import FRAME, Field
+from mmreplay.schema import FRAME
 
 __all__ = ["Block", "FinalRows", "RowShape", "Shape", "Tables", "table_rows", "table_shapes"]
 
@@ -26,8 +26,7 @@ Block = dict[str, Array]
 """Rows of columns by name."""
 
 FinalRows = Callable[[Block, int, int], Frames]
-"""Final observations of the episodes [start, stop) that end in a block; nothing if there are none.
-"""
+"""Final observations of the episodes [start, stop), which end in a block."""
 
 _NAMES = {
     "observations": ("observations", "observation", "obs"),
@@ -41,7 +40,7 @@ _NAMES = {
     "next_observations": ("next_observations", "next_observation", "next_obs"),
     "final_observations": ("final_observations",),
 }
-"""What is read, under the names that it may have; exported under the first of them."""
+"""The names of each role; exports use the first."""
 
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
 _ENDS = ("terminations", "truncations", "dones", "episode")
@@ -61,7 +60,7 @@ class RowShape(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """A `RowShape` of rows that lie elsewhere."""
+    """A `RowShape` of rows that are elsewhere."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -74,10 +73,10 @@ class Tables:
 
     Args:
         columns: shape and dtype of each.
-        where: where they stand, for messages.
-        losses: counts what cannot be taken over.
+        where: their source, for messages.
+        losses: counts what cannot be converted.
         missing: what to do without a final observation.
-        needs_rewards: False: rewards are zeros where there are none.
+        needs_rewards: False: missing rewards are 0.
 
     Attributes:
         n_rows: steps in all.
@@ -95,36 +94,18 @@ class Tables:
     ) -> None:
         self._where, self._losses, self._missing = where, losses, missing
         self._roles: dict[str, str] = {}
-        others: dict[str, str] = {}
-        for name in columns:
-            base, _, key = name.partition("/")
-            role = next((role for role, known in _NAMES.items() if base in known), "")
-            part = f"{role}/{key}" if key else role
-            if not role or (key and role not in _OF_FRAMES) or part in self._roles:
-                others[name] = part
-            else:
-                self._roles[part] = name
-        for role in _OF_FRAMES:
-            if role in self._roles:  # so that observations are no dict
-                parts = [part for part in self._roles if part.startswith(f"{role}/")]
-                others |= {self._roles.pop(part): role for part in parts}
-        needed = ("observations", "actions", *(("rewards",) if needs_rewards else ()))
-        for role in needed:
+        others = self._assign_roles(columns)
+        for role in ("observations", "actions", *(("rewards",) if needs_rewards else ())):
             if not self.frame_columns(role):
                 raise FormatError(
                     f"{where}: expected a column {role!r}, found "
                     f"{', '.join(sorted(columns)) or 'none'}"
                 )
-        lengths = {
-            name: columns[name].shape[0]
-            for role, name in self._roles.items()
-            if not role.startswith("final_")
-        }
-        if len(set(lengths.values())) > 1:
-            raise FormatError(f"{where}: columns of different lengths: {lengths}")
-        self.n_rows = next(iter(lengths.values()))
-        self._check_frames(columns)
-        self.extras = self._extra_columns(columns, others)
+        self._check_shapes(columns)
+        self.n_rows = columns[self._roles["actions"]].shape[0]
+        self.extras: Extras = {}
+        for name, role in others.items():
+            self._add_extra(name, role, columns[name])
         self._fields = {
             key: field(columns[name].shape[1:], columns[name].dtype, name)
             for key, name in self.frame_columns("observations").items()
@@ -137,8 +118,25 @@ class Tables:
         else:
             losses.add("rewards: the source has none, so they are 0", self.n_rows)
 
+    def _assign_roles(self, columns: Mapping[str, RowShape]) -> dict[str, str]:
+        """Set the column of each role; gives the other columns, with the role they would have."""
+        others: dict[str, str] = {}
+        for name in columns:
+            base, _, key = name.partition("/")
+            role = next((role for role, known in _NAMES.items() if base in known), "")
+            part = f"{role}/{key}" if key else role
+            if not role or (key and role not in _OF_FRAMES) or part in self._roles:
+                others[name] = part
+            else:
+                self._roles[part] = name
+        for role in _OF_FRAMES:
+            if role in self._roles:  # observations are not a dict
+                parts = [part for part in self._roles if part.startswith(f"{role}/")]
+                others |= {self._roles.pop(part): role for part in parts}
+        return others
+
     def frame_columns(self, role: str) -> dict[str, str]:
-        """The columns of an observation by its key, the sole one under `FRAME`; or none."""
+        """The columns of an observation by its key, the sole one under `FRAME`."""
         if role in self._roles:
             return {FRAME: self._roles[role]}
         start = f"{role}/"
@@ -146,46 +144,39 @@ class Tables:
             full[len(start) :]: name for full, name in self._roles.items() if full.startswith(start)
         }
 
-    def _check_frames(self, columns: Mapping[str, RowShape]) -> None:
+    def _check_shapes(self, columns: Mapping[str, RowShape]) -> None:
+        lengths = {name: columns[name].shape[0] for name in self._of_steps()}
+        if len(set(lengths.values())) > 1:
+            raise FormatError(f"{self._where}: columns of different lengths: {lengths}")
         first = self.frame_columns("observations")
         for role in _OF_FRAMES[1:]:
             for key, name in self.frame_columns(role).items():
                 a, b = columns[name], columns.get(first.get(key, ""))
                 if b is None or (a.shape[1:], a.dtype) != (b.shape[1:], b.dtype):
                     raise FormatError(
-                        f"{self._where}: {name}: expected rows as those of the observations, found "
-                        f"{a.dtype} {a.shape[1:]}"
+                        f"{self._where}: {name}: expected rows like those of the observations, "
+                        f"found {a.dtype} {a.shape[1:]}"
                     )
 
-    def _extra_columns(
-        self, columns: Mapping[str, RowShape], others: Mapping[str, str]
-    ) -> dict[str, tuple[str, Field]]:
-        """Further columns: name and field of each, by its foreign name.
+    def _add_extra(self, name: str, role: str, column: RowShape) -> None:
+        if column.shape[0] != self.n_rows:
+            self._losses.add(f"array {name}: not one row per step")
+            return
+        own = extra_name(name.removeprefix("extras/"))
+        added = add_extra(self.extras, name, own, column.shape[1:], column.dtype, self._losses)
+        if added and role in self._roles:
+            self._losses.add(
+                f"column {name}: kept as the extra column {own}, as {self._roles[role]} is used "
+                f"as {role}"
+            )
 
-        `others` has what each would be, if no other column were that already.
-        """
-        out: dict[str, tuple[str, Field]] = {}
-        for name, role in others.items():
-            column = columns[name]
-            if column.shape[0] != self.n_rows:
-                self._losses.add(f"array {name}: not one row a step")
-                continue
-            found = extra_field(column.shape[1:], column.dtype, name, self._losses)
-            own, known = extra_name(name.removeprefix("extras/")), {one for one, _ in out.values()}
-            if found is not None and is_new(own, name, known, self._losses):
-                out[name] = own, found
-                if role in self._roles:
-                    self._losses.add(
-                        f"column {name}: kept as the extra column {own}, as "
-                        f"{self._roles[role]} stands for {role}"
-                    )
-        return out
+    def _of_steps(self) -> list[str]:
+        return [name for role, name in self._roles.items() if not role.startswith("final_")]
 
     @property
     def used(self) -> list[str]:
-        """The columns of one row a step that are taken over."""
-        roles = [name for role, name in self._roles.items() if not role.startswith("final_")]
-        return [*roles, *self.extras]
+        """The columns with one row per step that are converted."""
+        return [*self._of_steps(), *self.extras]
 
     def incoming(
         self,
@@ -193,15 +184,15 @@ class Tables:
         final: FinalRows | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Incoming:
-        """The table as a dataset, of blocks of the columns in `used`."""
+        """The table as a dataset, from blocks of the columns in `used`."""
         tables = self.tables(rows, final)
         return Incoming(
-            self._fields[FRAME] if list(self._fields) == [FRAME] else self._fields,
+            self._fields,
             self._action,
             self._rewards,
             dict(self.extras.values()),
-            metadata or {},
             to_steps(tables, self._missing, self._losses),
+            metadata or {},
             self.n_rows,
         )
 
@@ -209,22 +200,21 @@ class Tables:
         """Blocks of columns as tables."""
         if not any(role in self._roles for role in _ENDS):
             self._losses.add("ends of episodes: the source marks none, so all is one episode")
+        frames = self.frame_columns("observations")
+        after = self.frame_columns("next_observations")
         n_final = 0
-        for block, goes_on in self._with_next(rows):
-            terminal, ends = self._ends(block, goes_on)
+        for block, continues in self._with_next(rows):
+            terminal, ends = self._ends(block, continues)
             stop = n_final + int(ends.sum())
             last = final(block, n_final, stop) if final is not None else {}
             n_final = stop
-            after = self.frame_columns("next_observations")
-            n_rows = len(ends)
+            rewards = np.zeros(len(ends), self._rewards)
+            if "rewards" in self._roles:
+                rewards = block[self._roles["rewards"]].reshape(len(ends))
             yield Table(
-                {key: block[name] for key, name in self.frame_columns("observations").items()},
+                {key: block[name] for key, name in frames.items()},
                 block[self._roles["actions"]],
-                (
-                    block[self._roles["rewards"]].reshape(n_rows)
-                    if "rewards" in self._roles
-                    else np.zeros(n_rows, self._rewards)
-                ),
+                rewards,
                 terminal,
                 ends,
                 {new: block[name] for name, (new, _) in self.extras.items()},
@@ -233,7 +223,7 @@ class Tables:
             )
 
     def _with_next(self, rows: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
-        """Blocks, and whether the episode of the last row goes on in the next; True if unknown."""
+        """Blocks, and whether the last episode continues in the next one; True if unknown."""
         name = self._roles.get("episode")
         before: Block | None = None
         for block in rows:
@@ -245,12 +235,11 @@ class Tables:
         if before is not None:
             yield before, name is None
 
-    def _ends(self, block: Block, goes_on: bool) -> tuple[Array, Array]:
+    def _ends(self, block: Block, continues: bool) -> tuple[Array, Array]:
         """Which steps are terminal, and which are the last of their episodes; (n,) bool each."""
         roles = self._roles
-        none = np.zeros(len(block[roles["actions"]]), np.bool_)
-        terminal = self._flags(block, "terminations") if "terminations" in roles else none
-        truncated = self._flags(block, "truncations") if "truncations" in roles else none
+        terminal = self._flags(block, "terminations")
+        truncated = self._flags(block, "truncations")
         self._losses.add(
             "steps marked as terminated and truncated: terminated wins",
             int((terminal & truncated).sum()),
@@ -259,40 +248,37 @@ class Tables:
             done = self._flags(block, "dones")
             if "terminations" not in roles:
                 terminal = done & ~truncated
-            if len({"terminations", "truncations"} & roles.keys()) == 0:
+            if not {"terminations", "truncations"} & roles.keys():
                 self._losses.add(
-                    "ends marked as done: taken as terminal, as nothing tells which of them were "
-                    "truncations",
+                    "ends marked as done: taken as terminal, though some may be truncations",
                     int(done.sum()),
                 )
             truncated = truncated | (done & ~terminal)
         if "episode" in roles:
             numbers = block[roles["episode"]]
-            changes = np.append(numbers[1:] != numbers[:-1], not goes_on)
+            ends = np.append(numbers[1:] != numbers[:-1], not continues)
             self._losses.add(
-                "truncations within a numbered episode: left out",
-                int((truncated & ~changes).sum()),
+                "truncations within a numbered episode: left out", int((truncated & ~ends).sum())
             )
-            truncated = truncated | (changes & ~terminal)
             if "life_losses" not in roles:
-                # Where episodes are numbered, a terminal step within one is a lost life.
                 self._losses.add(
                     "terminal steps within a numbered episode: taken as lost lives",
-                    int((terminal & ~changes).sum()),
+                    int((terminal & ~ends).sum()),
                 )
-                return terminal, changes
+                return terminal, ends
+            truncated = truncated | (ends & ~terminal)
         ends = terminal | truncated
-        if "life_losses" in roles:
-            terminal = terminal | self._flags(block, "life_losses")
-        return terminal, ends
+        return terminal | self._flags(block, "life_losses"), ends
 
     def _flags(self, block: Block, role: str) -> Array:
-        name = self._roles[role]
+        name = self._roles.get(role)
+        if name is None:
+            return np.zeros(len(block[self._roles["actions"]]), np.bool_)
         return flags(block[name], f"{self._where}: {name}")
 
 
 def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """The columns of an exported table: shape, rows first, and dtype, by name."""
+    """The columns of an exported table: shape, with the rows first, and dtype, by name."""
     n, schema = stored.n_steps, stored.schema
     out: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
     for key, one in stored.frames.items():

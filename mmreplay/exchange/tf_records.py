@@ -1,10 +1,8 @@
 """Files of TensorFlow's records, and the examples in them, without TensorFlow.
 
-Invariant: a record whose checksum is wrong, or that the file ends in, is refused.
+Invariant: a record with a wrong checksum, or that is cut off, is refused.
 
-TensorFlow Datasets itself would read these files, with TensorFlow, of which a gigabyte would be
-installed for eight bytes of framing, or without it for array_record only. What an example is, is
-parsed by protobuf.
+The framing is eight bytes, for which TensorFlow would be a gigabyte; protobuf parses the examples.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _WORD = 0xFFFFFFFF
 
 
 def records(path: Path, kind: str) -> Iterator[bytes]:
-    """The records of a file of that kind in order; raises FormatError for one that is damaged."""
+    """The records of a file in order; raises FormatError for a damaged one."""
     if kind == "tfrecord":
         yield from _tf_records(path)
     elif kind == "array_record":
@@ -54,12 +52,12 @@ def _tf_records(path: Path) -> Iterator[bytes]:
         while head := file.read(_LENGTH.size):
             where = f"{path}: the record at byte {file.tell() - len(head):,}"
             if len(head) < _LENGTH.size:
-                raise FormatError(f"{where}: the file ends in it; it was cut off")
+                raise FormatError(f"{where}: the file ends within it")
             length, checksum = _LENGTH.unpack(head)
             if _masked(head[:8]) != checksum:
                 raise FormatError(f"{where}: the checksum of its length is wrong")
             if length + _SUM.size > size - file.tell():
-                raise FormatError(f"{where}: the file ends in it; it was cut off")
+                raise FormatError(f"{where}: the file ends within it")
             data = file.read(length)
             if _masked(data) != _SUM.unpack(file.read(_SUM.size))[0]:
                 raise FormatError(f"{where}: its checksum is wrong")
@@ -67,13 +65,13 @@ def _tf_records(path: Path) -> Iterator[bytes]:
 
 
 def _masked(data: bytes) -> int:
-    """The checksum as it is kept: a sum of data that has sums in it would be a poor one."""
+    """The checksum as these files have it."""
     found = crc32c(data)
     return (((found >> 15) | (found << 17)) + _MASK) & _WORD
 
 
 class Example:
-    """A ``tf.train.Example``: lists of numbers or of bytes, by name. Raises FormatError."""
+    """A ``tf.train.Example``: lists of numbers or bytes, by name. Raises FormatError."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
@@ -109,46 +107,47 @@ class Example:
 
 @functools.cache
 def _message() -> Any:
-    """The class of an example.
+    """The class of an example."""
 
-    Source: TensorFlow, tensorflow/core/example/example.proto and feature.proto.
-    """
-    pb = need("google.protobuf.descriptor_pb2", package="protobuf")
-    kinds = pb.FieldDescriptorProto
-    file = pb.FileDescriptorProto(name="example.proto", package="records", syntax="proto3")
-
-    def add(name: str, *fields: Any) -> Any:
-        out = file.message_type.add(name=name)
-        for number, (label, label_kind, kind) in enumerate(fields, 1):
-            one = out.field.add(name=label, number=number, label=label_kind)
-            if isinstance(kind, str):
-                one.type, one.type_name = kinds.TYPE_MESSAGE, f".records.{kind}"
+    def message(name: str, *fields: tuple[str, str, str], **more: Any) -> dict[str, Any]:
+        about = []
+        for number, (label, count, kind) in enumerate(fields, 1):
+            one: dict[str, Any] = {"name": label, "number": number, "label": f"LABEL_{count}"}
+            if kind.isupper():
+                about.append(one | {"type": f"TYPE_{kind}"})
             else:
-                one.type = kind
-        return out
+                about.append(one | {"type": "TYPE_MESSAGE", "typeName": f".records.{kind}"})
+        return {"name": name, "field": about} | more
 
-    many, single = kinds.LABEL_REPEATED, kinds.LABEL_OPTIONAL
-    add("BytesList", ("value", many, kinds.TYPE_BYTES))
-    add("FloatList", ("value", many, kinds.TYPE_FLOAT))
-    add("Int64List", ("value", many, kinds.TYPE_INT64))
-    feature = add(
-        "Feature",
-        ("bytes_list", single, "BytesList"),
-        ("float_list", single, "FloatList"),
-        ("int64_list", single, "Int64List"),
+    kinds = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
+    feature = message("Feature", *((name, "OPTIONAL", kind) for name, kind in kinds.items()))
+    for one in feature["field"]:
+        one["oneofIndex"] = 0
+    entry = message(
+        "FeatureEntry",
+        ("key", "OPTIONAL", "STRING"),
+        ("value", "OPTIONAL", "Feature"),
+        options={"mapEntry": True},
     )
-    feature.oneof_decl.add(name="kind")
-    for one in feature.field:
-        one.oneof_index = 0
-    features = add("Features", ("feature", many, "Features.FeatureEntry"))
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=single, type=kinds.TYPE_STRING)
-    entry.field.add(
-        name="value", number=2, label=single, type=kinds.TYPE_MESSAGE, type_name=".records.Feature"
-    )
-    add("Example", ("features", single, "Features"))
-    pool = need("google.protobuf.descriptor_pool", package="protobuf").DescriptorPool()
-    pool.Add(file)
-    factory = need("google.protobuf.message_factory", package="protobuf")
+    # Source: TensorFlow, tensorflow/core/example/example.proto and feature.proto.
+    about = {
+        "name": "example.proto",
+        "package": "records",
+        "syntax": "proto3",
+        "messageType": [
+            message("BytesList", ("value", "REPEATED", "BYTES")),
+            message("FloatList", ("value", "REPEATED", "FLOAT")),
+            message("Int64List", ("value", "REPEATED", "INT64")),
+            feature | {"oneofDecl": [{"name": "kind"}]},
+            message(
+                "Features", ("feature", "REPEATED", "Features.FeatureEntry"), nestedType=[entry]
+            ),
+            message("Example", ("features", "OPTIONAL", "Features")),
+        ],
+    }
+    library = functools.partial(need, package="protobuf")
+    file = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    pool = library("google.protobuf.descriptor_pool").DescriptorPool()
+    pool.Add(library("google.protobuf.json_format").ParseDict(about, file))
+    factory = library("google.protobuf.message_factory")
     return factory.GetMessageClass(pool.FindMessageTypeByName("records.Example"))

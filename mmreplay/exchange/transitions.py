@@ -1,4 +1,4 @@
-"""Flat tables of transitions as steps: where episodes end, and what stands after their last step.
+"""Flat tables of transitions as steps: where episodes end, and the observation after them.
 
 Invariant: each observation of a run is one of the table's, and the one after the last step is
 either the table's own or counted as a loss.
@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.errors import SchemaError
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Frames, Steps
 from mmreplay.ids import Array
 
-__all__ = ["FinalObservation", "Table", "check_final", "to_steps"]
+__all__ = ["FinalObservation", "Table", "to_steps"]
 
 FinalObservation = Literal["repeat", "drop"]
-"""What becomes of a last step after which no observation is known."""
+"""Whether a last step without a known next observation repeats its own, or is left out."""
 
 _REPEATED = (
-    "final observations that the source does not have: the last observation of the episode stands "
-    "in their place"
+    "final observations that the source does not have: the last observation of the episode is "
+    "repeated"
 )
-_DROPPED = (
-    "last steps of truncated episodes: left out, as the source does not have the observation after "
-    "them"
-)
+_DROPPED = "last steps of truncated episodes: left out, as the observation after them is missing"
 _BROKEN = (
-    "places where an observation does not go on from the one before: an episode was cut off there"
+    "observations that do not continue from the step before: the episode is truncated before them"
 )
 
 
@@ -42,14 +38,13 @@ class Table:
 
     Attributes:
         observation: before the steps, by key.
-        action: what was done.
-        reward: what it gave.
+        action: of the steps.
+        reward: of the steps.
         terminal: bool: the world ended, or a life was lost.
         ends: bool: the episode ended.
         extras: further columns.
         next_observation: after the steps; None if the table has none.
-        final: after the last steps of those episodes that end here, one row each; None if the
-            table does not know.
+        final: after the last step of each episode that ends here, one row each; None if unknown.
     """
 
     observation: Frames
@@ -65,20 +60,13 @@ class Table:
         return len(self.reward)
 
 
-def check_final(given: object) -> None:
-    """Raise SchemaError unless it is a `FinalObservation`."""
-    if given not in ("repeat", "drop"):
-        raise SchemaError(f"final_observation: expected 'repeat' or 'drop', found {given!r:.80}")
-
-
 def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses) -> Iterator[Steps]:
     """The steps of a table that comes in blocks of rows.
 
     Args:
         tables: the blocks, in order.
-        missing: what to do with the last step of a truncated episode without a final observation:
-            keep it with its own observation repeated, or leave it out. After a terminal step
-            the observation does not count, so it is always repeated.
+        missing: what to do with the last step of a truncated episode without a final observation.
+            After a terminal step the observation does not count, so it is always repeated.
         losses: counts these, and where `next_observation` is not the observation of the next row.
     """
     begins, held = True, None
@@ -99,7 +87,7 @@ def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses)
             yield _run(joined, bounds[-1], len(joined) - 1, None, begins=begins, ends=False)
             begins = False
     if held is not None and held.next_observation is None:
-        losses.add("an episode that the source breaks off: it ends as truncated")
+        losses.add("an unfinished episode at the end of the source: truncated")
         yield from _ended(held, 0, 1, 0, missing, losses, begins=begins)
 
 
@@ -113,7 +101,7 @@ def _ended(
     *,
     begins: bool,
 ) -> Iterator[Steps]:
-    """The rows of an episode that ends with row stop - 1, the `number`-th to do so here."""
+    """The rows of an episode that ends with row stop - 1, the `number`-th end of this table."""
     if table.final is not None:
         last = {key: rows[number : number + 1] for key, rows in table.final.items()}
         yield _run(table, start, stop, last, begins=begins, ends=True)
@@ -177,33 +165,24 @@ def _equal(first: Frames, second: Frames) -> Array:
 
 
 def _last(table: Table) -> Table:
-    """Its last row, alone; copied, or it would keep all of them."""
-
-    def of(frames: Frames | None) -> Frames | None:
-        return frames and {key: rows[-1:].copy() for key, rows in frames.items()}
-
-    return Table(
-        of(table.observation) or {},
-        table.action[-1:].copy(),
-        table.reward[-1:].copy(),
-        table.terminal[-1:].copy(),
-        table.ends[-1:].copy(),
-        of(table.extras) or {},
-        of(table.next_observation),
-    )
+    """Its last row alone, copied, so that the others can be freed."""
+    return _mapped(lambda rows: rows[-1:].copy(), dataclasses.replace(table, final=None))
 
 
 def _concatenated(first: Table, second: Table) -> Table:
-    def of(a: Frames, b: Frames) -> Frames:
-        return {key: np.concatenate((a[key], rows)) for key, rows in b.items()}
-
-    return Table(
-        of(first.observation, second.observation),
-        np.concatenate((first.action, second.action)),
-        np.concatenate((first.reward, second.reward)),
-        np.concatenate((first.terminal, second.terminal)),
-        np.concatenate((first.ends, second.ends)),
-        of(first.extras, second.extras),
-        None,
-        second.final,
+    joined = _mapped(
+        lambda *rows: np.concatenate(rows), first, dataclasses.replace(second, final=None)
     )
+    return dataclasses.replace(joined, final=second.final)
+
+
+def _mapped(call: Callable[..., Array], *tables: Table) -> Table:
+    """A table of what `call` makes of each array of some tables."""
+
+    def of(*columns: Any) -> Any:
+        if isinstance(columns[0], dict):
+            return {key: of(*(one[key] for one in columns)) for key in columns[0]}
+        return None if columns[0] is None else call(*columns)
+
+    names = [one.name for one in dataclasses.fields(Table)]
+    return Table(*(of(*(getattr(one, name) for one in tables)) for name in names))

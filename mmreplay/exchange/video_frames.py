@@ -1,7 +1,7 @@
-"""Frames of videos in the order of time, decoded as they are asked for.
+"""Frames of videos, decoded in the order of time.
 
-Invariant: each frame is the one that is shown at the time that was asked for, or there is an error;
-one video is open at a time.
+Invariant: each frame is the one at the requested time, or there is an error; one video is open at a
+time.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _CONTAINER = "mp4"
 _CODECS = ("h264", "hevc", "libdav1d", "av1", "mpeg4")
 
 _FAR_S = 2.0
-"""What lies further ahead is looked for, and nearer ones are decoded up to there."""
+"""Seek to frames that are further ahead; decode up to nearer ones."""
 
 
 class VideoFrames:
-    """Frames (h, w, c) uint8; a context manager's inside.
+    """Frames (h, w, c) uint8.
 
     Args:
         shape: of a frame.
-        fps: frames a second.
+        fps: frames per second.
         stack: closes the videos.
     """
 
@@ -46,14 +46,14 @@ class VideoFrames:
         stack.callback(self._close)
 
     def _close(self) -> None:
-        # PyAV's iterator holds the decoder, and frames hold its buffers.
+        # The iterator holds PyAV's decoder, and frames hold its buffers.
         self._frames, self._ahead = iter(()), None
         if self._file is not None:
             self._file.close()
         self._file = self._path = None
 
     def at(self, path: Path, seconds: float) -> Array:
-        """The frame of a video at that time; raises FormatError if it has none there."""
+        """The frame of a video at a time; raises FormatError if there is none."""
         error_of_av = need("av", "pictures").error.FFmpegError
         try:
             return self._at(path, seconds)
@@ -63,7 +63,7 @@ class VideoFrames:
     def _at(self, path: Path, seconds: float) -> Array:
         if path != self._path:
             self._close()
-            # Without a format FFmpeg tries all of them, playlists of other files among them.
+            # Without a format FFmpeg tries all of them, including playlists of other files.
             self._file = need("av", "pictures").open(str(path), format=_CONTAINER)
             self._path = path
             self._check(self._file.streams.video[0])
@@ -89,7 +89,7 @@ class VideoFrames:
         return np.ascontiguousarray(rows)
 
     def _check(self, stream: Any) -> None:
-        """Before anything is decoded: the codec, and the size of frames."""
+        """Check the codec and the size of frames before anything is decoded."""
         about, (height, width) = stream.codec_context, self._shape[:2]
         if about.name not in _CODECS:
             raise FormatError(
@@ -100,12 +100,11 @@ class VideoFrames:
                 f"{self._path}: expected frames of {self._shape}, found "
                 f"{(about.height, about.width)}"
             )
-        # A stream may say in its middle that it has another size from there on.
+        # A stream may change its size later.
         about.options = {"max_pixels": str(ROW_BYTES)}
-        # With one thread a frame of 84x84 takes longer than with as many as there are cores.
         stream.thread_type = "AUTO"
 
     def _is_near(self, seconds: float) -> bool:
-        """Whether decoding goes on to there, and not back."""
+        """Whether decoding onward reaches that time soon."""
         found = None if self._ahead is None else self._ahead.time
         return found is not None and found - self._half <= seconds <= found + _FAR_S

@@ -1,8 +1,8 @@
 """Arrays of zarr v2 whose chunks are whole rows, in a directory or a zip.
 
-Invariant: no codec is looked up by a name in the file but blosc, zstd and gzip, and a chunk decodes
-into memory of the size that its shape says, or is refused. zarr's own codecs for version 2 take
-what the compressed bytes ask for, and a pickle is one of them.
+Invariant: the only codecs are blosc, zstd and gzip, and a chunk decodes into memory of the size of
+its shape, or is refused. zarr's own codecs for version 2 allocate what the compressed bytes claim,
+and include pickle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Zarr2Column", "Zarr2Files"]
 _META = ".zarray"
 _CODECS = ("blosc", "zstd", "gzip")
 _OPTIONS = {
-    "shuffle": "noshuffle",  # what a chunk was made with stands in it
+    "shuffle": "noshuffle",  # for decoding, each chunk has its own
     "cname": "lz4",
     "clevel": 1,
     "blocksize": 0,
@@ -58,7 +58,7 @@ class Zarr2Files:
         return sorted(found)
 
     def read(self, name: str) -> bytes | None:
-        """A file, whole; None if there is none."""
+        """A whole file; None if it does not exist."""
         what = f"{self.source}: {name}"
         try:
             if self._zip is None:
@@ -74,7 +74,7 @@ class Zarr2Files:
 
 
 class Zarr2Column:
-    """An array as a `Column`; raises FormatError if it is none that can be read here."""
+    """An array as a `Column`; raises FormatError if it cannot be read."""
 
     def __init__(self, files: Zarr2Files, name: str) -> None:
         self._files, self._name = files, name

@@ -49,7 +49,7 @@ def test_json(command, store):
 def test_help_lists_the_formats_and_what_each_cannot_carry(command):
     text = " ".join(command("export", "--help").out.split())
     for one in mmreplay.exchange_formats():
-        assert (f"Not carried: {one.not_out}" in text) == (one.not_out is not None)
+        assert (f"Not converted: {one.not_out}" in text) == (one.not_out is not None)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_help_lists_the_formats_and_what_each_cannot_carry(command):
     [
         (("none", "store.zarr", "out"), "format: expected one of arrays"),
         (("arrays", "none.zarr", "out"), "none.zarr: there is no store"),
-        (("arrays", "store.zarr", "store.zarr"), "there is something already"),
+        (("arrays", "store.zarr", "store.zarr"), "already exists; choose another path"),
     ],
 )
 def test_wrong_usage(command, store, arguments, message):

@@ -30,7 +30,7 @@ def test_a_store_is_made_and_losses_are_said(command, arrays):
     assert first.startswith(
         "a.zarr: 6 transitions, 2 episodes, of which 1 terminated and 1 truncated; "
     )
-    assert second.startswith("not carried over, 2 times: final observations")
+    assert second.startswith("not converted, 2 times: final observations")
     assert mmreplay.verify("a.zarr").sound
 
 
@@ -62,7 +62,7 @@ def test_help_lists_the_formats_and_what_each_cannot_carry(command):
     text = " ".join(result.out.split())
     for one in mmreplay.exchange_formats():
         if one.not_in is not None:
-            assert f"Not carried: {one.not_in}" in text
+            assert f"Not converted: {one.not_in}" in text
     assert "Options: final_observation (repeat, drop)." in text
 
 
@@ -73,7 +73,11 @@ def test_help_lists_the_formats_and_what_each_cannot_carry(command):
         (("arrays", "none.npz", "a.zarr"), 1, "there is no such file or directory"),
         (("arrays", "in.npz", "a.zarr", "-o", "x=1"), 1, "no such option as 'x'"),
         (("arrays", "in.npz", "a.zarr", "-o", "x"), 2, "expected KEY=VALUE"),
-        (("arrays", "in.npz", "a.zarr", "-o", "codec=raw"), 2, "codec is no option of a format"),
+        (
+            ("arrays", "in.npz", "a.zarr", "-o", "codec=raw"),
+            2,
+            "codec is not an option of a format",
+        ),
         (("arrays", "in.npz"), 2, "Missing argument 'DST'"),
     ],
 )

@@ -80,22 +80,6 @@ def lead_out(path):
     path.write_bytes(data.replace(OFFSETS.tobytes(), far.tobytes()))
 
 
-def test_lists_of_imitation_that_lie_elsewhere(tmp_path):
-    (tmp_path / "in").mkdir()
-    columns = {
-        "obs": pa.ListArray.from_arrays([0, 4], LISTS),
-        "acts": pa.array([[0, 1, 2]]),
-        "rews": pa.array([[0.0, 1.0, 2.0]]),
-        "terminal": pa.array([True]),
-    }
-    batch = pa.RecordBatch.from_pydict(columns)
-    with pa.ipc.new_stream(tmp_path / "in" / "data-0.arrow", batch.schema) as writer:
-        writer.write_batch(batch)
-    lead_out(tmp_path / "in" / "data-0.arrow")
-    done = outcome("imitation", tmp_path / "in", tmp_path / "a.zarr")
-    assert (done.returncode, done.stdout[:12]) == (0, "FormatError ")
-
-
 def test_lists_of_minari_that_lie_elsewhere(tmp_path):
     folder = tmp_path / "in" / "data"
     (folder / "0").mkdir(parents=True)

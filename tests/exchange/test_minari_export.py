@@ -35,8 +35,8 @@ def dataset(tmp_path):
 def test_there_and_back_every_byte_is_the_same(
     tmp_path, quick_disk, monkeypatch, frames, make, block
 ):
-    for module in ("stored", "minari"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    for module in ("maintenance.episodes", "exchange.minari"):
+        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
     episodes = play(frames=frames, action=Field((), "int64"))
     made = export_dataset(make(tmp_path / "a.zarr", episodes), "minari", tmp_path / "out")
     assert (made.transitions, made.episodes) == (25, 4)
@@ -56,7 +56,7 @@ def test_extra_columns_come_back_under_their_names(tmp_path, quick_disk):
         out = tmp_path / f"out{number}"
         made = export_dataset(source, "minari", out)
         assert [(one.count, one.what) for one in made.losses if one.what.startswith("extra")] == [
-            (4, f"extra column {name}: an info has a value of the reset, too, which is 0 here")
+            (4, f"extra column {name}: exported as an info, with 0 at the reset")
             for name in sorted(NAMES)
         ]
         source = tmp_path / f"a{number + 1}.zarr"
@@ -104,12 +104,11 @@ def exported(folder, values, dtype="int64", metadata=None):
         ({"n_actions": 2}, [0, 0], 0, 2, None),
         ({"n_actions": 3, "action_start": -1}, [0, 1], -1, 3, None),
         ({"n_actions": 3, "action_start": 2}, [4, 4], 2, 3, None),
-        ({"n_actions": 2}, [1, 4], 0, 5, "the environment has 2, and others occur"),
-        ({"n_actions": 2, "action_start": 5}, [4, 5], 4, 3, "the environment has 2, and others"),
-        ({}, [0, 0], 0, 1, "this store does not know it"),
-        ({}, [2, 6], 0, 7, "this store does not know it"),
-        ({"n_actions": True}, [-2, 1], -2, 4, "this store does not know it"),
-        ({"n_actions": "2"}, [-5, -4], -5, 2, "this store does not know it"),
+        ({"n_actions": 2}, [1, 4], 0, 5, "the environment has 2, but others occur"),
+        ({"n_actions": 2, "action_start": 5}, [4, 5], 4, 3, "the environment has 2, but others"),
+        ({}, [0, 0], 0, 1, "not recorded in this store"),
+        ({}, [2, 6], 0, 7, "not recorded in this store"),
+        ({"n_actions": "2"}, [-5, -4], -5, 2, "not recorded in this store"),
     ],
 )
 def test_the_space_of_actions_is_that_of_the_environment_or_it_is_said(
@@ -121,60 +120,18 @@ def test_the_space_of_actions_is_that_of_the_environment_or_it_is_said(
     assert len(said) == (why is not None)
     if said:
         assert said[0].startswith(f"the number of actions: {why}")
-        assert said[0].endswith(f"the space is of what occurs, n={n} from {start} on")
+        assert said[0].endswith(f"exported as the actions that occur, n={n} from {start} on")
 
 
 def test_bounds_that_nobody_knows_are_said(tmp_path, quick_disk):
     losses = export_dataset(write(tmp_path / "a.zarr", play()), "minari", tmp_path / "out").losses
-    assert [one.what for one in losses if one.what.startswith("the bounds of ")] == [
-        f"the bounds of {name}: this store has none; those of the space are all that the dtype holds"
-        for name in ("observations", "actions")
+    assert [one.what for one in losses if " bounds: " in one.what] == [
+        f"{name} bounds: not recorded in this store; exported as the full range of the dtype"
+        for name in ("observation", "action")
     ]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "values"),
-    [
-        ("uint64", [0, 2**63]),
-        ("uint64", [2**64 - 1, 2**64 - 2]),
-        ("int64", [-(2**63), 2**63 - 1]),
-        ("int64", [-1, 2**63 - 2]),
-        ("int64", [0, 2**63 - 1]),
-    ],
-)
-def test_actions_that_no_space_of_minari_holds_are_refused(tmp_path, quick_disk, dtype, values):
-    where = f"found {dtype} from {min(*values, 0)} to {max(values)}; export to arrays or parquet"
-    with pytest.raises(SchemaError, match=f"minari: actions: expected .*, {where}"):
-        exported(tmp_path, values, dtype)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "values"), [("uint64", [0, 2**63 - 2]), ("int64", [-(2**62), 2**62 - 2])]
-)
-def test_the_largest_space_of_actions_comes_back(tmp_path, quick_disk, dtype, values):
-    exported(tmp_path, values, dtype)
-    import_dataset("minari", tmp_path / "out", tmp_path / "b.zarr")
-    with mmreplay.open(tmp_path / "b.zarr") as store:
-        assert store.trajectory(0).action.tolist() == values
-
-
-IDS = [
-    "nonsense",
-    "x",
-    "hello world",
-    "a/b-v0",
-    "",
-    "x-v",
-    "/b-v0",
-    "a b/c-v0",
-    "x-v0\n",
-    "é.-v0",
-    7,
-]
-
-
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", ["", "x", "hello world", "a/b-v0", "/b-v0", "x-v0\n", "é.-v0"])
 def test_an_id_that_minari_does_not_read_is_refused(tmp_path, quick_disk, name):
     store = write(tmp_path / "a.zarr", play())
     expected = r"dataset_id: expected \[NAMESPACE/\]NAME-vNUMBER .* as in dataset_id='cartpole/rand"
@@ -230,24 +187,3 @@ def test_seeds_there_and_back(dataset, tmp_path, quick_disk, kind):
         assert [set(one.tolist()) for one in found] == [{one} for one in stored]
     export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
     assert attributes(tmp_path / "out", "seed") == attributes(dataset, "seed")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [3, 2**63],
-        [2**63, 2**64 - 1],
-        [-3, 2**62],
-        [np.int16(-3), np.int16(4)],
-        [np.float32(0.1), np.float32(2)],
-        [True, False],
-        [np.array([1, 2], "u1"), np.array([3, 4], "u1")],
-    ],
-    ids=str,
-)
-def test_numbers_of_episodes_there_and_back(dataset, tmp_path, quick_disk, values):
-    put(dataset, "options/level", values)
-    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
-    assert made.losses == ()
-    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
-    assert attributes(tmp_path / "out", "options/level") == attributes(dataset, "options/level")

@@ -69,46 +69,12 @@ def test_arrays_in_memory_under_names_of_others(tmp_path, quick_disk):
     assert sum(one.count for one in made.losses) == 4
 
 
-def test_last_steps_without_a_final_observation_can_be_left_out(tmp_path, quick_disk):
-    import_dataset("arrays", flat(), tmp_path / "a.zarr", final_observation="drop")
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert store.episodes["length"].tolist() == [5, 2, 1]
-        assert observed(store) == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
-
-
-def test_next_observations_give_true_final_ones(tmp_path, quick_disk):
-    after = np.arange(1, 11, dtype="float32").reshape(10, 1)
-    after[[4, 7]] += 50
-    made = import_dataset("arrays", flat(next_observations=after), tmp_path / "a.zarr")
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert observed(store) == [0, 1, 2, 3, 4, 55, 5, 6, 7, 58, 8, 9, 10]
-    assert made.losses == ()
-
-
-def test_episodes_that_are_only_numbered(tmp_path, quick_disk):
-    given = flat(episode_index=np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2]))
-    del given["timeouts"]
-    import_dataset("arrays", given, tmp_path / "a.zarr")
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert store.episodes["length"].tolist() == [3, 3, 4]
-        assert not store.episodes["terminated"].any()  # row 4 is within one: a lost life
-        assert store.non_terminals[:].tolist() == [1, 1, 1, 1, 0, 1, 1, 1, 1, 1]
-
-
-def test_flags_called_done_are_taken_as_terminal(tmp_path, quick_disk):
-    given = flat(dones=np.arange(10) % 5 == 4)
-    del given["terminals"], given["timeouts"]
-    made = import_dataset("arrays", given, tmp_path / "a.zarr")
-    assert (made.terminated, made.truncated) == (2, 0)
-    assert "taken as terminal" in made.losses[0].what
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"rewards": None}, "src: expected a column 'rewards', found actions, observations"),
         ({"actions": np.arange(9)}, "columns of different lengths"),
-        ({"final_observations": np.ones((2, 3), "f4")}, "expected rows as those of the observ"),
+        ({"final_observations": np.ones((2, 3), "f4")}, "expected rows like those of the observ"),
         ({"observations": np.array(["a"] * 10)}, "expected an array of numbers"),
     ],
 )

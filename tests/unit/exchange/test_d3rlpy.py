@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import FormatError, import_dataset
+from mmreplay import import_dataset
 
 LENGTHS, TERMINATED = (7, 1, 12, 5), (True, False, False, True)
 
@@ -64,41 +64,3 @@ def test_a_file_of_version_1(tmp_path, quick_disk):
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.episodes["length"].tolist() == [3, 2, 1]
         assert store.actions.shape == (6,)
-
-
-def test_a_file_without_an_episode_is_refused(tmp_path, quick_disk):
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["num_episodes"] = 0
-    with pytest.raises(FormatError, match="no episode"):
-        import_dataset("d3rlpy", tmp_path / "b.h5", tmp_path / "b.zarr")
-
-
-def test_an_end_that_is_no_flag_is_refused(tmp_path, quick_disk):
-    dump(tmp_path / "a.h5")
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        del file["terminated_2"]
-        file["terminated_2"] = np.nan
-    with pytest.raises(FormatError, match=r"a\.h5: terminated_2: expected flags, .* found nan"):
-        import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")
-
-
-@pytest.mark.parametrize("name", ["observations", "actions"])
-@pytest.mark.parametrize("more", [-1, 1])
-def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, more):
-    dump(tmp_path / "a.h5")
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        rows = file[f"{name}_1"][:]
-        del file[f"{name}_1"]
-        file[f"{name}_1"] = np.resize(rows, (len(rows) + more, *rows.shape[1:]))
-    with pytest.raises(FormatError, match=r"episode 1: .* rows, as others have, found"):
-        import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")
-
-
-def test_an_episode_of_other_numbers_than_the_first_is_refused(tmp_path, quick_disk):
-    dump(tmp_path / "a.h5", "u1")
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        rows = file["observations_1"][:]
-        del file["observations_1"]
-        file["observations_1"] = rows / np.float32(255)
-    with pytest.raises(FormatError, match=r"observations: expected .* uint8, .* found .* float32"):
-        import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")

@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
+from mmreplay import FormatError, export_dataset, import_dataset
 from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
 
 
@@ -42,19 +42,6 @@ def test_zarr_reads_what_is_exported(tmp_path, quick_disk):
     assert np.array_equal(root["data/action"][:], actions)
     observed = np.concatenate([one.observation["frame"][:-1] for one in episodes])
     assert np.array_equal(root["data/state"][:], observed)
-
-
-@pytest.mark.parametrize("key", ["action", "reward", "terminal", "extra.log_prob"])
-def test_observations_with_the_name_of_another_column_are_refused(tmp_path, quick_disk, key):
-    frames = {key: Field((3,), "float32"), "pose": Field((3,), "float32")}
-    store = write(tmp_path / "a.zarr", play(frames=frames))
-    with pytest.raises(SchemaError, match=f"diffusion_policy: observations: '{key}' is the name"):
-        export_dataset(store, "diffusion_policy", tmp_path / "out.zarr")
-    sole = write(tmp_path / "b.zarr", play())
-    for odd in (key, "", "../../x"):
-        with pytest.raises(SchemaError, match=f"key: expected a name of .* found '{odd}'"):
-            export_dataset(sole, "diffusion_policy", tmp_path / "out.zarr", key=odd)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr", "b.zarr"]
 
 
 @pytest.fixture
@@ -98,20 +85,6 @@ def test_a_zip_and_a_choice_of_observations(pusht, tmp_path, quick_disk):
         batch = store.transitions(store.ids, stack=None)
         assert np.array_equal(batch.observation, columns["state"])
         assert np.array_equal(batch.extras["img"], columns["img"])
-
-
-def test_columns_that_were_not_chosen_are_extra_ones_whatever_their_name(
-    pusht, tmp_path, quick_disk
-):
-    columns = pusht(tmp_path / "in.zarr", dones=np.ones(10, "u1"), obs=np.ones((10, 2), "f4"))
-    made = import_dataset(
-        "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
-    )
-    assert (made.episodes, made.terminated) == (2, 0)
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        batch = store.transitions(store.ids, stack=None)
-        assert np.array_equal(batch.observation, columns["state"])
-        assert batch.extras.keys() == {"dones", "img", "obs"}
 
 
 def test_what_does_not_fit_is_refused(pusht, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import FormatError, SchemaError, import_dataset
+from mmreplay import FormatError, import_dataset
 
 
 def save(folder, name, rows, number=0):
@@ -41,32 +41,13 @@ def found(path):
         ]
 
 
-def test_a_stack_of_more_frames_than_any_has_is_refused(tmp_path, quick_disk):
-    save_rows(tmp_path / "in", [0, 1], [0, 1])
-    with pytest.raises(SchemaError, match="stack: expected a whole number, 1 to 1,000; found 10"):
-        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "b.zarr", stack=1001)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
-
-
-@pytest.mark.parametrize("name", ["log.prob", "next-value", "a_ckpt.0.gz"])
+@pytest.mark.parametrize("name", ["log.prob", "a_ckpt.0.gz"])
 def test_extra_columns_of_any_name_come_in(tmp_path, quick_disk, name):
     save_rows(tmp_path / "in", [1, 2, 3], [0, 0, 1])
     save(tmp_path / "in", f"$store$_{name}", np.arange(6, dtype="f4").reshape(3, 2))
     import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.trajectory(0).extras[name].tolist() == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_of_two_columns_that_would_have_one_name_the_second_is_a_loss(tmp_path, quick_disk):
-    save_rows(tmp_path / "in", [1, 2, 3], [0, 0, 1])
-    for number, name in enumerate(("log prob", "log_prob")):
-        save(tmp_path / "in", f"$store$_{name}", np.full(3, number, "f4"))
-    made = import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
-    assert (1, "column log_prob: another one is called log_prob already") in [
-        (one.count, one.what) for one in made.losses
-    ]
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert store.trajectory(0).extras["log_prob"].tolist() == [0, 0, 0]
 
 
 def test_padding_is_dropped_and_tells_where_episodes_were_cut_off(tmp_path, quick_disk):
@@ -83,7 +64,7 @@ def test_padding_is_dropped_and_tells_where_episodes_were_cut_off(tmp_path, quic
         ([8, 9], False),
     ]
     counts = {one.what[:9]: one.count for one in made.losses}
-    assert counts == {"ends of t": 2, "an episod": 1, "final obs": 4}
+    assert counts == {"ends of t": 2, "an unfini": 1, "final obs": 4}
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 1000])
@@ -112,12 +93,6 @@ def test_a_full_buffer_begins_at_its_cursor(tmp_path, quick_disk):
     save_rows(tmp_path / "in", [9, 10, 5, 6, 7, 8], [False] * 6, count=14)
     import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
     assert found(tmp_path / "a.zarr") == [([5, 6, 7, 8, 9, 10], False)]
-
-
-def test_a_buffer_that_is_not_full_has_fewer_rows(tmp_path, quick_disk):
-    save_rows(tmp_path / "in", [1, 2, 3, 0, 0, 0], [False] * 6, count=3)
-    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
-    assert found(tmp_path / "a.zarr") == [([1, 2, 3], False)]
 
 
 def test_checkpoints_of_one_buffer_are_read_once(tmp_path, quick_disk):
@@ -167,7 +142,7 @@ def test_files_that_are_missing_or_cut_off_are_refused(tmp_path, quick_disk):
 FILES = [f"$store$_{name}" for name in ("observation", "action", "reward", "terminal")]
 
 
-@pytest.mark.parametrize("count", [6, 5, 14])
+@pytest.mark.parametrize("count", [6, 14])
 @pytest.mark.parametrize("name", [*FILES, "add_count"])
 def test_each_file_is_read_to_its_checksum(tmp_path, quick_disk, name, count):
     save_rows(tmp_path / "in", [9, 10, 5, 6, 7, 8], [False] * 6, count=count)
@@ -181,36 +156,11 @@ def test_each_file_is_read_to_its_checksum(tmp_path, quick_disk, name, count):
         (data[:-8], "damaged, or cut off: Compressed file ended"),
         (data[:-1], "damaged, or cut off: Compressed file ended"),
         (data + b"garbage", "damaged, or cut off: Not a gzipped file"),
-        (data + data, "goes on after its . rows"),
-        (more, "goes on after its . rows"),
+        (data + data, "continues after its . rows"),
+        (more, "continues after its . rows"),
         (b"no gzip", "damaged, or cut off: Not a gzipped file"),
     ):
         path.write_bytes(given)
         with pytest.raises(FormatError, match=re.escape(f"{name}_ckpt.0.gz: ") + why):
             import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
         assert [one.name for one in tmp_path.iterdir()] == ["in"]
-
-
-@pytest.mark.parametrize("block", [2, 1000])
-def test_a_checkpoint_that_adds_no_row_is_read_to_its_checksum(
-    tmp_path, quick_disk, monkeypatch, block
-):
-    for module in ("columns", "dqn_replay"):
-        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
-    save_rows(tmp_path / "in", [1, 2, 3, 4, 0, 0, 0], [False] * 7, count=4, number=2)
-    save_rows(tmp_path / "in", [1, 2, 3, 4, 5, 0, 0], [False] * 7, count=5, number=3)
-    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
-    assert found(tmp_path / "a.zarr") == [([1, 2, 3, 4, 5], False)]
-    for number in (2, 3):
-        path = tmp_path / "in" / f"$store$_reward_ckpt.{number}.gz"
-        data = path.read_bytes()
-        path.write_bytes(data[:-8] + bytes(4) + data[-4:])
-        with pytest.raises(FormatError, match=f"reward_ckpt.{number}.gz: damaged"):
-            import_dataset("dqn_replay", tmp_path / "in", tmp_path / "b.zarr")
-        path.write_bytes(data)
-
-
-def test_an_end_that_is_no_flag_is_refused(tmp_path):
-    save_rows(tmp_path / "in", [1, 2, 3], [0, 0, 2])
-    with pytest.raises(FormatError, match=r"checkpoint 0: terminal: expected flags, .* found 2"):
-        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")

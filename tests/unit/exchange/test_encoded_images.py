@@ -1,12 +1,11 @@
 """Images in files are what they were, or refused."""
 
 import io
-import sys
 
 import numpy as np
 import pytest
 
-from mmreplay import FormatError, MissingExtraError
+from mmreplay import FormatError
 from mmreplay.exchange.encoded_images import decoded
 
 Image = pytest.importorskip("PIL.Image")
@@ -36,7 +35,7 @@ def test_each_pixel_is_the_same(shape):
     assert decoded([], shape, "x").shape == (0, *shape)
 
 
-@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "ICO", "PCX", "SGI"])
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "WEBP"])
 def test_no_other_decoder_is_reached(kind):
     out = io.BytesIO()
     Image.fromarray(np.zeros((6, 5, 3), np.uint8)).save(out, kind)
@@ -83,9 +82,3 @@ def test_a_picture_that_is_far_too_large_is_refused(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(FormatError, match=r"not an image in .*decompression bomb"):
         decoded([data], (60, 50), "x")
-
-
-def test_without_pillow_a_message_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(MissingExtraError, match=r"needs PIL: pip install .mmreplay\[pictures\]"):
-        decoded([], (6, 5), "x")

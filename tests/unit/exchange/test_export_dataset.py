@@ -11,7 +11,6 @@ import pytest
 
 import mmreplay
 from mmreplay import (
-    DiskFullError,
     EmptyBufferError,
     Field,
     SchemaError,
@@ -67,7 +66,7 @@ def test_paths_that_cannot_be(store, tmp_path, source, target, error):
 def test_a_store_without_a_step(tmp_path, quick_disk):
     with mmreplay.create(tmp_path / "a.zarr", Field((1,)), Field((), "int64")) as writer:
         writer.reset(np.zeros(1, np.uint8))
-    with pytest.raises(EmptyBufferError, match="no step of a whole episode"):
+    with pytest.raises(EmptyBufferError, match="nothing to export: no whole episode"):
         export_dataset(tmp_path / "a.zarr", "arrays", tmp_path / "a.npz")
 
 
@@ -84,7 +83,7 @@ def test_something_that_gets_the_name_meanwhile_is_not_replaced(
 
     chosen = dataclasses.replace(mmreplay.exchange_formats()[0], write=slowly)
     monkeypatch.setitem(formats._BY_NAME, "arrays", chosen)
-    with pytest.raises(StoreExistsError, match="somebody else made it"):
+    with pytest.raises(StoreExistsError, match="another process created it meanwhile"):
         export_dataset(store, "arrays", tmp_path / target)
     assert names(tmp_path) == ["a.zarr", target]
     assert names(tmp_path / target) == ["mine"]
@@ -121,14 +120,4 @@ def test_a_disk_that_is_full_at_the_end_leaves_nothing(store, tmp_path, monkeypa
         disk.fail(SYNCING, errno.ENOSPC, forever=True)
         with pytest.raises(mmreplay.FailedStoreError):
             export_dataset(store, "arrays", tmp_path / "b")
-    assert names(tmp_path) == ["a.zarr"]
-
-
-def test_a_disk_that_is_full_meanwhile_leaves_nothing(store, tmp_path, monkeypatch):
-    def full(self, name, rows):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("mmreplay.exchange.npy_files.NpyFiles.append", full)
-    with pytest.raises(DiskFullError, match=r"b: no room on the disk for exporting to arrays"):
-        export_dataset(store, "arrays", tmp_path / "b")
     assert names(tmp_path) == ["a.zarr"]

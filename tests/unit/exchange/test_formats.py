@@ -6,7 +6,14 @@ import sys
 import pytest
 
 import mmreplay
-from mmreplay import SchemaError, export_dataset, import_dataset
+from mmreplay import (
+    MissingExtraError,
+    SchemaError,
+    export_dataset,
+    import_dataset,
+)
+from tests.support.disks.trees import names
+from tests.support.played_episodes import play, write
 
 
 def test_each_format_says_what_it_cannot_carry_where_it_can_be_used():
@@ -14,9 +21,8 @@ def test_each_format_says_what_it_cannot_carry_where_it_can_be_used():
         assert (one.read is None) == (one.not_in is None), one.name
         assert (one.write is None) == (one.not_out is None), one.name
         assert one.about
-    names = [one.name for one in mmreplay.exchange_formats()]
-    assert names[:2] == ["arrays", "parquet"]
-    assert len(set(names)) == len(names)
+    found = [one.name for one in mmreplay.exchange_formats()]
+    assert len(set(found)) == len(found)
 
 
 def test_a_format_that_there_is_not(tmp_path):
@@ -33,24 +39,62 @@ def test_an_option_that_there_is_not(tmp_path):
         import_dataset("arrays", {}, tmp_path / "a.zarr", x=1)
 
 
-@pytest.mark.parametrize("value", ["no", "False", "maybe", 0, 1, None])
 @pytest.mark.parametrize(
-    ("name", "option"),
-    [("arrays", "compressed"), ("robomimic", "next_obs")],
+    ("name", "options", "message"),
+    [
+        ("arrays", {"compressed": "no"}, "compressed: expected true or false, found 'no'"),
+        ("robomimic", {"next_obs": 0}, "next_obs: expected true or false, found 0"),
+        ("robomimic", {"key": False}, "key: expected a text, found False"),
+        ("lerobot", {"task": 3}, "task: expected a text, found 3"),
+        ("parquet", {"compression": [1]}, "compression: expected one of zstd, snappy, gzip, "),
+        ("minari", {"data_format": "csv"}, "data_format: expected one of hdf5, arrow, parquet, f"),
+    ],
 )
-def test_a_switch_is_true_or_false(tmp_path, name, option, value):
-    with pytest.raises(SchemaError, match=f"{name}: {option}: expected true or false, found"):
-        export_dataset(tmp_path, name, tmp_path / "out", **{option: value})
+def test_options_of_another_type_are_refused(tmp_path, name, options, message):
+    with pytest.raises(SchemaError, match=f"{name}: {message}"):
+        export_dataset(tmp_path, name, tmp_path / "out", **options)
 
 
-def test_a_switch_of_an_import(tmp_path):
-    with pytest.raises(SchemaError, match="infos: expected true or false, found 'maybe'"):
-        import_dataset("minari", tmp_path, tmp_path / "a.zarr", infos="maybe")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("robomimic", {"key": "a/b"}, "key: expected a name of up to 100 letters, .* found 'a/b'"),
+        ("diffusion_policy", {"key": "action"}, "key: expected a name .* found 'action'"),
+        ("lerobot", {"fps": 0}, "fps: expected a whole number"),
+        ("lerobot", {"task": ""}, "task: expected a text that is not empty"),
+    ],
+)
+def test_options_that_a_format_refuses_leave_nothing(tmp_path, quick_disk, name, options, message):
+    store = write(tmp_path / "a.zarr", play())
+    with pytest.raises(SchemaError, match=message):
+        export_dataset(store, name, tmp_path / "out", **options)
+    assert names(tmp_path) == ["a.zarr"]
 
 
-def test_an_option_that_is_a_text(tmp_path):
-    with pytest.raises(SchemaError, match="robomimic: key: expected a text, found False"):
-        export_dataset(tmp_path, "robomimic", tmp_path / "out", key=False)
+LIBRARIES = {
+    "d4rl": ["h5py"],
+    "lerobot": ["pyarrow.parquet", "pyarrow"],
+    "parquet": ["pyarrow.parquet", "pyarrow"],
+    "rlds": ["google.protobuf"],
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_missing_library_is_named_with_the_command_to_install_it(
+    tmp_path, quick_disk, monkeypatch, name
+):
+    for module in LIBRARIES[name]:
+        monkeypatch.setitem(sys.modules, module, None)
+    store = write(tmp_path / "a.zarr", play())
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.parquet").touch()
+    expected = r"needs \w+: pip install \"mmreplay\[exchange\]\""
+    with pytest.raises(MissingExtraError, match=expected):
+        import_dataset(name, tmp_path / "in", tmp_path / "b.zarr")
+    if "pyarrow.parquet" in LIBRARIES[name]:
+        with pytest.raises(MissingExtraError, match=expected):
+            export_dataset(store, name, tmp_path / "out")
+    assert names(tmp_path) == ["a.zarr", "in"]
 
 
 def test_options_tell_what_they_can_be():

@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pytest
 
-import mmreplay
 from mmreplay import Field, FormatError, import_dataset
 from mmreplay.exchange.hdf5_files import open_hdf5
 from tests.support.minari_dataset import write_minari
@@ -53,7 +52,7 @@ def external_storage(file, name, shape, dtype, folder):
     np.full(shape, SECRET, dtype).tofile(folder / "other.bin")
     outside = [(str(folder / "other.bin"), 0, h5py.h5f.UNLIMITED)]
     file.create_dataset(name, shape, dtype, external=outside)
-    return r"numbers that lie in '.*other.bin'"
+    return r"numbers in '.*other.bin'"
 
 
 def virtual(file, name, shape, dtype, folder):
@@ -62,7 +61,7 @@ def virtual(file, name, shape, dtype, folder):
     layout = h5py.VirtualLayout(shape, dtype)
     layout[...] = h5py.VirtualSource(folder / "other.h5", "x", shape)
     file.create_virtual_dataset(name, layout)
-    return r"a virtual dataset of '.*other.h5'"
+    return "a virtual dataset of others"
 
 
 @pytest.mark.parametrize("lead_out", [link, external_storage, virtual])
@@ -74,7 +73,9 @@ def test_no_importer_reads_another_file(given, tmp_path, lead_out):
         del file[name]
         found = lead_out(file, name, shape, dtype, tmp_path)
         assert (file[name][:] == SECRET).all()  # so HDF5 does read it
-    expected = f"'/{name}': expected what lies in this file, found {found}; .* copy the numbers"
+    expected = (
+        f"'/{name}': expected plain datasets of this file, found {found}; .* copy the numbers"
+    )
     with pytest.raises(FormatError, match=expected) as error:
         import_dataset(kind, source, tmp_path / "a.zarr")
     assert str(path) in str(error.value)
@@ -90,32 +91,14 @@ def test_a_link_above_what_is_read_is_found_as_well(given, tmp_path):
         import_dataset(kind, source, tmp_path / "a.zarr")
 
 
-def test_what_points_within_the_file_is_read(given, tmp_path):
-    kind, source, path = given
-    name = OBSERVATIONS[kind]
-    import_dataset(kind, source, tmp_path / "a.zarr")
-    with h5py.File(path, "a") as file:
-        file.move(name, "moved")
-        layout = h5py.VirtualLayout(file["moved"].shape, file["moved"].dtype)
-        layout[...] = h5py.VirtualSource(file["moved"])
-        file.create_virtual_dataset("all of it", layout)
-        if kind == "d4rl":  # which takes no soft links
-            file.move("all of it", name)
-        else:
-            file[name] = h5py.SoftLink("/all of it")
-    import_dataset(kind, source, tmp_path / "b.zarr")
-    with mmreplay.open(tmp_path / "a.zarr") as a, mmreplay.open(tmp_path / "b.zarr") as b:
-        rows = [one.trajectory(0).observation for one in (a, b)]
-        before, after = (one["obs"] if isinstance(one, dict) else one for one in rows)
-        assert np.array_equal(before, after)
-
-
 def test_a_group_in_itself_is_looked_at_once(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["in/x"] = np.arange(3)
         file["in/again"] = file["/"]
         file["in/same"] = file["in"]
+        file["soft"] = h5py.SoftLink("/in/x")
     with open_hdf5(tmp_path / "a.h5") as file:
+        assert file["soft"][:].tolist() == [0, 1, 2]
         assert file["in/again/in/same/x"][:].tolist() == [0, 1, 2]
 
 
@@ -124,7 +107,7 @@ def test_groups_without_an_end_are_refused(tmp_path):
         group = file
         for _ in range(102):
             group = group.create_group("a")
-    with pytest.raises(FormatError, match="expected groups in at most 100 others, found more"):
+    with pytest.raises(FormatError, match="expected at most 100 nested groups, found more"):
         import_dataset("d4rl", tmp_path / "a.h5", tmp_path / "a.zarr")
 
 
@@ -140,7 +123,7 @@ except mmreplay.MmreplayError as error:
 """
 
 
-@pytest.mark.parametrize("size", [0, 1000, 20_000])
+@pytest.mark.parametrize("size", [0, 20_000])
 def test_a_file_that_cannot_be_written_is_an_error_and_the_process_goes_on(
     tmp_path, quick_disk, size
 ):

@@ -14,9 +14,10 @@ def pieces(rows, bounds):
     ]
 
 
-@pytest.mark.parametrize("shape", [(1,), (3,), (2, 3)])
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
-@pytest.mark.parametrize("bounds", [(), (1,), (7, 8, 400)])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "bounds"),
+    [((3,), "float32", ()), ((2, 3), "int64", (1,)), ((1,), "bool", (7, 8, 400))],
+)
 def test_numbers(shape, dtype, bounds):
     random = np.random.default_rng(0)
     rows = (1e4 + random.standard_normal((1000, *shape)) * 3).astype(dtype)

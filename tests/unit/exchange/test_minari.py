@@ -31,9 +31,9 @@ def test_what_is_no_dataset_is_refused(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("seeds", "loss"),
     [
-        ([-1, 2**63], (2, "seed of episodes: not in all of them, or no one type holds them all")),
-        ([-1, 3], (1, "seed of episodes: -1, which stands for none")),
-        ([2**64 - 1, 3], (1, "seed of episodes: 18446744073709551615, which stands for none")),
+        ([-1, 2**63], (2, "seed of episodes: not in all of them, or of different types")),
+        ([-1, 3], (1, "seed of episodes: -1, which means a missing seed")),
+        ([2**64 - 1, 3], (1, "seed of episodes: 18446744073709551615, which means a missing seed")),
     ],
 )
 def test_a_seed_that_cannot_be_kept_is_said(dataset, tmp_path, quick_disk, seeds, loss):
@@ -47,7 +47,7 @@ def test_numbers_of_episodes_that_no_column_holds_are_said(dataset, tmp_path, qu
     put(dataset, "options/level", values)
     made = import_dataset("minari", dataset, tmp_path / "a.zarr")
     assert [one.what for one in made.losses] == [
-        "options/level of episodes: not in all of them, or no one type holds them all"
+        "options/level of episodes: not in all of them, or of different types"
     ]
 
 

@@ -50,15 +50,6 @@ def test_a_file_without_ends_is_refused(tmp_path):
         import_dataset("ogbench", tmp_path / "a.npz", tmp_path / "a.zarr")
 
 
-def test_an_end_that_is_no_flag_is_refused(tmp_path):
-    path = write(tmp_path / "a.npz", [4, 2])
-    with np.load(path) as found:
-        given = dict(found)
-    np.savez(path, **(given | {"terminals": np.where(given["terminals"], 2, 0)}))
-    with pytest.raises(FormatError, match=r"a\.npz: terminals: expected flags, .* found 2"):
-        import_dataset("ogbench", path, tmp_path / "a.zarr")
-
-
 def test_columns_that_these_files_do_not_have_are_said(tmp_path, quick_disk):
     path = write(tmp_path / "a.npz", [4, 2], rewards=np.ones(8), truncations=np.zeros(8))
     made = import_dataset("ogbench", path, tmp_path / "a.zarr")

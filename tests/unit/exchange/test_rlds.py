@@ -2,14 +2,13 @@
 
 import json
 import struct
-import sys
 
 import google_crc32c
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import FormatError, MissingExtraError, SchemaError, import_dataset
+from mmreplay import FormatError, import_dataset
 from mmreplay.exchange.tf_records import _message
 from tests.support.disks.trees import names
 
@@ -97,17 +96,9 @@ def test_lists_and_numbers_that_numpy_does_not_have_are_said(tmp_path, quick_dis
     }
     make(tmp_path / "in", [episode(4, True)], FEATURES | more)
     made = import_dataset("rlds", tmp_path / "in", tmp_path / "a.zarr")
-    lost = [one.what.removesuffix(": no numbers of one shape") for one in made.losses]
+    lost = [one.what.removesuffix(": not numbers of one shape") for one in made.losses]
     names_ = ("any", "half", "inner/say", "list", "text", "wide")
     assert sorted(lost) == [f"feature steps/{name}" for name in names_]
-
-
-def test_steps_that_end_before_the_last_are_said(tmp_path, quick_disk):
-    flags = np.array([False, True, False, False, True])
-    make(tmp_path / "in", [episode(4, True, is_terminal=flags)])
-    made = import_dataset("rlds", tmp_path / "in", tmp_path / "a.zarr")
-    assert (made.episodes, made.terminated) == (1, 1)
-    assert made.losses[0].what == "is_terminal before the last step of an episode: left out"
 
 
 def test_without_rewards_and_flags_it_is_said(tmp_path, quick_disk):
@@ -158,31 +149,4 @@ def test_a_folder_with_none_or_several_is_refused(tmp_path):
     for name in ("one", "two"):
         make(tmp_path / name, [episode(4, True)])
     with pytest.raises(FormatError, match="found 2: choose one of one, two"):
-        import_dataset("rlds", tmp_path, tmp_path / "a.zarr")
-
-
-def test_other_datasets_and_other_json_are_refused(tmp_path):
-    make(tmp_path / "in", [episode(4, True)])
-    path = tmp_path / "in" / "features.json"
-    for text, message in (
-        ('{"featuresDict": {"features": {"image": {}}}}', "expected episodes with steps, as RLDS"),
-        ("[]", "expected episodes with steps"),
-        ("{", "cannot be read as rlds"),
-    ):
-        path.write_text(text)
-        with pytest.raises(FormatError, match=message):
-            import_dataset("rlds", tmp_path / "in", tmp_path / "a.zarr")
-
-
-def test_options_that_are_wrong(tmp_path):
-    make(tmp_path / "in", [episode(4, True)])
-    with pytest.raises(SchemaError, match="last_step: expected 'observation' or 'step', found 1"):
-        import_dataset("rlds", tmp_path / "in", tmp_path / "a.zarr", last_step=1)
-    with pytest.raises(SchemaError, match="split: expected a name, found 1"):
-        import_dataset("rlds", tmp_path / "in", tmp_path / "a.zarr", split=1)
-
-
-def test_without_its_library_a_message_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    with pytest.raises(MissingExtraError, match=r"needs protobuf: pip install .mmreplay\[exchange"):
         import_dataset("rlds", tmp_path, tmp_path / "a.zarr")

@@ -87,7 +87,7 @@ def test_without_next_obs_the_last_one_stands_in(tmp_path, quick_disk):
 def test_numbers_as_actions_and_one_observation(tmp_path, quick_disk):
     store = write(tmp_path / "a.zarr", play(action=Field((), "int64")))
     out = export_dataset(store, "robomimic", tmp_path / "a.hdf5", key="state", next_obs=False)
-    assert [one.what[:7] for one in out.losses] == ["final o", "actions"]
+    assert [one.what[:7] for one in out.losses] == ["final o", "scalar "]
     with h5py.File(tmp_path / "a.hdf5") as file:
         assert file["data/demo_0/actions"].shape == (7, 1)
         assert file["data/demo_0/obs/state"].shape == (7, 3)
@@ -97,35 +97,11 @@ def test_numbers_as_actions_and_one_observation(tmp_path, quick_disk):
 @pytest.mark.parametrize("name", ["dones", "obs", "next_obs"])
 def test_extra_columns_with_the_name_of_another_are_refused(tmp_path, quick_disk, name):
     store = write(tmp_path / "a.zarr", play(extras={name: Field((), "float32")}))
-    with pytest.raises(SchemaError, match=f"robomimic: extra columns: '{name}' is the name"):
+    with pytest.raises(
+        SchemaError, match=f"robomimic: extra columns: the format itself uses the name '{name}'"
+    ):
         export_dataset(store, "robomimic", tmp_path / "a.hdf5")
     assert not (tmp_path / "a.hdf5").exists()
-
-
-@pytest.mark.parametrize("key", ["", ".", "a/b"])
-def test_a_key_that_is_no_name_is_refused(tmp_path, quick_disk, key):
-    store = write(tmp_path / "a.zarr", play())
-    with pytest.raises(SchemaError, match=f"key: expected a name of .* found '{key}'"):
-        export_dataset(store, "robomimic", tmp_path / "a.hdf5", key=key)
-    assert not (tmp_path / "a.hdf5").exists()
-
-
-def test_names_that_become_one_are_a_loss_or_refused(tmp_path, quick_disk):
-    path = demonstrations(tmp_path / "a.hdf5")
-    with h5py.File(path, "a") as file:
-        for number in range(12):
-            file[f"data/demo_{number}/the states"] = np.zeros((number + 1, 4))
-            file[f"data/demo_{number}/the_states"] = np.ones((number + 1, 4))
-    made = import_dataset("robomimic", path, tmp_path / "a.zarr")
-    assert "column the_states: another one is called the_states already" in [
-        one.what for one in made.losses
-    ]
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert not store.trajectory(0).extras["the_states"].any()
-    with h5py.File(path, "a") as file:
-        file["data/demo_0/obs/a b"] = file["data/demo_0/obs/a_b"] = np.zeros(1)
-    with pytest.raises(FormatError, match="observations 'a b' and 'a_b': both"):
-        import_dataset("robomimic", path, tmp_path / "b.zarr")
 
 
 def test_a_file_without_observations_is_refused(tmp_path):
@@ -141,16 +117,6 @@ def test_a_file_without_observations_is_refused(tmp_path):
         import_dataset("robomimic", path, tmp_path / "a.zarr")
 
 
-def test_an_end_that_is_no_flag_is_refused(tmp_path, quick_disk):
-    path = demonstrations(tmp_path / "a.hdf5")
-    with h5py.File(path, "a") as file:
-        file["data/demo_3/dones"][...] = 1
-        del file["data/demo_4/dones"]
-        file["data/demo_4/dones"] = np.array([0, 0, 0, 0, 2])
-    with pytest.raises(FormatError, match="demo_4: dones: expected flags, each 0 or 1, found 2"):
-        import_dataset("robomimic", path, tmp_path / "a.zarr")
-
-
 @pytest.mark.parametrize("name", ["obs/pose", "next_obs/pose", "rewards", "dones"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, more):
@@ -162,14 +128,3 @@ def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, mo
     with pytest.raises(FormatError, match=rf"demo_3: {name}: expected 4 rows.* found {4 + more}"):
         import_dataset("robomimic", path, tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
-
-
-@pytest.mark.parametrize("name", ["obs/pose", "actions", "states"])
-def test_a_demonstration_of_other_numbers_than_the_first_is_refused(tmp_path, quick_disk, name):
-    path = demonstrations(tmp_path / "a.hdf5")
-    with h5py.File(path, "a") as file:
-        rows = file[f"data/demo_0/{name}"][:]
-        del file[f"data/demo_0/{name}"]
-        file[f"data/demo_0/{name}"] = rows.astype("f4")
-    with pytest.raises(FormatError, match=r"expected .* float32, as in the first episode, found"):
-        import_dataset("robomimic", path, tmp_path / "a.zarr")

@@ -71,7 +71,7 @@ def test_a_file_that_becomes_a_pipe_after_the_look_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a")
     (tmp_path / "b").symlink_to("a")
     for name in "ab":
-        with pytest.raises(FormatError, match="expected a regular file that may be read"):
+        with pytest.raises(FormatError, match="expected a regular file"):
             source_files.open_file(tmp_path / name)
 
 
@@ -85,14 +85,14 @@ def hdf5(path, **columns):
         for name, one in ({"rewards": {"shape": (10,)}} | columns).items():
             made = file.create_dataset(name, **{"dtype": "f4"} | one)
             if "chunks" in one and "compression" in one:
-                # A chunk that decodes to 400 MB, whatever its shape says.
-                bomb = zeros_of_400_megabytes(zlib.compressobj(9))
+                # A chunk that decodes to 300 MB, whatever its shape says.
+                bomb = zeros_of_300_megabytes(zlib.compressobj(1))
                 made.id.write_direct_chunk((0,) * made.ndim, bomb)
     return "d4rl"
 
 
-def zeros_of_400_megabytes(pack):
-    return b"".join(pack.compress(bytes(1 << 24)) for _ in range(24)) + pack.flush()
+def zeros_of_300_megabytes(pack):
+    return b"".join(pack.compress(bytes(1 << 24)) for _ in range(18)) + pack.flush()
 
 
 def many_rows(path):
@@ -177,7 +177,7 @@ def many_ends(path):
 
 def bomb_in_zarr(path):
     out = zarr2(path, state={"compressor": {"id": "gzip", "level": 9}})
-    bomb = zeros_of_400_megabytes(zlib.compressobj(9, wbits=31))
+    bomb = zeros_of_300_megabytes(zlib.compressobj(1, wbits=31))
     (path / "data" / "state" / "0.0").write_bytes(bomb)
     return out
 
@@ -198,40 +198,45 @@ CODE = """
 import json, resource, sys
 import mmreplay
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    mmreplay.import_dataset(sys.argv[1], sys.argv[2], sys.argv[3], **json.loads(sys.argv[4]))
-except mmreplay.MmreplayError as error:
-    print(type(error).__name__, error, file=sys.stderr)
+for format, source, options in json.load(sys.stdin):
+    try:
+        mmreplay.import_dataset(format, source, source + ".zarr", **options)
+    except mmreplay.MmreplayError as error:
+        print(json.dumps(f"{type(error).__name__} {error}"))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
+REFUSED = {
+    many_rows: "its numbers of rows are wrong",
+    many_rows_cut_by_steps: "its numbers of rows are wrong",
+    large_rows: "(its numbers of rows are wrong|expected rows of at most 67,108,864 bytes)",
+    large_chunk: "a chunk: expected at most 268,435,456 bytes in one piece",
+    bomb_in_a_chunk: r"the chunk at \(0, 0\) decompresses to more than its 120 bytes",
+    many_demonstrations: "cannot be read as d3rlpy",
+    many_rows_of_arrays: "its numbers of rows are wrong",
+    large_rows_of_arrays: "expected rows of at most 67,108,864 bytes, found 268,435,456",
+    lzma_member: "expected a member that is stored or deflated, found compression 14",
+    many_ends: "meta/episode_ends: expected at most 268,435,456 bytes in one piece",
+    bomb_in_zarr: "state: chunk 0: expected 120 bytes, found 121",
+    deep_json: "cannot be read as minari: RecursionError",
+    infinite_episodes: "cannot be read as minari: OverflowError",
+}
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (many_rows, "its numbers of rows are wrong"),
-        (many_rows_cut_by_steps, "its numbers of rows are wrong"),
-        (large_rows, "(its numbers of rows are wrong|expected rows of at most 67,108,864 bytes)"),
-        (large_chunk, "a chunk: expected at most 268,435,456 bytes in one piece"),
-        (bomb_in_a_chunk, r"the chunk at \(0, 0\) decompresses to more than its 120 bytes"),
-        (many_demonstrations, "cannot be read as d3rlpy"),
-        (many_rows_of_arrays, "its numbers of rows are wrong"),
-        (large_rows_of_arrays, "expected rows of at most 67,108,864 bytes, found 268,435,456"),
-        (lzma_member, "expected a member that is stored or deflated, found compression 14"),
-        (many_ends, "meta/episode_ends: expected at most 268,435,456 bytes in one piece"),
-        (bomb_in_zarr, "state: chunk 0: expected 120 bytes, found 121"),
-        (deep_json, "cannot be read as minari: RecursionError"),
-        (infinite_episodes, "cannot be read as minari: OverflowError"),
-    ],
-    ids=lambda given: getattr(given, "__name__", ""),
-)
-def test_claims_and_bombs_take_neither_memory_nor_time(tmp_path, make, message):
-    made = make(tmp_path / "in")
-    format, options = (made, {}) if isinstance(made, str) else made
-    command = [sys.executable, "-c", CODE, format, tmp_path / "in", tmp_path / "a.zarr"]
+def test_claims_and_bombs_take_neither_memory_nor_time(tmp_path):
+    sources = []
+    for make in REFUSED:
+        source = tmp_path / make.__name__ / "in"
+        source.parent.mkdir()
+        made = make(source)
+        format, options = (made, {}) if isinstance(made, str) else made
+        sources.append((format, str(source), options))
+    command = [sys.executable, "-c", CODE]
     done = subprocess.run(
-        [*command, json.dumps(options)], capture_output=True, text=True, check=True, timeout=60
+        command, input=json.dumps(sources), capture_output=True, text=True, check=True, timeout=300
     )
-    assert re.match(f"FormatError .*{message}", done.stderr)
-    assert int(done.stdout) < 200_000  # of kB
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "columns") == ["in"]
+    *errors, kilobytes = done.stdout.splitlines()
+    for make, error in zip(REFUSED, errors, strict=True):
+        assert re.match(f"FormatError .*{REFUSED[make]}", json.loads(error)), make
+    assert int(kilobytes) < 200_000
+    for make in REFUSED:
+        assert not (tmp_path / make.__name__ / "in.zarr").exists()

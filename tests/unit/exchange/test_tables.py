@@ -6,8 +6,7 @@ import pytest
 from mmreplay import Field, FormatError
 from mmreplay.exchange.columns import columns_of
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Steps
-from mmreplay.exchange.tables import Tables, table_rows
+from mmreplay.exchange.tables import Tables
 
 N = 6
 FLAT = {"obs": np.ones((N, 2), "f4"), "acts": np.arange(N), "rews": np.ones(N, "i4")}
@@ -27,18 +26,12 @@ def test_fields_are_those_of_the_columns():
     assert (incoming.reward_dtype, incoming.n_steps) == (np.dtype("float64"), N)
 
 
-def test_parts_of_dict_observations():
-    given = {f"observations/{key}": np.zeros((N, 2), "u1") for key in ("a", "b.c")}
-    found = tables({"actions": np.arange(N), "rewards": np.ones(N)} | given)[0]
-    assert found.incoming([]).frame == {"a": Field((2,), "uint8"), "b.c": Field((2,), "uint8")}
-
-
 def test_of_two_columns_of_one_name_none_goes_unsaid():
     given = {"a b": np.zeros(N), "a_b": np.ones(N), "observations": np.ones((N, 3))}
     found, losses = tables(FLAT | given)
     assert [one.what for one in losses.all()] == [
-        "column a_b: another one is called a_b already",
-        "column observations: kept as the extra column observations, as obs stands for observations",
+        "column a_b: another column is called a_b already",
+        "column observations: kept as the extra column observations, as obs is used as observations",
     ]
     incoming = found.incoming([])
     assert incoming.frame == Field((2,), "float32")  # of obs, which came first
@@ -46,23 +39,6 @@ def test_of_two_columns_of_one_name_none_goes_unsaid():
         "a_b": Field((), "float64"),
         "observations": Field((3,), "float64"),
     }
-
-
-@pytest.mark.parametrize("first", ["obs", "observations/a"])
-def test_observations_are_one_array_or_a_dict(first):
-    rows = {"obs": np.zeros((N, 2), "f4"), "observations/a": np.ones((N, 3))}
-    given = {"actions": np.arange(N), "rewards": np.ones(N), first: rows[first]} | rows
-    found, losses = tables(given)
-    incoming = found.incoming([])
-    assert incoming.frame == Field((2,), "float32")
-    assert [*incoming.extras] == ["observations.a"]
-    (loss,) = losses.all()
-    assert loss.what.startswith("column observations/a: kept as the extra column observations.a, ")
-
-
-def test_columns_of_other_lengths_are_losses():
-    losses = tables(FLAT | {"other": np.zeros(3)})[1]
-    assert [one.what for one in losses.all()] == ["array other: not one row a step"]
 
 
 def test_rewards_may_be_missing_if_the_format_has_none():
@@ -99,62 +75,3 @@ def test_flags_by_every_name(flags, terminal, ends, size):
     parts = list(found.tables(blocks))
     assert np.flatnonzero(np.concatenate([one.terminal for one in parts])).tolist() == terminal
     assert np.flatnonzero(np.concatenate([one.ends for one in parts])).tolist() == ends
-
-
-def test_ends_within_a_numbered_episode_are_said():
-    given = FLAT | {
-        "episode": np.array([4, 4, 4, 4, 2, 2]),
-        "terminals": np.array([0, 1, 0, 1, 0, 0]),
-        "timeouts": np.array([1, 0, 1, 0, 0, 1]),
-    }
-    found, losses = tables(given)
-    list(found.tables([given]))
-    assert {one.what: one.count for one in losses.all()} == {
-        "truncations within a numbered episode: left out": 2,
-        "terminal steps within a numbered episode: taken as lost lives": 1,
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "role", "other"),
-    [
-        ("terminated", "terminals", "terminations"),
-        ("timeouts", "truncated", "truncations"),
-        ("episode_id", "episode", "episode"),
-        ("reward", "rews", "rewards"),
-    ],
-)
-def test_of_two_columns_for_one_thing_it_is_said_which_one_counts(name, role, other):
-    given = FLAT | {role: np.zeros(N, "u1")} | {name: np.ones(N, "u1")}
-    found, losses = tables(given)
-    (own,) = found.incoming([]).extras
-    assert [(one.count, one.what) for one in losses.all()] == [
-        (1, f"column {name}: kept as the extra column {own}, as {role} stands for {other}")
-    ]
-    assert (own.rstrip("_"), found.extras[name][1]) == (name, Field((), "uint8"))
-
-
-@pytest.mark.parametrize("wrong", [2, -1, 0.5, np.nan, np.inf])
-@pytest.mark.parametrize("name", ["terminals", "timeouts", "dones", "life_losses"])
-def test_a_flag_that_is_neither_0_nor_1_is_refused(name, wrong):
-    rows = np.array([0, 0, 1, 0, 0, 1], "f8")
-    given = FLAT | {name: rows}
-    assert len(list(tables(given)[0].tables([given]))) == 1
-    rows[3] = wrong
-    with pytest.raises(FormatError, match=f"here: {name}: expected flags, each 0 or 1, found "):
-        list(tables(given)[0].tables([given]))
-
-
-def test_a_row_out_has_its_final_observation_where_its_episode_ends():
-    observed = np.arange(4, dtype="float32")
-    terminal = np.array([True, False, True])
-    run = Steps(
-        {"frame": observed}, np.arange(3), np.ones(3), terminal, {"x": np.ones(3)}, True, True
-    )
-    rows = table_rows(run, is_dict=False)
-    assert rows["observations"].tolist() == [0, 1, 2]
-    assert rows["final_observations"].tolist() == [3]
-    assert rows["terminations"].tolist() == [False, False, True]
-    assert rows["truncations"].tolist() == [False] * 3
-    assert rows["life_losses"].tolist() == [True, False, False]
-    assert "extras/x" in rows

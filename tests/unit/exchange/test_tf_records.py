@@ -1,12 +1,11 @@
 """Records of TensorFlow: their bytes as documented; see tests/exchange for those it wrote."""
 
 import struct
-import sys
 
 import numpy as np
 import pytest
 
-from mmreplay import FormatError, MissingExtraError
+from mmreplay import FormatError
 from mmreplay.exchange.tf_records import Example, records
 
 # Written by tf.io.TFRecordWriter: two records, of one tf.train.Example and of b"".
@@ -45,7 +44,7 @@ def test_every_end_within_a_record_is_noticed(tmp_path):
         if size in {0, second}:
             assert len(list(records(tmp_path / "a", "tfrecord"))) == (size > 0)
         else:
-            with pytest.raises(FormatError, match="it was cut off"):
+            with pytest.raises(FormatError, match="the file ends within it"):
                 list(records(tmp_path / "a", "tfrecord"))
 
 
@@ -62,9 +61,3 @@ def test_other_files_and_other_messages_are_refused(tmp_path):
         example.blobs("x")
     with pytest.raises(FormatError, match="b: expected numbers, found bytes"):
         example.numbers("b", np.dtype("int64"))
-
-
-def test_without_its_library_a_message_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
-    with pytest.raises(MissingExtraError, match="needs array-record: pip install array-record"):
-        list(records(tmp_path, "array_record"))

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from mmreplay import SchemaError
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.transitions import Table, check_final, to_steps
+from mmreplay.exchange.transitions import Table, to_steps
 
 
 def table(observations, ends, terminal, after=None, final=None):
@@ -65,82 +64,55 @@ OBSERVED = [1, 2, 3, 11, 12, 21]
 ENDS = [0, 0, 1, 0, 1, 0]
 TERMINAL = [0, 0, 1, 0, 0, 0]
 SIZES = [[6], [1] * 6, [2, 2, 2], [3, 3], [4, 2], [5, 1], [1, 5]]
+AFTER = {"after": [2, 3, 4, 12, 13, 22]}
+WHOLE = [[1, 2, 3, 4], [11, 12, 13], [21, 22]]
+BROKEN_OFF = "an unfinis"
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-def test_final_observations_of_the_source_are_kept(sizes):
-    losses = Losses()
-    whole = table(OBSERVED, ENDS, TERMINAL, final=[4, 13])
-    found = episodes(to_steps(cut(whole, sizes), "repeat", losses))
-    assert found == [
-        [[1, 2, 3, 4], [0.5, 1, 1.5], [False, False, True], True],
-        [[11, 12, 13], [5.5, 6], [False, False], True],
-        [[21, 21], [10.5], [False], True],
-    ]
-    assert [one.what for one in losses.all()] == [
-        "an episode that the source breaks off: it ends as truncated",
+@pytest.mark.parametrize(
+    ("given", "missing", "expected", "losses"),
+    [
+        ((ENDS, TERMINAL, {}), "repeat", [[1, 2, 3, 3], [11, 12, 12], [21, 21]], {"final obse": 3}),
+        # After a terminal step no observation counts.
         (
-            "final observations that the source does not have: the last observation of the episode "
-            "stands in their place"
+            (ENDS, TERMINAL, {}),
+            "drop",
+            [[1, 2, 3, 3], [11, 12]],
+            {"final obse": 1, "last steps": 2},
         ),
-    ]
+        (
+            (ENDS, TERMINAL, {"final": [4, 13]}),
+            "repeat",
+            [[1, 2, 3, 4], [11, 12, 13], [21, 21]],
+            {"final obse": 1},
+        ),
+        ((ENDS, TERMINAL, AFTER), "repeat", WHOLE, {}),
+        (([0] * 6, [0] * 6, AFTER), "repeat", WHOLE, {"observatio": 2}),
+    ],
+    ids=["repeated", "dropped", "final", "next", "broken"],
+)
+def test_observations_after_the_last_steps(given, missing, expected, losses):
+    ends, terminal, more = given
+    for sizes in SIZES:
+        found_losses = Losses()
+        whole = table(OBSERVED, ends, terminal, **more)
+        found = episodes(to_steps(cut(whole, sizes), missing, found_losses))
+        assert [one[0] for one in found] == expected
+        counts = {one.what[:10]: one.count for one in found_losses.all()}
+        assert counts == losses | ({} if "after" in more else {BROKEN_OFF: 1})
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-def test_without_final_observations_the_last_one_stands_in(sizes):
-    losses = Losses()
-    found = episodes(to_steps(cut(table(OBSERVED, ENDS, TERMINAL), sizes), "repeat", losses))
-    assert [one[0] for one in found] == [[1, 2, 3, 3], [11, 12, 12], [21, 21]]
-    assert losses.all()[-1].count + losses.all()[0].count == 4
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_last_steps_of_truncated_episodes_can_be_left_out(sizes):
-    losses = Losses()
-    found = episodes(to_steps(cut(table(OBSERVED, ENDS, TERMINAL), sizes), "drop", losses))
-    assert [(one[0], one[1]) for one in found] == [
-        ([1, 2, 3, 3], [0.5, 1, 1.5]),  # after a terminal step no observation counts
-        ([11, 12], [5.5]),
-    ]
-    counts = {one.what[:10]: one.count for one in losses.all()}
-    assert counts == {"final obse": 1, "last steps": 2, "an episode": 1}
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_next_observations_are_followed(sizes):
-    losses = Losses()
-    whole = table(OBSERVED, ENDS, TERMINAL, after=[2, 3, 4, 12, 13, 22])
-    found = episodes(to_steps(cut(whole, sizes), "repeat", losses))
-    assert [one[0] for one in found] == [[1, 2, 3, 4], [11, 12, 13], [21, 22]]
-    assert losses.all() == ()
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_an_observation_that_does_not_go_on_begins_an_episode(sizes):
-    losses = Losses()
-    whole = table(OBSERVED, [0] * 6, [0] * 6, after=[2, 3, 4, 12, 13, 22])
-    found = episodes(to_steps(cut(whole, sizes), "repeat", losses))
-    assert [one[0] for one in found] == [[1, 2, 3, 4], [11, 12, 13], [21, 22]]
-    assert [one.count for one in losses.all()] == [2]
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_a_lost_life_ends_no_episode(sizes):
-    whole = table(OBSERVED, [0] * 5 + [1], [0, 1, 0, 0, 0, 1])
-    (found,) = episodes(to_steps(cut(whole, sizes), "repeat", Losses()))
-    assert found[2] == [False, True, False, False, False, True]
+def test_a_lost_life_ends_no_episode():
+    for sizes in SIZES:
+        whole = table(OBSERVED, [0] * 5 + [1], [0, 1, 0, 0, 0, 1])
+        (found,) = episodes(to_steps(cut(whole, sizes), "repeat", Losses()))
+        assert found[1:] == [
+            [0.5, 1, 1.5, 5.5, 6, 10.5],
+            [False, True, False, False, False, True],
+            True,
+        ]
 
 
 def test_nan_goes_on_as_itself():
     whole = table([1, np.nan], [0, 0], [0, 0], after=[np.nan, 2])
     assert len(episodes(to_steps([whole], "repeat", Losses()))) == 1
-
-
-def test_empty_blocks_are_nothing():
-    assert list(to_steps([table([], [], [])], "repeat", Losses())) == []
-
-
-def test_what_to_do_without_final_observations_is_one_of_two():
-    check_final("drop")
-    with pytest.raises(SchemaError, match="final_observation: expected 'repeat' or 'drop'"):
-        check_final("keep")

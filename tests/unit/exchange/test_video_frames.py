@@ -69,13 +69,6 @@ def test_a_time_without_a_frame_is_refused(films):
             other.at(films[0], 0.0)
 
 
-def test_gray_frames_have_one_channel(films):
-    with ExitStack() as stack:
-        frame = VideoFrames((48, 64, 1), FPS, stack).at(films[0], 1.0)
-        assert frame.shape == (48, 64, 1)
-        assert abs(int(frame[5, 5, 0]) - level_of(0, 10)) <= 4
-
-
 def test_a_video_that_is_none_or_is_missing_is_refused(films, tmp_path):
     (tmp_path / "none.mp4").write_bytes(b"no video" * 100)
     cut = tmp_path / "cut.mp4"

@@ -45,7 +45,7 @@ AT_HOME = {
     # What is no store: files of other libraries and of the page, below a name that they get whole.
     "exchange/lerobot_files.py": {"write_text"},
     "exchange/minari_export.py": {"write_text"},
-    "exchange/npy_files.py": {"shutil"},
+    "exchange/arrays.py": {"shutil"},
     "viewer/export.py": {"write_bytes", "shutil"},
 }
 
