@@ -22,7 +22,7 @@ tests of their own that go red without them:
 - of recovery that the steps are not trusted where the finals are not, and that a failed fsync of
   finals distrusts both; that tail_start and base are the greater ones, that files go last, that
   checksums go from row head - 1, and of shards from tail_start, that scalars past the head are
-  zeroed: tests/unit/writing/test_recover.py;
+  zeroed: tests/unit/writing/test_order.py and test_sessions.py;
 - that the checksums that recovery took away do not come back, and that a close is durable before
   the next writer removes anything: tests/crash/test_power_cut.py;
 - the lock: test_misuse.py; errors of the disk: test_failing_calls.py;

@@ -2,10 +2,8 @@
 
 import copy
 import json
-import math
 import warnings
 
-import numpy as np
 import pytest
 import zarr
 from zarr.core.metadata.v3 import ArrayV3Metadata
@@ -13,11 +11,6 @@ from zarr.core.metadata.v3 import ArrayV3Metadata
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 from tests.support.oracle.array_specs import SPECS, UINT8, root
-
-
-def test_chunk_files_lie_in_the_arrays_own_directory():
-    assert ArraySpec("frames", (84, 84), UINT8, 10).key(12) == "c.12.0.0"
-    assert ArraySpec("rewards", (), UINT8, 10).key(0) == "c.0"
 
 
 @pytest.mark.parametrize(
@@ -29,18 +22,6 @@ def test_names_that_are_no_chunk_files_are_recognised(name):
     spec = ArraySpec("frames", (84, 84), UINT8, 10)
     assert spec.chunk_of(name) is None
     assert spec.chunk_of("c.7.0.0") == 7
-
-
-def test_arrays_beside_the_rows():
-    sums = layout.checksum_spec("frames/a")
-    assert (sums.path, sums.row_shape, sums.dtype, sums.chunk_bytes) == (
-        "checksums/frames/a", (), np.dtype("uint32"), 4096,
-    )  # fmt: skip
-    assert [layout.lane_name(n) for n in (0, 3, 12_345)] == [
-        "lane-00000",
-        "lane-00003",
-        "lane-12345",
-    ]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
@@ -57,12 +38,6 @@ def test_zarr_reads_the_same_array_and_would_write_the_same_metadata(spec):
 
     written = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
     assert parse.parse_array(written, spec.path, "here") == (spec, 1000)
-
-
-def test_what_is_written_is_json_that_anybody_reads():
-    assert json.loads(layout.dump({"a": [1, 2.5, None, "x"]})) == {"a": [1, 2.5, None, "x"]}
-    with pytest.raises(ValueError, match="JSON"):
-        layout.dump({"a": math.nan})
 
 
 def test_the_checksum_of_the_attributes_is_of_what_they_say():

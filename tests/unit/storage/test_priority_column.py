@@ -40,13 +40,6 @@ def get(column, ids):
     return column.values[column.positions(np.array(ids))].tolist()
 
 
-def test_a_column_is_made_with_the_files_for_the_rows_that_there_are(lane):
-    column = PriorityColumn(lane, (0, ROWS + 1))
-    assert names(lane) == ["c.0", "c.1", "zarr.json"]
-    assert not column.values.any()
-    assert not list(lane.glob("*.tmp"))
-
-
 @pytest.mark.parametrize("base", [0, ROWS - 1, ROWS, 5 * ROWS + 3])
 def test_positions_and_ids_are_each_others_inverse(lane, base):
     head = base + 3 * ROWS
@@ -109,16 +102,6 @@ def test_priorities_past_the_head_are_cleared(lane):
     assert not any(get(column, np.arange(ROWS + 10, 3 * ROWS)))
 
 
-def test_a_finished_column_is_as_long_as_the_lane(lane):
-    column = PriorityColumn(lane, (0, 2 * ROWS + 1))
-    put(column, np.arange(2 * ROWS), 0.5)
-    finish(lane, 2 * ROWS + 1)
-    assert names(lane) == ["c.0", "c.1", "c.2", "zarr.json"]
-    assert json.loads((lane / "priorities/zarr.json").read_text())["shape"] == [2 * ROWS + 1]
-    finish(lane, 0)
-    assert names(lane) == ["zarr.json"]
-
-
 def test_a_finished_column_has_checksums_of_its_own_files_only(lane):
     """Others are left where a copy of fewer rows was restored over a closed lane."""
     PriorityColumn(lane, (0, 10))
@@ -129,13 +112,6 @@ def test_a_finished_column_has_checksums_of_its_own_files_only(lane):
     assert sorted(entry.name for entry in sums.iterdir()) == ["c.0", "zarr.json"]
     finish(lane, 0)
     assert sorted(entry.name for entry in sums.iterdir()) == ["zarr.json"]
-
-
-def test_where_there_is_no_column_there_is_nothing_to_do(lane):
-    trim(lane, 0, 10)
-    evict(lane, 10)
-    finish(lane, 10)
-    assert list(lane.iterdir()) == []
 
 
 def test_files_half_made_at_a_kill_are_removed(lane):
@@ -219,13 +195,6 @@ def test_the_column_of_a_vector_lane_has_cells_as_positions(lane, width):
     assert get(again, ids[:-width]) == list(range(1, head + 1 - width))
     assert get(again, ids[-width:]) == [0.0] * width  # past the head
     assert again.lowest == 0
-
-
-def test_a_column_of_other_environments_is_none(lane):
-    PriorityColumn(lane, (0, 30), 3)
-    for width in (None, 2, 4):
-        with pytest.raises(FormatError, match="expected"):
-            PriorityColumn(lane, (0, 30), width)
 
 
 # ---------------------------------------------------------------- of many environments

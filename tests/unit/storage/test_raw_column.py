@@ -1,6 +1,5 @@
 """Raw columns: rows found in their chunk files, mapped side by side or one by one."""
 
-import errno
 from typing import Any
 
 import numpy as np
@@ -78,58 +77,6 @@ def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
     assert one.take(ids).tobytes() == other.take(ids).tobytes() == pages.rows[ids].tobytes()
 
 
-def test_lanes_of_different_chunk_lengths_are_read_as_one(tmp_path):
-    specs = [ArraySpec("x", (2,), np.dtype("int64"), rows) for rows in (PAGE // 16, PAGE // 8, 5)]
-    for name, chosen in (("pages", specs[:2]), ("odd", specs)):
-        lanes = [RawLane(tmp_path / name / str(n), one, 600 + n) for n, one in enumerate(chosen)]
-        column = column_of(*lanes)
-        ids, expected = ids_of(lanes, 300)
-        assert (column._files is None) is (name == "odd")
-        assert column.take(ids).tobytes() == expected.tobytes()
-
-
-def test_rows_are_copied_into_out(tmp_path, mode):
-    lane = RawLane(tmp_path, spec_of(mode, (2,)), 40)
-    column = column_of(lane)
-    ids = np.array([[3, 39], [0, 3]])
-    out = np.full((2, 2, 2), -1)
-    assert column.take(ids, out) is out
-    assert out.tobytes() == lane.rows[ids].tobytes()
-    whole = column.take(ids)
-    whole[:] = 0
-    assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
-
-
-def test_no_rows_are_an_empty_array(tmp_path, mode):
-    column = column_of(RawLane(tmp_path, spec_of(mode, (2,)), 40))
-    assert column.take(np.empty(0, np.int64)).shape == (0, 2)
-    assert column.take(np.empty((0, 4), np.int64)).shape == (0, 4, 2)
-    assert column.read(0, 5, 5).shape == (0, 2)
-
-
-def test_an_empty_lane_is_mapped_as_nothing_and_grows(tmp_path, mode):
-    lane = RawLane(tmp_path, spec_of(mode), 0)
-    column = column_of(lane)
-    lane.grow(5)
-    column.refresh()
-    assert column.take(np.arange(5)).tolist() == lane.rows[:5].tolist()
-
-
-def test_a_stretch_of_rows_is_copied_over_chunk_borders(tmp_path, mode):
-    spec = spec_of(mode)
-    lanes = [RawLane(tmp_path / str(n), spec, 4 * spec.chunk_rows, spec.chunk_rows) for n in (0, 1)]
-    column = column_of(*lanes)
-    for start, stop in (
-        (spec.chunk_rows, 4 * spec.chunk_rows),
-        (2 * spec.chunk_rows - 1, 2 * spec.chunk_rows + 1),
-    ):
-        for number, lane in enumerate(lanes):
-            found = column.read(number, start, stop)
-            assert found.tobytes() == lane.rows[start:stop].tobytes()
-            found[:] = -1  # a copy
-            assert column.read(number, start, stop).tobytes() == lane.rows[start:stop].tobytes()
-
-
 # ---------------------------------------------------------------- growing, and threads
 
 
@@ -196,20 +143,6 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
         column.read(0, 0, 5)
 
 
-def test_a_refresh_that_fails_leaves_everything_as_it_was(tmp_path):
-    spec = spec_of("side by side")
-    lanes = [RawLane(tmp_path / str(n), spec, 3 * spec.chunk_rows) for n in (0, 1)]
-    column = column_of(*lanes)
-    for lane in lanes:
-        lane.grow(20 * spec.chunk_rows)  # more than there is room for
-    lanes[1].gone = spec.chunk_rows
-    lanes[1].file(0).unlink()
-    with pytest.raises(EvictedError):
-        column.refresh()
-    for number, lane in enumerate(lanes):
-        assert column.read(number, 3, 9).tobytes() == lane.rows[3:9].tobytes()
-
-
 # ---------------------------------------------------------------- what is wrong on disk
 
 
@@ -263,16 +196,6 @@ def test_a_chunk_file_that_is_a_link_is_not_followed(tmp_path, mode):
 # ---------------------------------------------------------------- limits
 
 
-def test_no_more_maps_are_kept_than_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_column, "_MAX_CACHED", 3)
-    lane = RawLane(tmp_path, ArraySpec("x", (), np.dtype("int64"), 7), 100)
-    column = column_of(lane)
-    for _ in range(3):
-        ids, expected = ids_of([lane], 60)
-        assert column.take(ids).tobytes() == expected.tobytes()
-        assert len(column._cache) == 3
-
-
 def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_column, "_MAX_MAPS", 8)
     spec = spec_of("side by side")
@@ -287,15 +210,6 @@ def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, mo
     assert column._files is None
 
 
-def test_no_range_of_addresses_is_no_error(tmp_path, monkeypatch):
-    def none(*_, **__):
-        raise OSError(errno.ENOMEM, "no range")
-
-    monkeypatch.setattr(memory_maps, "Reservation", none)
-    lane = RawLane(tmp_path, spec_of("side by side"), 40)
-    assert column_of(lane).take(np.arange(40)).tolist() == lane.rows[:40].tolist()
-
-
 def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, monkeypatch):
     spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14)  # 1 MiB
     lane = RawLane(tmp_path, spec, (2 << 14) + 5)
@@ -306,25 +220,6 @@ def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, mo
     ids = np.array([[10, 11, 12], [20_000, 20_001, 20_002], [32_768, 32_769, 32_770]])
     assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
     assert asked == [(row * 64, 3 * 64) for row in (10, 20_000, 32_768)]
-
-
-def test_of_windows_of_cells_only_their_rows_are_asked_for(tmp_path, monkeypatch):
-    spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14)
-    lane = RawLane(tmp_path, spec, (2 << 14) + 5)
-    monkeypatch.setattr(memory_maps, "resident", lambda data: 0.0)
-    asked = []
-    monkeypatch.setattr(memory_maps, "advise_needed", lambda array, ranges: asked.extend(ranges))
-    column = column_of(lane)
-    ids = np.array([[10, 20, 30], [30_000, 20, 30]])
-    assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
-    assert asked == [(row * 64, 64) for row in (10, 20, 30, 30_000)]
-
-
-def test_files_of_less_than_a_megabyte_are_left_to_themselves(tmp_path):
-    for n_rows, is_large in (((1 << 14) - 64, False), (1 << 14, True)):
-        spec = ArraySpec("x", (64,), np.dtype("uint8"), n_rows)
-        lane = RawLane(tmp_path / str(n_rows), spec, 3 * n_rows)
-        assert column_of(lane)._pager.active == is_large
 
 
 def test_a_view_is_of_the_files_where_they_lie_side_by_side(tmp_path, mode):

@@ -69,23 +69,6 @@ def test_a_shard_is_read_by_zarr_and_by_ourselves(opened, tmp_path, codec, n_row
                 shard.decode(inner, out.reshape(-1).view(np.uint8))
 
 
-@pytest.mark.parametrize("absent", [(), (2,), (0,), (1,), (0, 1, 2)])
-def test_a_shard_tells_where_its_chunks_lie(tmp_path, absent):
-    chunks = [inner_chunk(np.full((4, 3), n, np.uint8), LZ4) for n in range(3)]
-    index, body = [], b""
-    for n, chunk in enumerate(chunks):
-        here = n not in absent
-        index.append((len(body), len(chunk)) if here else (ABSENT, ABSENT))
-        body += chunk if here else b""
-    path = tmp_path / "c.0.0"
-    path.write_bytes(shard_bytes([body], index))
-    spec = compressed_spec()
-    shard = Shard(path, spec, compression.make_codec(spec.codec))
-    assert shard.slices == [
-        None if n in absent else (start, start + size) for n, (start, size) in enumerate(index)
-    ]
-
-
 def test_a_shard_is_its_chunks_a_digest_of_their_sums_and_the_index():
     chunks = [b"abc" + b"1234", b"d" * 10 + b"5678"]
     digest = struct.pack("<I", google_crc32c.value(b"12345678"))
@@ -116,16 +99,6 @@ def test_a_shard_of_many_small_incompressible_chunks_is_not_too_large(opened, tm
     out = np.empty(28, np.uint8)
     opened(path, spec).decode(65_535, out)
     assert out.tobytes() == frame.tobytes()
-
-
-def test_a_chunk_that_is_absent_is_damage_when_it_is_needed(opened, tmp_path):
-    spec = compressed_spec()
-    path = tmp_path / "c.0.0"
-    path.write_bytes(shard_of(np.ones((5, 3), np.uint8), spec))
-    with pytest.raises(
-        CorruptStoreError, match=r"c\.0\.0: inner chunk 2: expected a chunk, found none"
-    ):
-        opened(path, spec).decode(2, np.empty(12, np.uint8))
 
 
 def wrong_index(change):
@@ -177,14 +150,6 @@ def test_chunks_in_another_order_with_gaps_are_read(opened, tmp_path):
         assert out.tolist() == [n] * 12
 
 
-@pytest.mark.parametrize("size", [0, 1, 4, 51])
-def test_a_file_too_short_for_an_index_is_refused(tmp_path, size):
-    path = tmp_path / "c.0.0"
-    path.write_bytes(bytes(size))
-    with pytest.raises(CorruptStoreError, match="found"):
-        mapped(path, compressed_spec())
-
-
 def test_a_shard_that_was_cut_or_whose_index_changed_does_not_match_its_crc32c(tmp_path):
     path = tmp_path / "c.0.0"
     data = shard_of(np.ones((12, 3), np.uint8), compressed_spec())
@@ -209,17 +174,6 @@ def test_a_damaged_inner_chunk_names_file_and_chunk(opened, tmp_path):
     for _ in range(2):
         with pytest.raises(CorruptStoreError, match=r"c\.0\.0: inner chunk 0: expected crc32c"):
             shard.decode(0, out)
-
-
-def test_a_chunk_is_checked_the_first_time_only_if_it_is_mapped(opened, tmp_path, monkeypatch):
-    path = tmp_path / "c.0.0"
-    path.write_bytes(shard_of(np.ones((12, 3), np.uint8), compressed_spec()))
-    shard, out, checked = opened(path, compressed_spec()), np.empty(12, np.uint8), []
-    real = compression.check
-    monkeypatch.setattr(compression, "check", lambda *args: (checked.append(1), real(*args)))
-    for inner in (0, 1, 0, 0, 1):
-        shard.decode(inner, out)
-    assert len(checked) == (2 if isinstance(shard, Shard) else 5)
 
 
 @pytest.mark.parametrize(

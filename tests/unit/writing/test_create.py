@@ -2,13 +2,12 @@
 
 import errno
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, VectorWriter, Writer
+from mmreplay import Field
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -24,14 +23,6 @@ from tests.support.writers import ACTION, FRAME, attributes, check
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 # ---------------------------------------------------------------- create
-
-
-def test_a_new_store_is_a_writer_or_a_vector_writer(make):
-    assert isinstance(make("a.zarr"), Writer)
-    many = make("b.zarr", lanes=1)
-    assert isinstance(many, VectorWriter)
-    assert (len(many), many.path.name) == (1, "b.zarr")
-    assert isinstance(make("c.zarr", lane="me"), Writer)
 
 
 def test_the_attributes_hold_what_was_given(make):
@@ -185,26 +176,6 @@ def test_a_lane_that_could_not_be_made_takes_no_room(make, monkeypatch, lz4, fai
             make(append=True, lane="b")
     assert sorted(one.name for one in path.iterdir()) == ["lane-00000", "zarr.json"]
     assert make(append=True, lane="b").path.name == "lane-00001"
-
-
-def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, monkeypatch):
-    path, seen = tmp_path / "store.zarr", []
-    real_replace, real_tree, synced = durable_writes.replace_directory, durable_writes.sync_tree, []
-
-    def replace(built, target):
-        assert not path.exists()
-        assert synced == [built]
-        assert attributes(Path(str(built)))["closed"] is False
-        seen.append(str(target))
-        return real_replace(built, target)
-
-    monkeypatch.setattr(
-        durable_writes, "sync_tree", lambda built: (real_tree(built), synced.append(built))
-    )
-    monkeypatch.setattr(durable_writes, "replace_directory", replace)
-    make(lanes=2)
-    assert seen == [str(path)]
-    assert [one.name for one in tmp_path.iterdir()] == ["store.zarr"]
 
 
 def test_of_two_processes_that_create_a_store_one_succeeds_and_the_other_gets_an_error(

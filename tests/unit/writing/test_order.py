@@ -6,7 +6,7 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.storage.checkpoint import CheckpointFile
-from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START, State
+from mmreplay.storage.state_page import BASE, TAIL_START, State
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane, flush
 from tests.support.disks import faults
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 LANES = pytest.mark.parametrize("lanes", [None, 3])
 KINDS = pytest.mark.parametrize("kind", FRAMES)
-CHECKPOINTS = "finals/.live/checkpoint", ".live/checkpoint"
 
 
 @pytest.fixture
@@ -51,88 +50,7 @@ def checkpoint(log):
     return CheckpointFile(log.live / "checkpoint", log.checkpoint._store.hex()).best
 
 
-def below(log, name):
-    return f"{'finals/' if log.path.name == 'finals' else ''}{name}"
-
-
-def synced_of(calls):
-    return {path for name, path in calls if name == "sync_file"}
-
-
 # ---------------------------------------------------------------- flush
-
-
-@LANES
-@KINDS
-def test_a_flush_makes_finals_durable_before_steps_and_both_before_their_checkpoints(
-    play, log, kind, lanes
-):
-    one = play(kind, lanes)
-    for is_first in (True, False):
-        one.reset(everyone(one))
-        steps(one, 3)
-        one.step(terminated=everyone(one))
-        settle(one.writer)
-        log.clear()
-        one.flush()
-        writes = [path for name, path in log if name == "write_at"]
-        assert writes == list(CHECKPOINTS)
-        start = 0
-        for which, written in zip(reversed(one.writer.files.logs), CHECKPOINTS, strict=True):
-            stop = log.index(("write_at", written))
-            synced, named = synced_of(log[start:stop]), {path for name, path in log[start:stop]}
-            head, best = which.head, checkpoint(which)
-            assert best.head == head
-            for path, spec in which.specs.items():
-                newest = head - 1 + which.beyond(spec)
-                if spec.is_raw:
-                    assert below(which, f"{path}/{spec.key(newest // spec.chunk_rows)}") in synced
-                else:
-                    tail = f".live/{path.replace('/', '~')}.tail"
-                    assert below(which, tail) in synced
-                if is_first:  # its first chunk file came with this flush
-                    assert below(which, path) in named
-            start = stop
-
-
-@LANES
-def test_a_flush_syncs_what_may_have_changed_since_the_last_one_and_nothing_older(play, log, lanes):
-    one = play("raw", lanes)
-    one.reset(everyone(one))
-    steps(one, 25)
-    settle(one.writer)
-    one.flush()
-    log.clear()
-    one.flush()
-    assert log == [("write_at", ".live/checkpoint")]
-    one.reset(everyone(one))  # in the middle of the episodes of row 24
-    log.clear()
-    one.step()
-    settle(one.writer)
-    one.flush()
-    suffix = "" if lanes is None else ".0"
-    found = sorted(path for path in synced_of(log) if path.startswith("ends/"))
-    assert found == [f"ends/c.4{suffix}", f"ends/c.5{suffix}"]  # row 24 has got its ends
-    assert "finals/id/c.0" not in synced_of(log)  # the reset has made them durable
-
-
-@LANES
-def test_the_head_of_a_flush_is_that_of_the_last_step_whose_finals_are_committed(play, lanes):
-    one = play("lz4", lanes)
-    one.reset(everyone(one))
-    steps(one, 4)
-    seen, real = [], one.writer._ends.commit
-
-    def commit():  # as the flushing thread may come between the two words
-        flush.flush(one.writer.files)
-        seen.append([checkpoint(which).head for which in one.writer.files.logs])
-        real()
-
-    one.writer._ends.commit = commit
-    one.step(terminated=everyone(one))
-    assert seen == [[4, 0]]
-    one.flush()
-    assert [checkpoint(which).head for which in one.writer.files.logs] == [5, one.model.n]
 
 
 @LANES
@@ -161,31 +79,6 @@ def test_a_final_that_an_interrupted_step_owes_is_written_by_the_next_call(play,
     elif following == "reset":
         one.reset([0])
     one.end("close")
-
-
-def test_a_file_that_is_made_while_a_flush_runs_has_its_name_synced_by_the_next_one(
-    play, monkeypatch, log
-):
-    one = play("raw")
-    one.reset([0])
-    steps(one, 3)
-    settle(one.writer)
-    one.flush()
-    real = durable_writes.allocate
-
-    def allocate(path, size):
-        flush.flush(one.writer.files)  # as the flushing thread may do at this moment
-        real(path, size)
-
-    log.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "allocate", allocate)
-        steps(one, 4)
-    settle(one.writer)
-    one.flush()
-    for path, spec in one.writer.files.rows.specs.items():
-        made = log.index(("allocate", f"{path}/{spec.key(1)}"))
-        assert ("sync_directory", path) in log[made:]
 
 
 def test_a_flush_saves_what_the_generator_says_and_needs_room_for_nothing_else(play, monkeypatch):
@@ -218,124 +111,10 @@ def test_a_flush_saves_what_the_generator_says_and_needs_room_for_nothing_else(p
 # ---------------------------------------------------------------- a reset in mid-episode
 
 
-@LANES
-@KINDS
-@pytest.mark.parametrize("newer", [0, 1])
-def test_a_reset_overwrites_a_durable_pending_row_only_after_its_final_is_durable(
-    play, log, kind, lanes, newer
-):
-    one = play(kind, lanes)
-    one.reset(everyone(one))
-    steps(one, 3)
-    one.flush()
-    steps(one, newer)
-    rows, finals, seen = one.writer.files.rows, one.writer.files.finals, []
-    path = one.writer.schema.frame_paths[next(iter(one.writer.schema.frames))]
-    pending = one.writer._rows.stored(path, rows.head).copy()
-    real = CheckpointFile.write
-
-    def write(self, **changes):
-        ends = one.writer._rows.stored("ends", rows.head - 1)
-        now = one.writer._rows.stored(path, rows.head)
-        seen.append((self is finals.checkpoint, ends.any(), np.array_equal(now, pending)))
-        real(self, **changes)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointFile, "write", write)
-        one.reset(everyone(one))
-    assert seen == [(True, False, True)] * (not newer)
-    assert checkpoint(finals).head == (0 if newer else one.model.n)
-    assert not np.array_equal(one.writer._rows.stored(path, rows.head), pending)
-    assert one.writer._rows.stored("ends", rows.head - 1).all()
-
-
 # ---------------------------------------------------------------- seal
 
 
-@LANES
-def test_half_a_tail_is_used_again_only_after_a_checkpoint_says_that_its_shard_is_there(
-    play, log, monkeypatch, lanes
-):
-    one = play("lz4", lanes)
-    rows, seen, real = one.writer.files.rows, [], CheckpointFile.write
-
-    def write(self, **changes):
-        if self is rows.checkpoint:
-            seen.append((changes, rows.state.words[TAIL_START], rows.head, list(log)))
-        real(self, **changes)
-
-    monkeypatch.setattr(CheckpointFile, "write", write)
-    one.reset(everyone(one))
-    heads = []
-    for _ in range(13):  # shards of 6 rows; the pending row is in the tail, too
-        one.step()
-        settle(one.writer)
-        heads.append(rows.tail_start)
-    assert heads == [0] * 6 + [6] * 6 + [12]  # the step that needs the place of row 7 sealed
-    assert [(changes, before) for changes, before, _, _ in seen] == [
-        ({"tail_start": 6}, 0),
-        ({"tail_start": 12}, 6),
-    ]
-    for number, (_, _, head, calls) in enumerate(seen):
-        assert head >= 6 * (number + 1)
-        shard = f"frames/{rows.specs['frames'].key(number)}"
-        assert ("write_file", shard) in calls
-    assert (checkpoint(rows).head, checkpoint(rows).tail_start) == (0, 12)
-    one.flush()
-    assert (checkpoint(rows).head, checkpoint(rows).tail_start) == (13, 12)
-
-
-def test_a_short_shard_stays_until_a_whole_one_takes_its_place(play):
-    one = play("lz4")
-    one.reset([0])
-    steps(one, 16)
-    one.end("close")
-    shard = one.path / "frames" / "c.2.0"
-    short = shard.read_bytes()
-    one.open()
-    assert shard.read_bytes() == short
-    one.reset([0])
-    steps(one, 2)
-    settle(one.writer)
-    assert shard.read_bytes() == short
-    steps(one, 1)
-    settle(one.writer)
-    assert shard.read_bytes() != short
-    one.end("close")
-
-
 # ---------------------------------------------------------------- eviction
-
-
-@LANES
-@KINDS
-def test_base_is_checkpointed_and_stored_before_a_file_goes(play, log, monkeypatch, kind, lanes):
-    one = play(kind, lanes, capacity=9)
-    rows, real = one.writer.files.rows, durable_writes.unlink
-    gone = []
-
-    def unlink(path):
-        which = one.writer.files.finals if "finals" in str(path) else rows
-        base = which.state.words[BASE]
-        spec = which.specs[str(path.parent).split(f"{which.path}/")[1]]
-        assert (spec.chunk_of(path.name) + 1) * spec.chunk_rows <= base
-        assert checkpoint(which).base == base == which.base
-        gone.append(path.name)
-        real(path)
-
-    monkeypatch.setattr(durable_writes, "unlink", unlink)
-    for _ in range(30):
-        one.reset(everyone(one))
-        steps(one, 2)
-        one.step(truncated=everyone(one))
-    settle(one.writer)
-    one.flush()
-    first = rows.first
-    assert first == 90 - 9 // one.model.n
-    assert rows.base == first - 64
-    assert rows.before == rows.state.words[12] == (rows.base + 2) // 3 * one.model.n
-    assert len(gone) >= len(rows.specs)
-    assert one.writer.base == rows.base
 
 
 def test_finals_go_one_flush_after_their_steps(play, monkeypatch):
@@ -376,61 +155,6 @@ def test_a_larger_capacity_brings_nothing_back_and_a_smaller_one_evicts_at_once(
 
 @LANES
 @KINDS
-def test_the_root_says_closed_after_everything_else_is_durable(play, log, kind, lanes):
-    one = play(kind, lanes)
-    one.reset(everyone(one))
-    steps(one, 10)
-    settle(one.writer)
-    one.flush()
-    log.clear()
-    one.end("close")
-    last = log.index(("write_file", "zarr.json"))
-    assert not [call for call in log[:last] if call[1].startswith(".live/") and call[0] == "unlink"]
-    written = {path for name, path in log[:last] if name == "write_file"}
-    ends = one.writer.files.rows.specs["ends"]  # of the newest row, set since the flush
-    assert f"ends/{ends.key(9 // ends.chunk_rows)}" in synced_of(log[:last])
-    for which in one.writer.files.logs:
-        for path in which.specs:
-            assert below(which, f"{path}/zarr.json") in written
-            assert below(which, f"checksums/{path}") in {path for _, path in log[:last]}
-    after = {name for name, path in log[last + 1 :] if ".live" not in path}
-    assert after <= {"sync_directory"}
-    assert not [one for one in files(one.path) if ".live" in one or one.endswith(".tmp")]
-
-
-@LANES
-@KINDS
-def test_only_private_files_change_before_a_closed_lane_is_marked_as_open(
-    play, monkeypatch, kind, lanes
-):
-    one = play(kind, lanes)
-    one.reset(everyone(one))
-    steps(one, 12)  # whole chunk files of most columns: the pending row needs a new one
-    one.end("close")
-
-    def public():
-        return {name: data for name, data in contents(one.path).items() if ".live" not in name}
-
-    before, seen, real = public(), [], build_lane.write_metadata
-
-    def write_metadata(path, metadata, *documents, **changes):
-        now = public()
-        assert {name: now[name] for name in before} == before
-        assert all(not any(now[name]) for name in now.keys() - before if now[name])
-        for log in (path, path / "finals"):
-            best = CheckpointFile(log / ".live" / "checkpoint", metadata["uuid"]).best
-            assert best.head == (12 if log == path else one.model.n)
-            assert not State(log / ".live" / "state", writable=False).trusted(best)
-        seen.append(changes["closed"])
-        return real(path, metadata, *documents, **changes)
-
-    monkeypatch.setattr(build_lane, "write_metadata", write_metadata)
-    one.open()
-    assert seen == [False]
-
-
-@LANES
-@KINDS
 def test_what_a_death_in_a_close_leaves_is_removed_by_the_next_opening(play, kind, lanes):
     one = play(kind, lanes)
     one.reset(everyone(one))
@@ -447,45 +171,6 @@ def test_what_a_death_in_a_close_leaves_is_removed_by_the_next_opening(play, kin
 
 
 # ---------------------------------------------------------------- recovery
-
-
-@pytest.mark.parametrize("kind", ["raw", "lz4"])
-def test_finals_of_lost_steps_go_by_checkpoint_and_word_before_their_places_are_used(
-    play, monkeypatch, power_cut, kind
-):
-    one = play(kind)
-    for _ in range(8):
-        one.reset([0])
-        one.step(terminated=[0])
-    one.flush()
-    head = one.model.durable
-    for _ in range(9):
-        one.reset([0])
-        one.step(terminated=[0])
-    # A flush whose finals are durable, and whose steps are not.
-    flush.in_turn(one.writer.files, lambda lane: flush._flush_finals(lane, lane.finished()))
-    assert checkpoint(one.writer.files.finals).head == 17
-    faults.kill(one.writer)
-    power_cut()
-    one.model.durable = head
-    one.model.lose_power()
-    seen, real = [], CheckpointFile.write
-
-    def write(self, **changes):
-        path = one.path / "finals" / ".live" / "state"
-        if "finals" in str(self._path):
-            seen.append((changes["head"], State(path, writable=False).words[COMMITTED]))
-        real(self, **changes)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointFile, "write", write)
-        one.open()
-    assert (17, 17) in seen  # first all of them are there
-    assert (8, 17) in seen  # then the checkpoint says 8, while the word does not yet
-    assert one.writer.files.finals.head == 8
-    one.reset([0])
-    one.step(terminated=[0])
-    one.end("close")
 
 
 @LANES
@@ -574,31 +259,6 @@ def test_a_kill_between_checkpoint_and_state_page_loses_no_row(play, kind, lanes
     assert (one.writer.files.rows.tail_start, one.writer.base) == (best.tail_start, best.base)
     assert one.writer.rows == 120
     assert rows.before == one.writer.files.rows.before
-
-
-@LANES
-def test_everything_that_a_killed_process_left_is_made_durable_before_it_is_trusted(
-    play, log, lanes
-):
-    one = play("dict", lanes)
-    one.reset(everyone(one))
-    steps(one, 8)
-    faults.kill(one.writer)
-    one.model.die()
-    log.clear()
-    one.open()
-    first = next(i for i, (name, _) in enumerate(log) if name in ("write_at", "unlink"))
-    before = log[:first]
-    assert {"zarr.json", *CHECKPOINTS, ".live/state", "finals/.live/state"} <= synced_of(before)
-    assert ".live/frames~seen.tail" in synced_of(before)
-    named = {path for name, path in before if name == "sync_directory"}
-    assert {"", "finals", ".live", "actions", "frames/large", "finals/id"} <= named
-    one.flush()  # every chunk file that was kept counts as changed
-    for which in one.writer.files.logs:
-        for path, spec in which.specs.items():
-            if spec.is_raw:
-                for chunk in range(-(-which.head // spec.chunk_rows)):
-                    assert below(which, f"{path}/{spec.key(chunk)}") in synced_of(log[first:])
 
 
 def test_a_live_lane_of_one_environment_is_forty_files(tmp_path):
