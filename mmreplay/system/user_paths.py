@@ -27,10 +27,7 @@ def as_path(path: Any, argument: str = "path") -> Path:
 
 
 def absolute_path(path: Any, argument: str = "path") -> Path:
-    """As `as_path`, absolute: it is the same whatever becomes of the working directory.
-
-    Raises StoreNotFoundError if that was removed already.
-    """
+    """As `as_path`, absolute; StoreNotFoundError if the working directory was removed."""
     given = as_path(path, argument)
     try:
         return given.absolute()

@@ -112,23 +112,22 @@ def test_what_is_no_json_object_is_refused_and_never_crashes(data):
 def test_equal_documents_of_many_lanes_are_parsed_once_and_a_wrong_one_says_where_it_is():
     spec = ArraySpec("extras/of_this_test", (3,), np.dtype("float32"), 8)
     data = layout.array_json(spec, 5)
-    caches = parse._parse_array_once, parse._array_spec_once
-    before = [cache.cache_info().misses for cache in caches]
+    before = parse._array_spec_once.cache_info().misses
     for where in ("one lane", "another"):
         assert parse.parse_array(data, spec.path, where) == (spec, 5)
         assert parse.array_spec(parse.parse_json(data, where), spec.path, where) == (spec, 5)
-    assert [cache.cache_info().misses for cache in caches] == [one + 1 for one in before]
+    assert parse._array_spec_once.cache_info().misses == before + 1
     wrong = data.replace(b'"zarr_format": 3', b'"zarr_format": 2')
     for where in ("one lane", "another"):
         with pytest.raises(FormatError, match=f"^{where}: zarr_format: expected 3, found 2"):
             parse.parse_array(wrong, spec.path, where)
         with pytest.raises(FormatError, match=f"^{where}: zarr_format: expected 3, found 2"):
             parse.array_spec(json.loads(wrong), spec.path, where)
-    # In Python 1 == True: what differs in that only must not be taken for the other.
-    wrong = json.loads(data.replace(b'"zarr_format": 3', b'"zarr_format": 3.0'))
-    wrong["shape"][0] = True
-    with pytest.raises(FormatError, match="shape"):
-        parse.array_spec(wrong, spec.path, "here")
+    for path, value in ((("zarr_format",), 3.0), (("shape", 0), True)):  # as 3 == 3.0, 1 == True
+        wrong = json.loads(data)
+        set_at(wrong, path, value)
+        with pytest.raises(FormatError, match=path[0]):
+            parse.array_spec(wrong, spec.path, "here")
 
 
 # ---------------------------------------------------------------- refusals of parse_array
@@ -196,15 +195,15 @@ WRONG_ARRAY = [
     (("codecs",), [None], "codec"),
     (("codecs",), [{"name": "bytes"}, {"name": "crc32c"}], "codec"),
     (("codecs",), [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}], "bytes"),
-    (("storage_transformers",), [{"name": "x"}], "storage transformers"),
+    (("storage_transformers",), [{"name": "x"}], "unknown keys"),
     (("must_understand",), True, "unknown keys"),
     (("consolidated_metadata",), None, "unknown keys"),
 ]
 WRONG_BYTES = [
-    (("codecs", 0, "configuration"), {"endian": "big"}, "little-endian"),
-    (("codecs", 0, "configuration"), [1], "bytes|configuration|little-endian"),
-    (("codecs", 0, "configuration"), "little", "bytes|configuration|little-endian"),
-    (("codecs", 0, "configuration"), 7, "bytes|configuration|little-endian"),
+    (("codecs", 0, "configuration"), {"endian": "big"}, "endian: expected 'little', found 'big'"),
+    (("codecs", 0, "configuration"), [1], "bytes|configuration"),
+    (("codecs", 0, "configuration"), "little", "bytes|configuration"),
+    (("codecs", 0, "configuration"), 7, "bytes|configuration"),
     (("codecs", 0, "name"), "numcodecs.pickle", "bytes"),
     (("codecs", 0, "name"), None, "bytes"),
 ]
@@ -235,8 +234,8 @@ WRONG_SHARDING = [
     ((*SHARDING, "codecs", 1, "configuration", "blocksize"), -1, "blocksize"),
     ((*SHARDING, "codecs", 2), {"name": "adler32"}, "crc32c"),
     ((*SHARDING, "codecs", 2), None, "crc32c"),
-    (("codecs", 0, "configuration"), None, "configuration"),
-    (("codecs", 0, "configuration"), [], "configuration"),
+    (("codecs", 0, "configuration"), None, "inner chunk_shape"),
+    (("codecs", 0, "configuration"), [], "inner chunk_shape"),
 ]
 
 
@@ -357,7 +356,7 @@ WRONG_ROOT = [
     ("kind", "log", "a development version of mmreplay"),
     ("closed", 1, "closed: expected a bool, found 1"),
     ("closed", "true", "closed"),
-    ("closed", DELETE, "closed: expected a bool, found None"),
+    ("closed", DELETE, "closed: expected a bool"),
 ]
 
 
