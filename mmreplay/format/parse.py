@@ -187,9 +187,10 @@ def _check_lane(own: dict[str, Any], where: str) -> None:
     for name in ("rows", "first", "finals", "first_final", "episodes_before"):
         _check(own, name, lambda value: _is_int(value) and value in _ROWS, "a number", where)
     for low, high in (("first", "rows"), ("first_final", "finals")):
-        _check(
-            own, low, lambda n, most=own[high]: n <= most, f"at most {high} = {own[high]}", where
-        )
+        if own[low] > own[high]:
+            raise FormatError(
+                f"{where}: {low}: expected at most {high} = {own[high]}, found {own[low]}"
+            )
     n = own["environments"] or 1
     if own["rows"] * n not in _ROWS:
         raise FormatError(

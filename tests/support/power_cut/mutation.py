@@ -29,6 +29,7 @@ __all__ = [
     "caught",
     "changed",
     "during",
+    "instead",
     "no_sync",
     "not_durable",
     "nothing",
@@ -107,6 +108,16 @@ def during(owner: Any, name: str, *changes: Change) -> Change:
     def call(*args: Any, **kwargs: Any) -> Any:
         with changed(list(changes)):
             return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def instead(owner: Any, name: str, function: Callable[..., Any]) -> Change:
+    """Another function, which is called with the real one first."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(real, *args, **kwargs)
 
     return owner, name, call
 

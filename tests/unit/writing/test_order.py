@@ -70,7 +70,7 @@ def test_a_final_that_an_interrupted_step_owes_is_written_by_the_next_call(play,
         one.step(terminated=[0])
     assert [which.head for which in one.writer.files.logs] == [4, 0]
     if following == "running":
-        assert np.atleast_1d(one.writer.running).tolist() == one.model.running()
+        assert np.atleast_1d(one.writer.running).tolist() == one.model.is_running()
     elif following == "flush":
         one.flush()
         assert [checkpoint(which).head for which in one.writer.files.logs] == [4, 1]

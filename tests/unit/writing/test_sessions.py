@@ -132,7 +132,7 @@ def test_an_environment_may_be_left_out_only_while_no_episode_of_it_runs(play):
     with pytest.raises(SchemaError, match=r"environment 0 is left out"):
         one.writer.step(*given, mask=[False, False], x=x)
     one.step()  # environment 0 alone; what is given for the other may be anything
-    one.model._end([0])
+    one.model.end([0])
     one.writer.end_episodes([True, True])
     one.writer.reset(np.ones((2, 3), np.int32), mask=[False, False])
     assert not one.writer.running.any()
