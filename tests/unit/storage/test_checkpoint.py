@@ -118,9 +118,8 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         assert CheckpointFile(path, STORE).best.generation == 1
 
 
-@pytest.mark.parametrize(
-    "slot",
-    [
+def test_an_invalid_slot_is_ignored(path):
+    for slot in (
         bytes(4096),
         record(9, store="f" * 32),
         record(9, magic=b"MMRCKPT2"),
@@ -128,31 +127,22 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         record(9, base=111),
         record(9)[:70],
         b"",
-    ],
-    ids=[
-        "zeros",
-        "of another store",
-        "another magic",
-        "no next one",
-        "base past the head",
-        "cut",
-        "nothing",
-    ],
-)
-def test_an_invalid_slot_is_ignored(path, slot):
-    path.write_bytes(record(1) + slot)
-    assert CheckpointFile(path, STORE).best.generation == 1
-    path.write_bytes(slot + record(1) if len(slot) == 4096 else slot)
-    if len(slot) == 4096:
+    ):
+        path.write_bytes(record(1) + slot)
         assert CheckpointFile(path, STORE).best.generation == 1
-    elif len(slot) < 84:
+        path.write_bytes(slot + record(1) if len(slot) == 4096 else slot)
+        if len(slot) == 4096:
+            assert CheckpointFile(path, STORE).best.generation == 1
+        elif len(slot) < 84:
+            with pytest.raises(
+                CorruptStoreError, match="expected a valid checkpoint in one of two slots"
+            ):
+                CheckpointFile(path, STORE)
+        path.write_bytes(bytes(8192))
         with pytest.raises(
             CorruptStoreError, match="expected a valid checkpoint in one of two slots"
         ):
             CheckpointFile(path, STORE)
-    path.write_bytes(bytes(8192))
-    with pytest.raises(CorruptStoreError, match="expected a valid checkpoint in one of two slots"):
-        CheckpointFile(path, STORE)
 
 
 def test_a_checkpoint_that_is_too_long_or_missing_is_refused(path, tmp_path):

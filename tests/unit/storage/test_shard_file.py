@@ -110,9 +110,8 @@ def wrong_index(change):
     return shard_bytes(chunks, index)
 
 
-@pytest.mark.parametrize(
-    "change",
-    {
+def test_an_index_that_points_outside_the_file_or_twice_is_refused(tmp_path):
+    for change in {
         "past the end": lambda index, end: index[2].__setitem__(1, index[2][1] + 1),
         "offset past the end": lambda index, end: index[2].__setitem__(0, end + 1),
         "a sum that overflows": lambda index, end: index[2].__setitem__(
@@ -124,14 +123,11 @@ def wrong_index(change):
         "no bytes": lambda index, end: index[1].__setitem__(1, 0),
         "half absent": lambda index, end: index[1].__setitem__(1, ABSENT),
         "half absent, the other way": lambda index, end: index.__setitem__(0, [end + 5, ABSENT]),
-    }.items(),
-    ids=lambda item: item[0],
-)
-def test_an_index_that_points_outside_the_file_or_twice_is_refused(tmp_path, change):
-    path = tmp_path / "c.0.0"
-    path.write_bytes(wrong_index(change[1]))
-    with pytest.raises(CorruptStoreError, match="points outside the file, or twice"):
-        mapped(path, compressed_spec())
+    }.items():
+        path = tmp_path / "c.0.0"
+        path.write_bytes(wrong_index(change[1]))
+        with pytest.raises(CorruptStoreError, match="points outside the file, or twice"):
+            mapped(path, compressed_spec())
 
 
 def test_chunks_in_another_order_with_gaps_are_read(opened, tmp_path):
@@ -176,31 +172,28 @@ def test_a_damaged_inner_chunk_names_file_and_chunk(opened, tmp_path):
             shard.decode(0, out)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
+def test_a_shard_that_is_not_mapped_tells_what_its_file_is_by_then(tmp_path):
+    for wrong, text in (
         (b"", "expected a shard with an index of 3 chunks, found 0 bytes"),
         (b"short", "expected a shard with an index of 3 chunks, found 5 bytes"),
         (bytes(500), "the shard's index does not match its crc32c"),
         (bytes(3 << 20), "expected at most 1,0[0-9,]+ bytes, found 3,145,728"),
-    ],
-)
-def test_a_shard_that_is_not_mapped_tells_what_its_file_is_by_then(tmp_path, wrong, text):
-    path, out, spec = tmp_path / "c.0.0", np.empty(12, np.uint8), compressed_spec()
-    path.write_bytes(shard_of(np.ones((12, 3), np.uint8), spec))
-    shard = read(path, spec)
-    for chunk in (0, 2):
-        out[:] = 0
-        shard.decode(chunk, out)
-        assert out.tolist() == [1] * 12
-    path.write_bytes(wrong)
-    with pytest.raises(CorruptStoreError, match=rf"c\.0\.0: {text}"):
-        shard.decode(2, out)
-    with pytest.raises(CorruptStoreError, match=rf"c\.0\.0: {text}"):
-        read(path, spec)
-    path.unlink()
-    with pytest.raises(FileNotFoundError):
-        read(path, spec)
+    ):
+        path, out, spec = tmp_path / "c.0.0", np.empty(12, np.uint8), compressed_spec()
+        path.write_bytes(shard_of(np.ones((12, 3), np.uint8), spec))
+        shard = read(path, spec)
+        for chunk in (0, 2):
+            out[:] = 0
+            shard.decode(chunk, out)
+            assert out.tolist() == [1] * 12
+        path.write_bytes(wrong)
+        with pytest.raises(CorruptStoreError, match=rf"c\.0\.0: {text}"):
+            shard.decode(2, out)
+        with pytest.raises(CorruptStoreError, match=rf"c\.0\.0: {text}"):
+            read(path, spec)
+        path.unlink()
+        with pytest.raises(FileNotFoundError):
+            read(path, spec)
 
 
 def test_a_shard_with_chunks_in_each_other_s_places_is_damaged(opened, tmp_path):

@@ -57,9 +57,8 @@ def test_the_directory_above_must_be_there(make):
         make("none/store.zarr")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "match"),
-    [
+def test_arguments_that_make_no_store_are_refused_and_leave_no_file(make, tmp_path):
+    for wrong, match in (
         ({"frame": None}, "frame: a new store needs one"),
         ({"action": None}, "action: a new store needs one"),
         ({"frame": (84, 84)}, "expected an mmreplay.Field"),
@@ -76,12 +75,10 @@ def test_the_directory_above_must_be_there(make):
         ({"metadata": {"x": float("nan")}}, "metadata"),
         ({"metadata": {"x": object()}}, "metadata"),
         ({"metadata": {"x": "y" * (2 << 20)}}, "metadata"),
-    ],
-)
-def test_arguments_that_make_no_store_are_refused_and_leave_no_file(make, tmp_path, wrong, match):
-    with pytest.raises(SchemaError, match=match):
-        make(**wrong)
-    assert list(tmp_path.iterdir()) == []
+    ):
+        with pytest.raises(SchemaError, match=match):
+            make(**wrong)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_metadata_that_is_allowed_leaves_a_store_that_opens(make, story):

@@ -156,28 +156,22 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "wrong", "match"), WRONG)
-def test_a_value_that_does_not_fit_is_refused_and_changes_nothing(play, name, wrong, match):
+def test_a_value_that_does_not_fit_is_refused_and_changes_nothing(play):
     one = play("raw", 2)
     begin(one)
-    good = {
-        "actions": [1, 1],
-        "rewards": [1.0, 1.0],
-        "frames": np.full((2, 3), 77, np.int32),
-        "terminated": [True, True],
-        "truncated": [True, True],
-        "life_lost": [True, True],
-        "x": np.full((2, 2), 7, np.int16),
-    }
-    for _ in range(2):
-        with pytest.raises(SchemaError, match=match):
-            one.writer.step(**good | {name: wrong})
-        assert one.writer.rows == 3
-        one.flush()
-    if name == "frames":
-        with pytest.raises(SchemaError, match=match):
-            one.writer.reset(wrong)
-        assert one.writer.running.all()
+    flags = {name: [True, True] for name in ("terminated", "truncated", "life_lost")}
+    frames, x = np.full((2, 3), 77, np.int32), np.full((2, 2), 7, np.int16)
+    good = {"actions": [1, 1], "rewards": [1.0, 1.0], "frames": frames, "x": x, **flags}
+    for name, wrong, match in WRONG:
+        for _ in range(2):
+            with pytest.raises(SchemaError, match=match):
+                one.writer.step(**good | {name: wrong})
+            assert one.writer.rows == 3
+            one.flush()
+        if name == "frames":
+            with pytest.raises(SchemaError, match=match):
+                one.writer.reset(wrong)
+            assert one.writer.running.all()
     one.step()
     one.end("close")
 
@@ -194,14 +188,16 @@ def test_flags_may_be_of_any_kind_and_terminated_wins(tmp_path, flag):
     assert group["ends"][:].tolist() == [0, 1] * 3
 
 
-@pytest.mark.parametrize("flag", ["yes", [False], {1: 2}, np.array([1, 2]), float("nan"), object()])
-@pytest.mark.parametrize("name", ["terminated", "truncated", "life_lost"])
-def test_a_flag_that_is_no_bool_is_refused(play, name, flag):
+def test_a_flag_that_is_no_bool_is_refused(play):
     one = play()
     begin(one)
-    with pytest.raises(SchemaError, match="flags terminated, truncated, life_lost: expected bools"):
-        one.writer.step(1, 1.0, np.ones(3, np.int32), **{name: flag}, x=[1, 1])
-    assert one.writer.rows == 3
+    for flag in ("yes", [False], {1: 2}, np.array([1, 2]), float("nan"), object()):
+        for name in ("terminated", "truncated", "life_lost"):
+            with pytest.raises(
+                SchemaError, match="flags terminated, truncated, life_lost: expected bools"
+            ):
+                one.writer.step(1, 1.0, np.ones(3, np.int32), **{name: flag}, x=[1, 1])
+            assert one.writer.rows == 3
     one.step()
     one.end("close")
 
@@ -380,11 +376,11 @@ def test_a_forked_child_has_no_writer_and_its_parent_goes_on(play, lanes):
 
 
 @LANES
-@pytest.mark.parametrize("double", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_writer_is_neither_pickled_nor_copied(play, lanes, double):
+def test_a_writer_is_neither_pickled_nor_copied(play, lanes):
     one = play("raw", lanes)
-    with pytest.raises(SchemaError, match=r"one writer; another process .*mmreplay\.load\("):
-        double(one.writer)
+    for double in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(SchemaError, match=r"one writer; another process .*mmreplay\.load\("):
+            double(one.writer)
 
 
 def test_leaving_the_context_closes_also_after_an_error_and_ends_its_threads(tmp_path):
