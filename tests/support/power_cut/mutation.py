@@ -67,11 +67,7 @@ def changed(changes: list[Change]) -> Iterator[None]:
 
 
 def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
-    """The first history in which the simulator notices a mutant, and what it says; None if none.
-
-    Raises:
-        TypeError, AttributeError, NameError, ImportError: as of `simulate`.
-    """
+    """The first history in which the simulator notices a mutant, and what it says; None if none."""
     with changed(mutant.changes()):
         for seed in uncollected(seeds):
             try:

@@ -75,18 +75,6 @@ def test_a_write_changes_what_it_names_and_copies_the_rest(path):
         assert CheckpointFile(path, STORE).best == wanted
 
 
-def test_a_write_never_touches_the_best_slot(path):
-    one = CheckpointFile(path, STORE)
-    for generation in range(1, 8):
-        before = path.read_bytes()
-        one.write(head=110 + generation)
-        after = path.read_bytes()
-        best_slot = slice(0, 4096) if generation % 2 else slice(4096, 8192)
-        other_slot = slice(4096, 8192) if generation % 2 else slice(0, 4096)
-        assert after[best_slot] == before[best_slot]
-        assert after[other_slot] == record(generation + 1, head=110 + generation)
-
-
 def test_a_checkpoint_knows_whether_its_best_slot_is_the_newest(path):
     one = CheckpointFile(path, STORE)
     assert one.is_newest

@@ -1,7 +1,5 @@
 """Raw columns: rows found in their chunk files, mapped side by side or one by one."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -93,40 +91,6 @@ def test_a_growing_lane_is_followed(tmp_path, mode):
         assert column.take(np.array([last]))[0] == lanes[1].rows[lanes[1].head - 1]
 
 
-class Restless(RawColumn):
-    """A column of which another thread maps more just after each look at what is mapped."""
-
-    meanwhile: Any = None
-
-    def __getattribute__(self, name):
-        found = super().__getattribute__(name)
-        if name.startswith("_files"):
-            do, self.meanwhile = self.meanwhile, None
-            if do is not None:
-                do()
-        return found
-
-
-def test_a_batch_is_right_while_another_thread_maps_more(tmp_path):
-    spec = spec_of("side by side")
-    lanes = [RawLane(tmp_path / str(n), spec, 2 * spec.chunk_rows) for n in (0, 1, 2)]
-    column = Restless(lanes, "x")
-    column.refresh()
-    ids, expected = ids_of(lanes, 64)
-    grown = []
-
-    def meanwhile():
-        for lane in lanes:
-            lane.grow(40 * spec.chunk_rows)
-        column.refresh()
-        grown.append(True)
-
-    column.meanwhile = meanwhile
-    assert column.take(ids).tobytes() == expected.tobytes()
-    assert grown
-    assert column.take(ids).tobytes() == expected.tobytes()
-
-
 def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_range(tmp_path):
     spec = spec_of("side by side")
     lane = RawLane(tmp_path, spec, 4 * spec.chunk_rows)
@@ -144,21 +108,6 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
 
 
 # ---------------------------------------------------------------- what is wrong on disk
-
-
-def test_mapping_that_an_eviction_interrupts_starts_over(tmp_path):
-    spec = spec_of("side by side")
-    lane = RawLane(tmp_path, spec, 40 * spec.chunk_rows)
-    column = column_of(lane)
-    lane.grow(100 * spec.chunk_rows)  # more than there is room for
-    lane.file(0).unlink()
-    lane.gone = spec.chunk_rows
-    with pytest.raises(EvictedError):
-        column.refresh()
-    lane.base = lane.gone
-    column.refresh()
-    ids, expected = ids_of([lane], 100)
-    assert column.take(ids).tobytes() == expected.tobytes()
 
 
 def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
@@ -220,37 +169,3 @@ def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, mo
     ids = np.array([[10, 11, 12], [20_000, 20_001, 20_002], [32_768, 32_769, 32_770]])
     assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
     assert asked == [(row * 64, 3 * 64) for row in (10, 20_000, 32_768)]
-
-
-def test_a_view_is_of_the_files_where_they_lie_side_by_side(tmp_path, mode):
-    lanes = [RawLane(tmp_path / str(n), spec_of(mode), 4000 + n) for n in range(2)]
-    column = column_of(*lanes)
-    for number, lane in enumerate(lanes):
-        rows = column.view(number, 5, lane.head)
-        assert rows.tolist() == lane.rows[5 : lane.head].tolist()
-        assert rows.flags.owndata == (mode != "side by side")
-        copy = column.read(number, 5, lane.head)
-        assert copy.tolist() == rows.tolist()
-        assert copy.flags.owndata
-
-
-@pytest.mark.parametrize("width", [1, 4])
-def test_rows_that_are_needed_soon_are_asked_for_as_they_lie(tmp_path, monkeypatch, width):
-    spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14, width=width)
-    lane = RawLane(tmp_path, ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14), (2 << 14) + 5)
-    lane.specs["x"] = spec
-    asked = []
-    monkeypatch.setattr(memory_maps, "advise_needed", lambda array, ranges: asked.extend(ranges))
-    column = column_of(lane)
-    wanted = np.array([20_004, 16, 12, 20_000, 8])
-    monkeypatch.setattr(memory_maps, "resident", lambda data: 0.0)
-    column.request(wanted)
-    if width == 1:
-        assert asked == [(row * 64, 64) for row in (8, 12, 16, 20_000, 20_004)]
-    else:  # environment 0, whose cells follow one another
-        assert asked == [(2 * 64, 3 * 64), (((1 << 14) + 904) * 64, 2 * 64)]
-    asked.clear()
-    column.request(wanted[:0])
-    monkeypatch.setattr(column._pager, "active", False)  # all of it is in memory
-    column.request(wanted)
-    assert asked == []

@@ -1,7 +1,6 @@
 """Compressed columns: rows from shards and tails, none from a tail that was taken back."""
 
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -108,27 +107,6 @@ def test_long_windows_are_their_rows(tmp_path, n_lanes, tail, length):
         assert column.take(ids, out).tobytes() == expected.tobytes()
 
 
-def test_long_windows_decode_each_chunk_once_and_whole_ones_in_place(tmp_path, monkeypatch):
-    lane = CompressedLane(tmp_path, compressed_spec(), 48)
-    column = ShardColumn([lane], "frames")
-    decode, seen = Shard.decode, []
-
-    def counting(shard, chunk, out):
-        seen.append((id(shard), chunk, out.__array_interface__["data"][0]))
-        decode(shard, chunk, out)
-
-    monkeypatch.setattr(Shard, "decode", counting)
-    ids = np.stack([np.arange(3, 23), np.arange(6, 26), np.arange(28, 48)])
-    out = np.empty((*ids.shape, 3), np.uint8)
-    column.take(ids, out)
-    assert out.tobytes() == lane.rows[ids].tobytes()
-    assert len({one[:2] for one in seen}) == len(seen) == 12
-    start = out.__array_interface__["data"][0]
-    in_place = [one for one in seen if start <= one[2] < start + out.nbytes]
-    assert len(in_place) == 10  # all but the chunks that hold rows 3 and 25
-    assert column._local.scratch.nbytes == 4 * 3
-
-
 # ---------------------------------------------------------------- entries
 
 
@@ -150,26 +128,6 @@ def test_entries_come_from_the_chunks_of_their_environments(tmp_path, width, inn
         for number, lane in enumerate(some):
             every = column.read(number, lane.base, lane.head)
             assert every.tobytes() == lane.rows[lane.base :].tobytes()
-
-
-@pytest.mark.parametrize("tail", [None, 36])
-@pytest.mark.parametrize("inner", [4, 6])
-def test_long_windows_of_one_environment_are_its_entries(tmp_path, tail, inner, monkeypatch):
-    width = 3
-    spec = compressed_spec(12, inner, dtype="int16", width=width)
-    lane = CompressedLane(tmp_path / "0", spec, 50 * width, tail and tail * width)
-    starts = CompressedLane(tmp_path / "1", compressed_spec(12, 4, dtype="int16"), 20)
-    column = ShardColumn([lane, starts], "frames")
-    monkeypatch.setattr(column, "_gather", None)  # what is not in runs
-    random = np.random.default_rng(0)
-    for length in (12, 13, 31):
-        firsts = random.integers(0, 50 - length, 9)
-        ids = (firsts[:, None] + np.arange(length)) * width + np.arange(9)[:, None] % width
-        ids[:4, :3] = (1 << LANE_SHIFT) + np.arange(4)[:, None]  # padded with first frames
-        every = np.concatenate((lane.rows, starts.rows))
-        expected = every[np.where(ids < lane.head, ids, ids - (1 << LANE_SHIFT) + lane.head)]
-        out = np.full((*ids.shape, 3), 77, np.int16)
-        assert column.take(ids, out).tobytes() == expected.tobytes()
 
 
 # ---------------------------------------------------------------- tails that go while they are read
@@ -248,17 +206,6 @@ def test_a_missing_shard_is_the_lanes_error(tmp_path):
         column.take(np.array([12]))
 
 
-@pytest.mark.parametrize("most", [9, 10])
-def test_of_more_shards_than_the_limit_none_is_mapped(tmp_path, monkeypatch, most):
-    monkeypatch.setattr(shard_column, "_MAX_SHARDS", most)
-    lane = CompressedLane(tmp_path, compressed_spec(), 120)
-    column = ShardColumn([lane], "frames")
-    for seed in range(3):
-        ids, expected = ids_of([lane], 100, seed)
-        assert column.take(ids).tobytes() == expected.tobytes()
-        assert len(column._shards) == (10 if most == 10 else 0)
-
-
 @pytest.mark.parametrize("step", [-1, 1])
 def test_a_file_of_very_many_is_opened_once_a_batch_and_closed(tmp_path, monkeypatch, step):
     monkeypatch.setattr(shard_column, "_MAX_SHARDS", 0)
@@ -296,29 +243,6 @@ def test_chunks_that_were_read_from_another_store_are_not_given(tmp_path, monkey
         lane.file(row // 12).write_bytes(b"of the other store")
 
 
-@pytest.mark.usefixtures("how_many")
-def test_two_threads_decode_at_once(tmp_path):
-    lanes = [
-        CompressedLane(tmp_path / str(n), compressed_spec(shape=(50,)), 200, 180) for n in (0, 1)
-    ]
-    column = ShardColumn(lanes, "frames")
-    start, wrong = threading.Barrier(4), []
-
-    def work(seed):
-        start.wait()
-        for round_ in range(20):
-            ids, expected = ids_of(lanes, 64, 100 * seed + round_)
-            if column.take(ids).tobytes() != expected.tobytes():
-                wrong.append((seed, round_))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 # ---------------------------------------------------------------- chunks that stay decoded
 
 
@@ -351,15 +275,3 @@ def test_a_column_that_keeps_its_chunks_decodes_each_once(tmp_path, decoded, wid
     out = np.zeros((48, 3), np.uint8)
     assert kept.take(every, out) is out
     assert out.tobytes() == lanes[0].rows[:48].tobytes()
-
-
-def test_what_there_is_no_room_for_is_decoded_without_being_kept(tmp_path, decoded, monkeypatch):
-    monkeypatch.setattr(shard_column, "_LEAST_CHUNKS", 1)
-    lane = CompressedLane(tmp_path, compressed_spec(12, 4), 120)
-    kept = KeptColumn(ShardColumn([lane], "frames"), 8)  # three chunks
-    ids, expected = ids_of([lane], 200)
-    assert kept.take(ids).tobytes() == expected.tobytes()
-    decoded.clear()
-    for _ in range(3):
-        assert kept.take(np.array([3, 4, 9])).tobytes() == lane.rows[[3, 4, 9]].tobytes()
-    assert decoded == [0, 1, 2]

@@ -124,15 +124,6 @@ def test_a_state_page_is_no_session_before_it_is_whole(page):
     assert seen[-1][1] == [10, 16, 20]
 
 
-def test_a_session_number_is_stored_after_the_rest_of_the_page_and_a_barrier(page, monkeypatch):
-    page.start(base=0, tail_start=0, committed=9, before=0)
-    seen = []
-    words = (SESSION, BASE, TAIL_START, COMMITTED)
-    monkeypatch.setattr(platform, "barrier", lambda: seen.append([page.words[at] for at in words]))
-    page.start(base=10, tail_start=16, committed=20, before=0)
-    assert seen == [[0, 0, 0, 9], [0, 10, 16, 20]]
-
-
 def test_every_session_has_another_number_and_none_is_0(page):
     seen = {page.words[SESSION]}
     for _ in range(5):
@@ -217,16 +208,6 @@ def test_a_page_that_a_copy_was_restored_over_is_not_trusted(live, tmp_path, res
     number = live.stat().st_ino
     restore(tmp_path / "copy", live)
     assert live.stat().st_ino == number
-    assert not is_trusted(live)
-
-
-def test_a_second_copy_that_is_restored_over_a_page_is_noticed_as_the_first_was(live, tmp_path):
-    shutil.copyfile(live, tmp_path / "copy")
-    shutil.copyfile(tmp_path / "copy", live)
-    State(live, writable=True).start(base=0, tail_start=0, committed=11, before=0)
-    assert is_trusted(live)
-    shutil.copyfile(live, tmp_path / "copy")
-    shutil.copyfile(tmp_path / "copy", live)
     assert not is_trusted(live)
 
 

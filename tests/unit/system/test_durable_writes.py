@@ -11,7 +11,6 @@ import pytest
 import mmreplay
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.system import checked_reads, durable_writes, platform
-from mmreplay.system.disk_errors import FailedSyncError
 
 PACKAGE = Path(mmreplay.__file__).parent
 
@@ -188,14 +187,6 @@ def test_a_file_that_cannot_be_allocated_is_gone_again(tmp_path, monkeypatch, nu
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_allocated_through_a_link(tmp_path):
-    outside = tmp_path / "outside"
-    (tmp_path / "f").symlink_to(outside)
-    with pytest.raises(FailedStoreError):
-        durable_writes.allocate(tmp_path / "f", 100)
-    assert not outside.exists()
-
-
 def test_without_fallocate_zeros_are_written(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     path = tmp_path / "f"
@@ -218,35 +209,7 @@ def test_the_end_of_a_file_is_zeroed_and_its_length_stays(tmp_path, monkeypatch,
     assert path.read_bytes() == b"x" * offset + bytes(size - offset)
 
 
-def test_the_end_of_a_file_gives_its_blocks_back(tmp_path):
-    path, size = tmp_path / "f", 1 << 20
-    path.write_bytes(b"x" * size)
-    os.sync()
-    durable_writes.zero_ranges(path, [(100_000, size - 100_000)])
-    assert path.stat().st_size == size
-    assert path.stat().st_blocks * 512 <= 200_000
-
-
 # ---------------------------------------------------------------- directories
-
-
-def test_a_directory_takes_its_name_only_if_nothing_stands_there(tmp_path):
-    def build():
-        built = tmp_path / "built"
-        built.mkdir(exist_ok=True)
-        (built / "f").write_bytes(b"new")
-        return built
-
-    place = tmp_path / "place"
-    assert durable_writes.replace_directory(build(), place)
-    assert (place / "f").read_bytes() == b"new"
-    assert not durable_writes.replace_directory(build(), place)
-    assert (tmp_path / "built" / "f").exists()
-    (tmp_path / "file").write_bytes(b"old")
-    assert not durable_writes.replace_directory(build(), tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == b"old"
-    with pytest.raises(FailedStoreError, match="renaming"):
-        durable_writes.replace_directory(build(), tmp_path / "no" / "place")
 
 
 def test_a_tree_is_removed_and_no_link_is_followed(tmp_path):
@@ -306,26 +269,3 @@ def test_two_directories_exchange_their_names(tmp_path):
     if not durable_writes.exchange(one, other):
         pytest.skip("this file system exchanges no names")
     assert (checked_reads.identity(other), checked_reads.identity(one)) == was
-
-
-def test_what_is_missing_is_not_exchanged(tmp_path):
-    (tmp_path / "one").mkdir()
-    if sys.platform == "linux":
-        with pytest.raises(FailedStoreError, match="exchanging failed: No such file"):
-            durable_writes.exchange(tmp_path / "one", tmp_path / "other")
-    assert (tmp_path / "one").exists()
-
-
-def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatch):
-    file = tmp_path / "file"
-    with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
-        durable_writes.sync_file(file)
-    assert not isinstance(caught.value, FailedSyncError)
-    file.write_bytes(b"x")
-
-    def fail(_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(durable_writes, "_fdatasync", fail)
-    with pytest.raises(FailedSyncError, match="fsync failed"):
-        durable_writes.sync_file(file)

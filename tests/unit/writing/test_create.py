@@ -1,7 +1,6 @@
 """Making stores: whole or not at all, whatever fails."""
 
 import errno
-import json
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout
 from mmreplay.system import durable_writes
-from tests.support.writers import ACTION, FRAME, attributes, check
+from tests.support.writers import ACTION, FRAME, attributes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -81,15 +80,6 @@ def test_arguments_that_make_no_store_are_refused_and_leave_no_file(make, tmp_pa
         assert list(tmp_path.iterdir()) == []
 
 
-def test_metadata_that_is_allowed_leaves_a_store_that_opens(make, story):
-    writer = make(metadata={"x": "y" * 500_000})
-    story.play(writer, 3, "truncated")
-    writer.files.on_flush = lambda: json.dumps({"state": "z" * 1000})
-    writer.close()
-    check(story, writer)
-    make(append=True)
-
-
 @pytest.mark.parametrize("n_lanes", [None, 2])
 def test_a_full_disk_at_creation_leaves_no_file(make, tmp_path, monkeypatch, n_lanes, lz4):
     def full(*_):
@@ -111,37 +101,6 @@ def test_a_full_disk_at_creation_leaves_no_file(make, tmp_path, monkeypatch, n_l
                 make(lanes=n_lanes, **lz4)
         assert list(tmp_path.iterdir()) == []
     make(lanes=n_lanes, **lz4)
-
-
-@pytest.mark.parametrize("n_lanes", [None, 2])
-def test_a_death_while_a_store_without_room_is_removed_leaves_no_name(
-    make, tmp_path, monkeypatch, n_lanes
-):
-    """As if killed: nothing more is removed from the first file that goes."""
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "full")
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    built = durable_writes.replace_directory
-
-    def replace(*args):
-        done = built(*args)
-        monkeypatch.setattr(durable_writes, "_fallocate", full)
-        monkeypatch.setattr(durable_writes, "unlink", killed)
-        return done
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "replace_directory", replace)
-        with pytest.raises(KeyboardInterrupt):
-            make(lanes=n_lanes)
-    monkeypatch.undo()
-    assert not (tmp_path / "store.zarr").exists()
-    assert len(list(tmp_path.iterdir())) == 1
-    make(lanes=n_lanes)
-    assert [one.name for one in tmp_path.iterdir()] == ["store.zarr"]
 
 
 @pytest.mark.parametrize("given", [{}, {"lanes": 2}, {"lane": "me"}])

@@ -2,15 +2,12 @@
 
 import threading
 
-import numpy as np
 import pytest
-import zarr
 
 import mmreplay
 from mmreplay.errors import (
     DiskFullError,
 )
-from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.writing import seal
@@ -103,24 +100,6 @@ def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thr
     assert done == [[bytes([n]) for n in range(4)]]
 
 
-def test_a_job_that_is_interrupted_where_there_is_no_thread_can_be_run_again():
-    interrupts = [KeyboardInterrupt, None]
-
-    def finish(parts):
-        if (interrupt := interrupts.pop(0)) is not None:
-            raise interrupt
-        done.append(parts)
-
-    job, done = job_of(3, finish=finish)
-    with pytest.raises(KeyboardInterrupt):
-        job.run()
-    assert not job.done.is_set
-    for _ in range(2):
-        job.run()
-    assert (job.done.is_set, job.error, interrupts) == (True, None, [])
-    assert done == [[b"\0", b"\1", b"\2"]]
-
-
 # ---------------------------------------------------------------- the tail of a lane
 
 
@@ -144,25 +123,6 @@ def test_a_seal_without_its_checkpoint_does_not_free_the_tail(make, story, lz4, 
     kill(writer)
     with mmreplay.open(writer.path) as store:
         story.check(store)
-
-
-def test_a_short_shard_holds_nothing_of_older_rows(make, story, lz4):
-    writer = make(**lz4)
-    story.play(writer, 33)  # the tail has been round twice
-    writer.close()
-    spec = writer.files.rows.specs["frames"]
-    whole = zarr.open_array(writer.path / "frames", mode="r")
-    assert whole.shape == (33, 3)
-    from mmreplay.format import compression
-    from mmreplay.storage import shard_file
-
-    shard = shard_file.Shard(
-        chunk_files.chunk_path(writer.path, spec, 4), spec, compression.make_codec(spec.codec)
-    )
-    out = np.full((4, 3), 99, np.uint8)
-    shard.decode(0, out.reshape(-1))
-    assert out[1:].tolist() == [[0, 0, 0]] * 3
-    assert shard.slices[1] is None
 
 
 def test_a_tail_full_to_the_last_row_goes_on_after_a_kill(make, story, lz4, kill, monkeypatch):

@@ -65,31 +65,6 @@ def test_a_stack_that_came_through_a_pickle_is_compared_by_value(make, fields):
     assert stored(writer) == [list(range(20))]
 
 
-def test_a_frame_that_was_the_newest_once_is_not_taken_for_the_newest_now(make):
-    writer = make()
-    one, two = stacks_of(1, 2, 3), stacks_of(1, 2, 4)
-    writer.reset(one[0])
-    writer.step(1, 1.0, one[1])
-    writer.step(1, 1.0, pixel(9))
-    with pytest.raises(SchemaError, match="do not go on from the observation of step 2"):
-        writer.step(1, 1.0, one[2])
-    writer.step(1, 1.0, pixel(2))
-    writer.step(1, 1.0, two[2])  # the same bytes in another array
-    assert stored(writer) == [[1, 2, 9, 2, 4]]
-
-
-def test_a_nan_goes_on_from_itself(make):
-    writer = make(frame=Field((), "float32", chunk=8))
-    stacks = [LazyFrames.first(np.float32(np.nan), 2)]
-    for value in (np.nan, 1.0):
-        stacks.append(stacks[-1].followed_by(np.float32(value)))
-    stacks = [pickle.loads(pickle.dumps(stack)) for stack in stacks]
-    writer.reset(stacks[0])
-    writer.step(1, 1.0, stacks[1])
-    writer.step(1, 1.0, stacks[2])
-    assert writer.rows == 2
-
-
 @pytest.mark.parametrize("wrong", ["skipped", "repeated", "forgotten reset"])
 def test_a_stack_that_does_not_go_on_is_refused_and_nothing_is_stored(make, fields, wrong):
     writer = make(**fields)
