@@ -233,7 +233,7 @@ class _Gzip:
         return zlib.compress(data.data, min(self._level, 1) if fast else self._level, wbits=31)
 
     def check(self, payload: Bytes, size: int) -> None:
-        # The length field of gzip is no bound; decompress() below stops one byte past the size.
+        # The length field of gzip is not a bound; decompress() below stops one byte past the size.
         if payload.size < 18 or payload[0] != 0x1F or payload[1] != 0x8B:  # noqa: PLR2004
             raise CorruptStoreError(f"expected a gzip stream for {size} bytes")
 

@@ -36,7 +36,7 @@ CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
 MAX_CHUNK_BYTES = 4 << 30
 MAX_INNER_BYTES = 64 << 20
-"""Who reads one row decodes a whole inner chunk, and somebody else may have chosen its length."""
+"""Reading one row decodes a whole inner chunk, whose length is read from the store."""
 
 _LANE = re.compile(r"lane-[0-9]{5}\Z")
 CODECS: dict[str, dict[str, Any]] = {

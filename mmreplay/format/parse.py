@@ -83,7 +83,7 @@ def parse_json(data: bytes, where: str) -> dict[str, Any]:
         return out
 
     def refuse(text: str) -> None:
-        raise ValueError(f"{text} is no JSON number")
+        raise ValueError(f"{text} is not a JSON number")
 
     def finite(text: str) -> float:
         if not math.isfinite(number := float(text)):
@@ -209,7 +209,7 @@ def _check(
 
 
 def schema_from_json(document: object, where: str) -> Schema:
-    """The schema as `Schema.to_json` wrote it; raises FormatError if it is none."""
+    """The schema as `Schema.to_json` wrote it; raises FormatError if it is not valid."""
     try:
         if not isinstance(document, dict):
             raise TypeError("expected an object")

@@ -279,7 +279,7 @@ def _with_level(given: str, path: str) -> dict[str, Any]:
 
 
 def _raw_rows(row_bytes: int, most: int = _SCALAR_ROWS) -> int:
-    """About 32 MiB; at most so many rows."""
+    """Rows of about 32 MiB, at most `most`."""
     return _whole_pages(max(1, min(_TARGET_BYTES // row_bytes, most)), row_bytes)
 
 

@@ -1,7 +1,6 @@
 """`DecodedChunks`: inner chunks of one column, kept as they were decoded last.
 
-Invariant: a slot whose rows somebody reads keeps its chunk, and nobody reads a slot before its
-chunk is in it.
+Invariant: a slot keeps its chunk while a thread reads it, and is read only once its chunk is in it.
 """
 
 from __future__ import annotations

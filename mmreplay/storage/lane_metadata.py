@@ -229,7 +229,7 @@ def read_holder(lane: AnyPath) -> dict[str, Any] | None:
 
 def lane_paths(path: AnyPath) -> list[AnyPath]:
     """The lanes of a store, in order; the store itself if it is one lane."""
-    with contextlib.suppress(OSError, ValueError, MmreplayError):  # told below
+    with contextlib.suppress(OSError, ValueError, MmreplayError):  # raised again below
         names = checked_reads.names(path)
         if "actions" in names and not layout.lane_names(names):
             return [path]  # opening it will tell: one document less to read twice

@@ -132,7 +132,7 @@ def finish(
     """
     spec = find_spec(lane, environments)
     if spec is None:
-        durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
+        durable_writes.remove_tree(lane / _SUMS.path)  # of a column that was deleted
         return []
     _clear(lane, spec, head)
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
@@ -261,5 +261,5 @@ class PriorityColumn:
 
     def sync(self) -> None:
         """Make them durable."""
-        with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
+        with contextlib.suppress(FileNotFoundError):  # the column was removed: no row is lost
             _sync(self._lane, self._spec)

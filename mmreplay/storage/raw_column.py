@@ -192,7 +192,7 @@ class RawColumn:
         return rows
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: there is no lock here."""
+        """In a forked child: nothing to do without a lock."""
 
     def read(self, number: int, start: int, stop: int) -> Array:
         """A copy of rows [start, stop) of one lane, of a column whose rows follow one another."""

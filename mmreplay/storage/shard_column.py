@@ -23,7 +23,7 @@ from mmreplay.system import platform
 _SCRATCH_BYTES = 16 << 20
 # Rows that follow each other, on average, from which on each such run is copied by itself:
 _RUN_BYTES, _RUN_OF_CHUNK = 4096, 0.25
-_MAX_SHARDS = 4096  # of a column: so many are mapped; of more, none is
+_MAX_SHARDS = 4096  # per column: if there are more, they are not mapped
 _NEIGHBOURS = 1.25  # chunks that blocks read, and those beside them, by those that blocks have
 _LEAST_CHUNKS = 64  # besides, for the first frames of episodes, and blocks that end in a chunk
 
@@ -66,7 +66,7 @@ class ShardColumn:
         self._maps_shards = n_shards <= _MAX_SHARDS
 
     def refresh(self) -> None:
-        """Forget shards that were evicted: their blocks are free once nobody maps them."""
+        """Forget shards that were evicted: their blocks are free once they are unmapped."""
         self._choose_maps()
         bases = [lane.base for lane in self._lanes]
         with self._lock:
@@ -83,7 +83,7 @@ class ShardColumn:
         self._lock = threading.Lock()
 
     def room_for(self, n_rows: int) -> DecodedChunks:
-        """Room to keep decoded what blocks of so many rows need, to be given to `take`."""
+        """Room to keep decoded what blocks of `n_rows` rows need, to be given to `take`."""
         n_chunks = int(n_rows * _NEIGHBOURS / self._inner.min()) + _LEAST_CHUNKS
         items = self._row_bytes // self.dtype.itemsize
         return DecodedChunks(n_chunks, self._longest_inner, items, self.dtype)

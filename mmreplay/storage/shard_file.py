@@ -73,7 +73,7 @@ class _Index:
         bounds = np.empty(n_chunks + 1, "u8")
         bounds[:-1] = offsets
         bounds[-1:] = offsets[-1:] + sizes[-1:]
-        # As we write a full one: chunk after chunk. The rest is tried only if it is no such.
+        # As we write a full one: chunk after chunk. Other orders are tried only if it is not.
         if (
             max(int(offsets.max()), int(sizes.max()), int(bounds[-1])) <= end
             and not bounds[0]

@@ -61,7 +61,7 @@ def check_size(path: AnyPath, found: int, expected: int) -> None:
 
 
 def read_bytes(path: AnyPath, limit: int) -> bytes:
-    """A regular file, whole; raises CorruptStoreError if it is none, or larger than `limit`."""
+    """A regular file, whole; raises CorruptStoreError if it is not one, or is above `limit`."""
     descriptor, size = _open_within(path, limit)
     try:
         out = bytearray()
@@ -73,7 +73,7 @@ def read_bytes(path: AnyPath, limit: int) -> bytes:
 
 
 def regular_size(path: AnyPath, limit: int) -> int:
-    """The size of a regular file; raises CorruptStoreError if it is none, or above `limit`."""
+    """The size of a regular file; CorruptStoreError if it is not one, or is above `limit`."""
     descriptor, size = _open_within(path, limit)
     os.close(descriptor)
     return size

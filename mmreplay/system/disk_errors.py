@@ -1,6 +1,6 @@
 """Errors of the operating system in writes and fsyncs, as errors of this package.
 
-Invariant: a full disk is told apart from all else only where the same call works again once there
+Invariant: DiskFullError is raised only where the same call works again once there
 is room; after an fsync that failed, none does.
 """
 

@@ -40,7 +40,7 @@ def _reserve(size: int, *, writable: bool) -> npt.NDArray[np.uint8]:
     if platform.LIBC is None:
         raise OSError(errno.ENOSYS, "no mmap in the C library")
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    # Readable, so that a row nobody mapped reads as zeros and not as a dead process.
+    # Readable, so that an unmapped row reads as zeros instead of killing the process.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     # The kernel maps a file with pages of this size where it can, if the address is a multiple.
     more = _LARGE_PAGE if size >= _LARGE_PAGE else 0

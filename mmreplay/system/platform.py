@@ -110,7 +110,7 @@ _PROCESS_ID = uuid.uuid4().bytes
 
 
 def uptime_s() -> float:
-    """Seconds since the operating system started, by a clock that nobody sets; sleep included."""
+    """Seconds since the operating system started, by a clock that is never set; sleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if LINUX else time.monotonic()
 
 

@@ -1,6 +1,6 @@
 """Staging directories: build next to the target, rename into place, sweep up what a crash left.
 
-Invariant: each is locked by the process that made it, so what nobody has locked can be removed.
+Invariant: each is locked by the process that made it, so an unlocked one can be removed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _make_locked(make: Callable[[], AnyPath]) -> tuple[AnyPath, locks.DirectoryL
 
 
 def _sweep(folder: AnyPath, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:
-    """Remove directories of such names that nobody has locked, of all users or of one."""
+    """Remove unlocked directories with such names, of all users or of one."""
     with contextlib.suppress(OSError, CorruptStoreError):
         for name in checked_reads.names(folder):
             if not name.startswith(begins) or not ends.fullmatch(name[len(begins) :]):

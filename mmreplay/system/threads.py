@@ -1,6 +1,6 @@
 """Threads that an interrupt cannot harm, and the same call for many things at once.
 
-Invariant: whatever a signal interrupts (Ctrl-C), nobody waits for ever afterwards.
+Invariant: after an interrupt (Ctrl-C) no later call waits for ever.
 
 Python handles signals in the main thread, whenever a function begins, a call returns or a loop goes
 round: inside `Event`, `Condition`, `Semaphore`, `Future` and `Thread.start` too, which are written
@@ -84,7 +84,7 @@ class Thread:
         self._named: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start it, unless it was started; RuntimeError: there is no thread to be had."""
+        """Start it, unless it was started; RuntimeError: no thread can be started."""
         with self._starting:
             if self.is_started or self.is_over:
                 return
@@ -139,7 +139,7 @@ class Workers:
 
     def __init__(self, n: int, name: str, *, nice: int = 0) -> None:
         self._lock = threading.Lock()
-        # Each in an iterator: whoever takes it out of there does it, and nobody else.
+        # Each in an iterator: only the thread that takes it out of there runs it.
         self._tasks: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         # The last task comes from the queue itself when this is dropped: no code in Python runs
         # then, in which an interrupt could get lost.
@@ -220,7 +220,7 @@ def run_in_threads(
                 out[number] = call(*each)
             except Exception as error:  # noqa: BLE001 (the others go on)
                 failures.append(error)
-            except BaseException as error:  # noqa: BLE001 (raised below, where somebody sees it)
+            except BaseException as error:  # noqa: BLE001 (raised below)
                 ended.append(error)
                 return
 

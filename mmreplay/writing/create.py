@@ -96,8 +96,8 @@ def create(
         StoreNotFoundError: there is no directory above it.
         SchemaError: fields that are missing, cannot be stored, or do not match; an argument that
             is none; a path within another store.
-        FormatError, CorruptStoreError: what is there is no store, or a damaged one.
-        LockedError: somebody else writes there.
+        FormatError, CorruptStoreError: what is there is not a store, or is damaged.
+        LockedError: another process writes there.
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """

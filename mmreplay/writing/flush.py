@@ -81,8 +81,8 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
             raise
         except FileNotFoundError as error:
             lane.failure = FailedStoreError(
-                f"{lane.path}: {error.filename!r} is missing: somebody is removing this store, or "
-                f"removed a part of it, while it was open; run `mmreplay verify` on what is left"
+                f"{lane.path}: {error.filename!r} is missing: this store is being removed, or "
+                f"a part of it was, while it was open; run `mmreplay verify` on what is left"
             )
             raise lane.failure from error
         except CorruptStoreError as error:

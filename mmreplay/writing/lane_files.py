@@ -177,7 +177,7 @@ class LockedLane:
         self._lock.release()
 
     def _record_holder(self) -> None:
-        """Leave pid and host for lock messages; a full disk is no reason not to open."""
+        """Leave pid and host for lock messages; a full disk does not prevent the opening."""
         where = self.path / ".live" / "writer"
         try:
             durable_writes.write_file(where, holder(), durable=False)

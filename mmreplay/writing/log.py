@@ -134,7 +134,7 @@ class Log:
         """
         if spec.chunk_bytes < _AHEAD_BYTES:
             return
-        # No room yet is no error yet: the step that needs the chunk tries again, and says so.
+        # A full disk is not an error yet: the step that needs the chunk tries again.
         with contextlib.suppress(MmreplayError, OSError):
             window = self.open_window(spec, chunk)
             populate(window.data)

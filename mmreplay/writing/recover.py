@@ -94,7 +94,7 @@ def reopen(
         is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
     except MmreplayError as error:
-        if is_closed or not isinstance(error, FailedStoreError):  # else nobody knows what it is
+        if is_closed or not isinstance(error, FailedStoreError):  # else it may be open on disk
             for log, head in heads.items():
                 _close_again(log, head)
         raise

@@ -164,7 +164,7 @@ class VectorWriter(LaneWriter):
         chosen: Mask | None = None
         if mask is not None or not self._all_running:
             chosen = self._chosen(mask)
-        # Row t + 1 of frames, which counts for nothing until this step is committed.
+        # Row t + 1 of frames, which is unused until this step is committed.
         if (
             type(frames) is np.ndarray
             and frames.dtype is self._frames_dtype

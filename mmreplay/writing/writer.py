@@ -118,7 +118,7 @@ class Writer(LaneWriter):
         if t >= self._border:
             self._prepare()
             t = self._head
-        # Row t + 1 of frames, which counts for nothing until this step is committed.
+        # Row t + 1 of frames, which is unused until this step is committed.
         if self._sole is None:
             self._put_frames(t + 1, next_frame)
         else:
