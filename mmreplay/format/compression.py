@@ -47,9 +47,9 @@ def crc32c(data: bytes | Bytes, value: int = 0) -> int:
 
 
 def crc32c_of_zeros(length: int, value: int = 0) -> int:
-    """The CRC-32C of so many zero bytes after what has `value`; the length costs no time.
+    """The CRC-32C of `length` zero bytes after bytes with CRC `value`, in logarithmic time.
 
-    Bytes of zeros multiply what is in the register by x**8 each, modulo the polynomial.
+    A zero byte multiplies the register by x**8, modulo the polynomial.
     """
     shift, power = _ONE, _A_BYTE
     while length:
@@ -202,9 +202,9 @@ class _Zstd:
 
 
 def _zstd_of_context() -> Callable[[Bytes, Bytes], object] | None:
-    """Decompression in a context that each thread keeps; None without the extra ``zstd``.
+    """Decompression in a context per thread; None without the extra ``zstd``.
 
-    numcodecs makes a context for each chunk: a third of the time of a chunk of Atari frames.
+    numcodecs makes a context per chunk: a third of the time of a chunk of Atari frames.
     """
     try:
         import zstandard  # noqa: PLC0415 (an extra)
@@ -233,7 +233,7 @@ class _Gzip:
         return zlib.compress(data.data, min(self._level, 1) if fast else self._level, wbits=31)
 
     def check(self, payload: Bytes, size: int) -> None:
-        # The length field of gzip is no bound; decompress() below stops one byte past the size.
+        # The length field of gzip is not a bound; decompress() below stops one byte past the size.
         if payload.size < 18 or payload[0] != 0x1F or payload[1] != 0x8B:  # noqa: PLR2004
             raise CorruptStoreError(f"expected a gzip stream for {size} bytes")
 

@@ -34,10 +34,7 @@ def documents_of(arrays: Mapping[str, tuple[ArraySpec, int]]) -> Documents:
 
 
 def root_json(attributes: Mapping[str, Any], documents: Documents) -> bytes | None:
-    """zarr.json of a closed lane with a copy of the others; None if nobody would read it.
-
-    With attributes of nearly the length, or the depth, that is allowed there is no room for one.
-    """
+    """zarr.json of a closed lane with a copy of the others; None if too long or too deep."""
     paths = sorted(documents, key=lambda path: (path.count("/"), path))  # as zarr-python does
     metadata = {path: documents[path] for path in paths}
     root = json.loads(layout.group_json(attributes))
@@ -59,10 +56,9 @@ def find_copy(document: Mapping[str, Any], where: str) -> Copy | None:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The documents of a lane as its own zarr.json has them.
+    """The documents of a lane as its own zarr.json has them, `given`; `where` names it.
 
-    `given` is the value in there, `where` names it in messages. Whatever is asked raises
-    FormatError if it has not the form that it must have.
+    Raises FormatError if it does not have the right form.
     """
 
     given: Any

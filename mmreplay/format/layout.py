@@ -36,7 +36,7 @@ CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
 MAX_CHUNK_BYTES = 4 << 30
 MAX_INNER_BYTES = 64 << 20
-"""Who reads one row decodes a whole inner chunk, and somebody else may have chosen its length."""
+"""Reading one row decodes a whole inner chunk, whose length is read from the store."""
 
 _LANE = re.compile(r"lane-[0-9]{5}\Z")
 CODECS: dict[str, dict[str, Any]] = {
@@ -63,14 +63,11 @@ INDEX_CODECS = [
 class ArraySpec:
     """One array of a lane; `path` is below the lane, such as ``frames`` or ``extras/log_prob``.
 
-    `chunk_rows` are those of a chunk file (a shard, if compressed), `inner_rows` those of an inner
-    chunk, 0 for raw chunks; `codec` is the compressor as it stands in zarr.json, None for raw.
-    `row_bytes` are those of a row, uncompressed, `chunk_bytes` those of a chunk, which are the size
-    of a raw chunk file, and `inner_bytes` those of each of the `n_inner` inner chunks of a shard.
-    `width` is N where each of N environments has parts of its own in a chunk file, else 1: inner
-    chunks of `inner_rows` rows each; in a raw chunk file one part, with all of its rows.
-    With `of_entries` a row is one environment's part of a step, and `chunk_rows` counts these; see
-    `entries`. `dims` names the axes, for `zarr.json`.
+    `chunk_rows` is per chunk file (a shard, if compressed), `inner_rows` per inner chunk, 0 for raw
+    chunks; `codec` is the compressor as in zarr.json, None for raw. `row_bytes` are uncompressed,
+    `chunk_bytes` the size of a raw chunk file, `inner_bytes` those of each of the `n_inner` inner
+    chunks of a shard. `width` is N where each of N environments has parts of its own in a chunk
+    file, else 1. With `of_entries` a row is one environment's part of a step; see `entries`.
     """
 
     path: str
@@ -150,7 +147,7 @@ def width_problem(spec: ArraySpec, width: int) -> str:
 
 
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
-    """(path, what is wrong) of arrays whose chunk files are longer or shorter than they should be.
+    """(path, what is wrong) of arrays whose chunk files have a wrong length.
 
     All shards have one length, and so have all `SCALARS` of a lane without an axis of environments.
     """

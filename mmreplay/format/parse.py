@@ -7,12 +7,13 @@ a shape, a dtype, a chunk length or a codec.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import json
 import marshal
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,11 @@ from mmreplay.format.layout import (
     ATTRIBUTE,
     DIGEST,
     FORMAT,
-    INDEX_CODECS,
     KINDS,
     MAX_CHUNK_BYTES,
     MAX_ENVIRONMENTS,
     MAX_INNER_BYTES,
     ArraySpec,
-    transpose_codec,
 )
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
@@ -41,12 +40,23 @@ _MAX_OWN_DEPTH = _MAX_DEPTH - 5
 _DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 )
-_SHORT_BYTES = 8192
-"""Ours have some 1,500."""
+_SHORT_BYTES = 8192  # longer documents are not cached; ours have some 1,500
 _MARSHAL_BY_VALUE = 2
 """The newest version in which equal values give equal bytes."""
 _MOST_LETTERS = 255
-_BLOSC_NAMES = ("lz4", "lz4hc", "zstd")
+_ROWS = range(1 << LANE_SHIFT)
+_OPTIONS: dict[str, dict[str, tuple[Any, Any]]] = {
+    "gzip": {"level": (range(10), 5)},
+    "zstd": {"level": (range(-131_072, 23), 1), "checksum": ((False, True), False)},
+    "blosc": {
+        "typesize": (range(1, 256), None),
+        "cname": (("lz4", "lz4hc", "zstd"), "lz4hc"),
+        "clevel": (range(10), 5),
+        "shuffle": (("noshuffle", "shuffle", "bitshuffle"), "noshuffle"),
+        "blocksize": (range(1 << 31), 0),
+    },
+}
+"""The values that each option of a compressor may have, and its default; None: the item size."""
 
 
 def plain(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +83,7 @@ def parse_json(data: bytes, where: str) -> dict[str, Any]:
         return out
 
     def refuse(text: str) -> None:
-        raise ValueError(f"{text} is no JSON number")
+        raise ValueError(f"{text} is not a JSON number")
 
     def finite(text: str) -> float:
         if not math.isfinite(number := float(text)):
@@ -142,10 +152,6 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     if kind not in KINDS:
         raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")
-    if not isinstance(own.get("uuid"), str) or not re.fullmatch("[0-9a-f]{32}", own["uuid"]):
-        raise FormatError(
-            f"{where}: expected a uuid of 32 hex digits, found {own.get('uuid')!r:.200}"
-        )
     _check_settings(own, where)
     if kind == "lane":
         _check_lane(own, where)
@@ -153,40 +159,57 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_settings(own: dict[str, Any], where: str) -> None:
-    capacity = own.get("capacity", "nothing")
-    if capacity is not None and not (_is_int(capacity) and 1 <= capacity < 1 << LANE_SHIFT):
-        raise FormatError(f"{where}: expected a capacity of 1 or more, found {capacity!r:.200}")
-    if own.get("padding") not in ("reset", "zero"):
-        raise FormatError(
-            f"{where}: expected padding 'reset' or 'zero', found {own.get('padding')!r:.200}"
-        )
+    _check(
+        own,
+        "uuid",
+        lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value),
+        "a uuid of 32 hex digits",
+        where,
+    )
+    _check(
+        own,
+        "capacity",
+        lambda value: value is None or (_is_int(value) and 1 <= value < 1 << LANE_SHIFT),
+        "null, or 1 or more",
+        where,
+    )
+    _check(own, "padding", lambda value: value in ("reset", "zero"), "'reset' or 'zero'", where)
 
 
 def _check_lane(own: dict[str, Any], where: str) -> None:
-    n = own["environments"]
-    if n is not None and not (_is_int(n) and 1 <= n <= MAX_ENVIRONMENTS):
-        raise FormatError(
-            f"{where}: environments: expected null, or 1 to {MAX_ENVIRONMENTS:,}, found {n!r:.200}"
-        )
+    _check(
+        own,
+        "environments",
+        lambda value: value is None or (_is_int(value) and 1 <= value <= MAX_ENVIRONMENTS),
+        f"null, or 1 to {MAX_ENVIRONMENTS:,}",
+        where,
+    )
     for name in ("rows", "first", "finals", "first_final", "episodes_before"):
-        if not _is_int(own.get(name)) or not 0 <= own[name] < 1 << LANE_SHIFT:
-            raise FormatError(f"{where}: {name}: expected a number, found {own.get(name)!r:.200}")
+        _check(own, name, lambda value: _is_int(value) and value in _ROWS, "a number", where)
     for low, high in (("first", "rows"), ("first_final", "finals")):
         if own[low] > own[high]:
             raise FormatError(
                 f"{where}: {low}: expected at most {high} = {own[high]}, found {own[low]}"
             )
-    if own["rows"] * (n or 1) >= 1 << LANE_SHIFT:
+    n = own["environments"] or 1
+    if own["rows"] * n not in _ROWS:
         raise FormatError(
-            f"{where}: rows: expected fewer than 2**{LANE_SHIFT} transitions of {n or 1:,} "
+            f"{where}: rows: expected fewer than 2**{LANE_SHIFT} transitions of {n:,} "
             f"environments, found {own['rows']:,} steps"
         )
-    if not isinstance(own.get("closed"), bool):
-        raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r:.200}")
+    _check(own, "closed", lambda value: isinstance(value, bool), "a bool", where)
+
+
+def _check(
+    own: dict[str, Any], key: str, is_right: Callable[[Any], object], expected: str, where: str
+) -> None:
+    value = own.get(key, "nothing")
+    if not is_right(value):
+        raise FormatError(f"{where}: {key}: expected {expected}, found {value!r:.200}")
 
 
 def schema_from_json(document: object, where: str) -> Schema:
-    """The schema as `Schema.to_json` wrote it; raises FormatError if it is none."""
+    """The schema as `Schema.to_json` wrote it; raises FormatError if it is not valid."""
     try:
         if not isinstance(document, dict):
             raise TypeError("expected an object")
@@ -217,26 +240,17 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
 
     `path` is the array's in its lane, `where` the file's, for messages.
     """
-    # Those of many lanes are equal, and an opening looks twice: whether it fits, and then at it.
-    # What is long is not kept in memory.
-    if len(data) <= _SHORT_BYTES:
-        with contextlib.suppress(FormatError):  # it would not say where
-            return _parse_array_once(data, path)
-    return _array_spec(parse_json(data, where), path, where)
+    return array_spec(parse_json(data, where), path, where)
 
 
 def array_spec(document: Any, path: str, where: str) -> tuple[ArraySpec, int]:
     """As `parse_array`, of what stands in the document, as `parse_json` gave it."""
+    # Documents of many lanes are equal: each is checked once.
     data = marshal.dumps(document, _MARSHAL_BY_VALUE)
     if len(data) <= _SHORT_BYTES:
-        with contextlib.suppress(FormatError):
+        with contextlib.suppress(FormatError):  # without `where`; raised again below
             return _array_spec_once(data, path)
     return _array_spec(document, path, where)
-
-
-@functools.lru_cache(maxsize=4096)
-def _parse_array_once(data: bytes, path: str) -> tuple[ArraySpec, int]:
-    return _array_spec(parse_json(data, ""), path, "")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -244,40 +258,19 @@ def _array_spec_once(data: bytes, path: str) -> tuple[ArraySpec, int]:
     return _array_spec(marshal.loads(data), path, "")  # noqa: S302 (made here, of JSON)
 
 
-def _array_spec(document: object, path: str, where: str) -> tuple[ArraySpec, int]:
+def _array_spec(document: Any, path: str, where: str) -> tuple[ArraySpec, int]:
+    """Read what an array may choose, and compare all else with what would be written for that."""
     if not isinstance(document, dict):
         raise FormatError(f"{where}: expected a JSON object, found {type(document).__name__}")
-    known = {
-        "zarr_format",
-        "node_type",
-        "shape",
-        "data_type",
-        "chunk_grid",
-        "chunk_key_encoding",
-        "fill_value",
-        "codecs",
-        "attributes",
-        "dimension_names",
-        "storage_transformers",
-    }
-    if extra := document.keys() - known:
-        raise FormatError(f"{where}: unknown keys {sorted(extra)!r:.200}")
-    if document.get("storage_transformers"):
-        raise FormatError(f"{where}: expected no storage transformers")
-    _expect(document.get("zarr_format"), 3, "zarr_format", where)
-    _expect(document.get("node_type"), "array", "node_type", where)
+    for key, value in (("zarr_format", 3), ("node_type", "array")):
+        _compare(document.get(key), value, f"{where}: {key}")
     name = document.get("data_type")
     if not isinstance(name, str) or name not in _DTYPES:
         raise FormatError(f"{where}: data_type: expected a number or bool, found {name!r:.200}")
     dtype = np.dtype(name)
     shape = _sizes(document.get("shape"), "shape", where, least=0)
-    grid = _named(document.get("chunk_grid"), "regular", "chunk_grid", where)
-    chunk = _sizes(grid.get("chunk_shape"), "chunk_shape", where)
-    keys = _named(document.get("chunk_key_encoding"), "default", "chunk_key_encoding", where)
-    _expect(keys.get("separator", "/"), ".", "separator", where)
-    fill = document.get("fill_value")
-    if isinstance(fill, str) or fill != 0:
-        raise FormatError(f"{where}: fill_value: expected 0, found {fill!r:.200}")
+    grid = _inside(document, "chunk_grid", "configuration", "chunk_shape")
+    chunk = _sizes(grid, "chunk_grid: chunk_shape", where)
     if not shape or chunk[1:] != shape[1:] or len(chunk) != len(shape):
         raise FormatError(f"{where}: expected chunks of whole rows, found {chunk} of {shape}")
     if math.prod(chunk) * dtype.itemsize > MAX_CHUNK_BYTES:
@@ -285,21 +278,64 @@ def _array_spec(document: object, path: str, where: str) -> tuple[ArraySpec, int
             f"{where}: expected chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {chunk}"
         )
     dims = _names(document.get("dimension_names"), len(shape), where)
-    codecs = document.get("codecs")
-    if not isinstance(codecs, list) or not 1 <= len(codecs) <= 1 + _may_be_transposed(path, chunk):
-        raise FormatError(
-            f"{where}: expected one codec, bytes or sharding_indexed; found {codecs!r:.200}"
-        )
-    if len(codecs) > 1:
-        _expect(codecs[0], transpose_codec(len(chunk)), "the first of two codecs", where)
-        _check_bytes(codecs[1], dtype, where)
-        return ArraySpec(path, shape[1:], dtype, chunk[0], width=chunk[1], dims=dims), shape[0]
-    if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
-        inner, width, codec = _parse_sharding(codecs[0], chunk, dtype, where)
-        spec = ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec, width, dims=dims)
-        return spec, shape[0]
-    _check_bytes(codecs[0], dtype, where)
-    return ArraySpec(path, shape[1:], dtype, chunk[0], dims=dims), shape[0]
+    inner, width, codec = 0, 1, None
+    kind = _inside(document, "codecs", 0, "name")
+    if kind == "sharding_indexed":
+        sharding = _inside(document, "codecs", 0, "configuration")
+        inner, width, codec = _parse_sharding(sharding, chunk, dtype, where)
+    elif kind == "transpose" and path.startswith("frames") and len(chunk) > 1:
+        width = chunk[1]  # frames of many environments
+    spec = ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec, width, dims=dims)
+    written = json.loads(layout.array_json(spec, shape[0]))
+    _compare(_usual(document, spec), _usual(written, spec), where)
+    return spec, shape[0]
+
+
+def _compare(found: Any, expected: Any, where: str) -> None:
+    """Raise FormatError for the first difference between two JSON values."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        if unknown := found.keys() - expected.keys():
+            raise FormatError(f"{where}: unknown keys {sorted(unknown)!r:.200}")
+        for key, value in expected.items():
+            _compare(found.get(key), value, f"{where}: {key}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
+        for number, value in enumerate(expected):
+            _compare(found[number], value, f"{where}[{number}]")
+    elif type(found) is not type(expected) or found != expected:  # True == 1 == 1.0
+        raise FormatError(f"{where}: expected {expected!r:.200}, found {found!r:.200}")
+
+
+def _usual(document: dict[str, Any], spec: ArraySpec) -> dict[str, Any]:
+    """A document with one spelling for what can be spelled in several ways."""
+    out = copy.deepcopy({**document, "attributes": {}})
+    if out.get("fill_value") == 0:  # or False, or 0.0
+        out["fill_value"] = 0
+    for key in ("storage_transformers", "dimension_names"):
+        if not out.get(key):
+            out.pop(key, None)
+    codecs = out.get("codecs")
+    if spec.codec is not None:
+        sharding = _inside(codecs, 0, "configuration")
+        sharding.setdefault("index_location", "end")
+        codecs = sharding["codecs"]
+        codecs[1] = spec.codec
+    for codec in codecs if isinstance(codecs, list) else ():
+        if not isinstance(codec, dict) or not isinstance(codec.get("configuration", {}), dict):
+            continue
+        if codec.get("name") == "bytes" and (spec.dtype.itemsize == 1 or len(codec) == 1):
+            codec["configuration"] = {"endian": "little"}
+        if not codec.get("configuration"):
+            codec.pop("configuration", None)
+    return out
+
+
+def _inside(value: Any, *keys: str | int) -> Any:
+    """What stands at some keys inside of a JSON value; None if it is missing."""
+    with contextlib.suppress(KeyError, IndexError, TypeError):
+        for key in keys:
+            value = value[key]
+        return value
+    return None
 
 
 def _names(given: object, n_axes: int, where: str) -> tuple[str, ...] | None:
@@ -317,17 +353,11 @@ def _names(given: object, n_axes: int, where: str) -> tuple[str, ...] | None:
     return tuple(given)
 
 
-def _may_be_transposed(path: str, chunk: tuple[int, ...]) -> bool:
-    """Whether an array may be one of frames of many environments."""
-    return path.startswith("frames") and len(chunk) > 1
-
-
 def _parse_sharding(
-    document: Mapping[str, Any], chunk: tuple[int, ...], dtype: np.dtype[Any], where: str
+    sharding: Any, chunk: tuple[int, ...], dtype: np.dtype[Any], where: str
 ) -> tuple[int, int, dict[str, Any]]:
     """The rows of an inner chunk, how many of these lie side by side in a row, the compressor."""
-    sharding = _named(document, "sharding_indexed", "codecs", where)
-    inner = _sizes(sharding.get("chunk_shape"), "inner chunk_shape", where)
+    inner = _sizes(_inside(sharding, "chunk_shape"), "inner chunk_shape", where)
     width = chunk[1] if len(inner) == len(chunk) > 1 and inner[1] == 1 else 1
     row = chunk[1:] if width == 1 else (1, *chunk[2:])
     if inner[1:] != row or chunk[0] % inner[0]:
@@ -337,97 +367,31 @@ def _parse_sharding(
             f"{where}: expected inner chunks of one row, or of at most {MAX_INNER_BYTES:,} bytes, "
             f"found {inner}"
         )
-    _expect(sharding.get("index_location", "end"), "end", "index_location", where)
-    _expect(sharding.get("index_codecs"), INDEX_CODECS, "index_codecs", where)
-    codecs = sharding.get("codecs")
-    n_codecs = 3
-    if not isinstance(codecs, list) or len(codecs) != n_codecs:
+    codecs, n_codecs = _inside(sharding, "codecs"), 3
+    if not isinstance(codecs, list) or len(codecs) != n_codecs or not isinstance(codecs[1], dict):
         raise FormatError(
-            f"{where}: expected inner codecs bytes, a compressor, crc32c: {codecs!r:.200}"
+            f"{where}: expected inner codecs bytes, a compressor, crc32c; found {codecs!r:.200}"
         )
-    _check_bytes(codecs[0], dtype, where)
-    if not isinstance(codecs[2], dict) or codecs[2].get("name") != "crc32c":
-        raise FormatError(
-            f"{where}: expected crc32c as the last inner codec, found {codecs[2]!r:.200}"
-        )
-    if not isinstance(codecs[1], dict):
-        raise FormatError(f"{where}: expected a compressor, found {codecs[1]!r:.200}")
     return inner[0], width, checked_codec(codecs[1], where, dtype.itemsize)
 
 
 def checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:
     """A compressor of the standard set, with all of its configuration; raises FormatError."""
     name, given = document.get("name"), document.get("configuration", {})
+    if not isinstance(name, str) or name not in _OPTIONS:
+        raise FormatError(
+            f"{where}: expected a codec of the standard set (blosc, zstd, gzip), found "
+            f"{name!r:.200}"
+        )
     if not isinstance(given, dict):
-        raise FormatError(
-            f"{where}: codec {name!r:.200}: expected a configuration, found {given!r:.200}"
-        )
-    if name == "gzip":
-        return {"name": "gzip", "configuration": {"level": _level(given, 0, 9, 5, where)}}
-    if name == "zstd":
-        if not isinstance(given.get("checksum", False), bool):
-            raise FormatError(f"{where}: zstd: checksum: expected a bool")
-        level = _level(given, -131_072, 22, 1, where)
-        checksum = given.get("checksum", False)
-        return {"name": "zstd", "configuration": {"level": level, "checksum": checksum}}
-    if name == "blosc":
-        cname, shuffle = given.get("cname", "lz4hc"), given.get("shuffle", "noshuffle")
-        size, block = given.get("typesize", itemsize), given.get("blocksize", 0)
-        if cname not in _BLOSC_NAMES or shuffle not in ("noshuffle", "shuffle", "bitshuffle"):
-            raise FormatError(
-                f"{where}: blosc: expected cname {', '.join(_BLOSC_NAMES)} and a known shuffle, "
-                f"found {cname!r:.200} and {shuffle!r:.200}"
-            )
-        if not _is_int(size) or not 1 <= size <= 255 or not _is_int(block) or block < 0:  # noqa: PLR2004
-            raise FormatError(
-                f"{where}: blosc: typesize {size!r:.200} or blocksize {block!r:.200} is none"
-            )
-        return {
-            "name": "blosc",
-            "configuration": {
-                "typesize": size,
-                "cname": cname,
-                "clevel": _level(given, 0, 9, 5, where, "clevel"),
-                "shuffle": shuffle,
-                "blocksize": block,
-            },
-        }
-    raise FormatError(
-        f"{where}: expected a codec of the standard set (blosc, zstd, gzip), found {name!r:.200}"
-    )
-
-
-def _level(
-    given: Mapping[str, Any], least: int, most: int, default: int, where: str, key: str = "level"
-) -> int:
-    level = given.get(key, default)
-    if not _is_int(level) or not least <= level <= most:
-        raise FormatError(f"{where}: {key}: expected {least} to {most}, found {level!r:.200}")
-    return int(level)
-
-
-def _check_bytes(document: object, dtype: np.dtype[Any], where: str) -> None:
-    if not isinstance(document, dict) or document.get("name") != "bytes":
-        raise FormatError(f"{where}: expected the codec 'bytes', found {document!r:.200}")
-    endian = _named(document, "bytes", "codecs", where).get("endian", "little")
-    if dtype.itemsize > 1 and endian != "little":
-        raise FormatError(f"{where}: expected little-endian values, found {endian!r:.200}")
-
-
-def _named(document: object, name: str, what: str, where: str) -> dict[str, Any]:
-    if not isinstance(document, dict) or document.get("name") != name:
-        raise FormatError(f"{where}: {what}: expected {name!r:.200}, found {document!r:.200}")
-    configuration = document.get("configuration", {})
-    if not isinstance(configuration, dict):
-        raise FormatError(
-            f"{where}: {what}: expected a configuration, found {configuration!r:.200}"
-        )
-    return configuration
-
-
-def _expect(found: object, expected: object, what: str, where: str) -> None:
-    if isinstance(found, bool) or found != expected:
-        raise FormatError(f"{where}: {what}: expected {expected!r:.200}, found {found!r:.200}")
+        raise FormatError(f"{where}: {name}: expected a configuration, found {given!r:.200}")
+    out = {}
+    for key, (allowed, default) in _OPTIONS[name].items():
+        value = out[key] = given.get(key, itemsize if default is None else default)
+        if type(value) is not type(allowed[0]) or value not in allowed:
+            words = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else allowed
+            raise FormatError(f"{where}: {name}: {key}: expected {words}, found {value!r:.200}")
+    return {"name": name, "configuration": out}
 
 
 def _is_int(value: object) -> bool:

@@ -49,10 +49,7 @@ _LEVELS = {"zstd": "level", "gzip": "level", "lz4": "clevel"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LanePlan:
-    """Every array of a new lane, by path: those of its steps, and those of its final observations.
-
-    The paths of `finals` are below the directory of that name.
-    """
+    """Every array of a new lane, by path: of its steps, and of its final observations."""
 
     rows: dict[str, ArraySpec]
     finals: dict[str, ArraySpec]
@@ -63,8 +60,7 @@ def plan_lane(
 ) -> LanePlan:
     """Chunk lengths and codecs of every array; raises SchemaError if they do not fit.
 
-    `lanes` share the memory that the tails may take: None for a store of one lane, 0 where lanes
-    come one by one and nobody knows how many.
+    `lanes` share the memory of the tails: None for a store of one lane, 0 if the number is unknown.
     """
     if environments is None:
         rows = _plan_one(schema, lanes, capacity)
@@ -178,16 +174,13 @@ def plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
 
 
 def _up_to_pages(rows: int, row_bytes: int) -> int:
-    """As many rows or more in whole pages: files of these are mapped side by side."""
+    """As many rows or more in whole pages, which can be mapped side by side."""
     page = _PAGE_BYTES // math.gcd(row_bytes, _PAGE_BYTES)
     return -(-rows // page) * page if page * row_bytes <= _FINAL_PAGES_BYTES else rows
 
 
 def _shard_of_many(fields: Mapping[str, Field], n: int, frames: int) -> tuple[int, dict[str, int]]:
-    """One shard length for all compressed keys, in steps, and each one's inner chunk length.
-
-    `frames` are those of a shard, over all environments.
-    """
+    """One shard length for all compressed keys, in steps, and each one's inner chunk length."""
     given = {one.shard for one in fields.values() if one.shard}
     if given:  # lengths of the user's own; `_shard_rows` checks them
         return _shard_rows(dict(fields), None)
@@ -206,7 +199,7 @@ def _inner_rows(field: Field) -> int:
 
 
 def _check_lengths(specs: Mapping[str, ArraySpec]) -> None:
-    """Raise SchemaError for chunks that nobody could read, or map."""
+    """Raise SchemaError for chunks that are too large to read or map."""
     for spec in specs.values():
         if spec.inner_rows > 1 and spec.inner_bytes > MAX_INNER_BYTES:
             raise SchemaError(
@@ -286,15 +279,12 @@ def _with_level(given: str, path: str) -> dict[str, Any]:
 
 
 def _raw_rows(row_bytes: int, most: int = _SCALAR_ROWS) -> int:
-    """About 32 MiB; at most so many rows."""
+    """Rows of about 32 MiB, at most `most`."""
     return _whole_pages(max(1, min(_TARGET_BYTES // row_bytes, most)), row_bytes)
 
 
 def _whole_pages(rows: int, row_bytes: int) -> int:
-    """About as many rows, in whole pages where that does not inflate the chunk.
-
-    Files of whole pages are mapped side by side, and read as one array.
-    """
+    """About as many rows, in whole pages where that does not inflate the chunk."""
     for page in (64 * 1024, _PAGE_BYTES):
         granule = page // math.gcd(row_bytes, page)
         if granule <= rows:

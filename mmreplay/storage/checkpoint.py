@@ -24,7 +24,7 @@ _MOST_CHECKPOINTS = 1 << 63  # in a page that is one, so that there is always a 
 
 
 def check_rows(live: AnyPath, base: int, head: int, capacity: int | None) -> None:
-    """Raise CorruptStoreError if what a page or checkpoint says cannot be rows of this lane."""
+    """Raise CorruptStoreError if a page or checkpoint names rows that cannot be of this lane."""
     if not may_be_rows(base, head):
         raise CorruptStoreError(
             f"{live}: expected a head < 2**{LANE_SHIFT}, and a base of at most that; found "
@@ -43,9 +43,8 @@ def may_be_rows(base: int, head: int) -> bool:
 class Checkpoint:
     """What is durable: rows below `head`; those below `tail_start` in shards, the rest in the tail.
 
-    `base` is the oldest row kept: without it, after a power cut, nothing would say which chunk
-    files may be missing. `before` counts the episodes that began below it. `generation` counts the
-    checkpoints of a session; `boot` is the boot id of the system that wrote it.
+    `base` is the oldest row kept, `before` the number of episodes that began below it. `generation`
+    counts the checkpoints; `boot` is the boot id of the system that wrote it.
     """
 
     head: int
@@ -59,7 +58,7 @@ class Checkpoint:
 class CheckpointFile:
     """`.live/checkpoint`: two slots; the one that counts, `best`, is never overwritten.
 
-    `is_newest`: whether it is the last that was written: the other one is that before it.
+    `is_newest`: whether the best one is the last that was written.
     """
 
     def __init__(self, path: AnyPath, store: str) -> None:

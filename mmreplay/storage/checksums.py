@@ -21,10 +21,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class Checksums:
-    """`checksums/<array>` of every array, mapped for writing where they are touched.
-
-    `fresh` takes the directories in which a file was made.
-    """
+    """`checksums/<array>` of every array; `fresh` takes directories with a new file."""
 
     def __init__(
         self, lane: AnyPath, specs: Mapping[str, ArraySpec], fresh: collections.deque[AnyPath]
@@ -55,10 +52,9 @@ class Checksums:
         return bool(window.items[chunk - window.start])
 
     def forget(self, head: int, tail_start: int) -> None:
-        """Zero those of chunk files that hold the newest row, which may change, or rows past it.
+        """Zero checksums of raw chunk files from row `head` - 1 on, of shards from `tail_start` on.
 
-        Of compressed arrays those from `tail_start` on: such shards are ignored, and written again.
-        What stays is as good as new: the next sync makes it durable even if one failed before.
+        What stays becomes durable with the next sync even if an fsync failed before.
         """
         for spec in self._specs.values():
             finished = max(head - 1, 0) if spec.is_raw else tail_start
@@ -96,9 +92,9 @@ def stored_checksum(lane: AnyPath, spec: ArraySpec, chunk: int) -> int:
 
 
 def crc32c_of_file(path: AnyPath, size: int, used: Sequence[tuple[int, int]] | None = None) -> int:
-    """The checksum that fits a file, which must have `size` bytes; its holes take no time.
+    """The checksum of a file of `size` bytes; holes take no time.
 
-    Whatever stands outside of the (offset, length) in `used` counts as zeros.
+    Bytes outside of the (offset, length) in `used` count as zeros.
     """
     value = end = 0
     for offset, data in checked_reads.read_filled(path, size, _PIECE_BYTES):
@@ -109,7 +105,7 @@ def crc32c_of_file(path: AnyPath, size: int, used: Sequence[tuple[int, int]] | N
 
 
 def only(used: Sequence[tuple[int, int]], offset: int, data: bytes) -> bytes:
-    """The bytes that stand at `offset` of a file, with zeros outside of some (offset, length)."""
+    """The bytes at `offset` of a file, with zeros outside of some (offset, length)."""
     out = bytearray(len(data))
     for start, length in used:
         first, stop = max(start - offset, 0), min(start + length - offset, len(data))
@@ -119,10 +115,7 @@ def only(used: Sequence[tuple[int, int]], offset: int, data: bytes) -> bytes:
 
 
 def rows_match(lane: AnyPath, spec: ArraySpec, chunk: int, head: int) -> bool:
-    """Whether the rows below `head` in a raw chunk file of a closed lane match its checksum.
-
-    Past the last row lie zeros: what else stands there has not harmed a row.
-    """
+    """Whether the rows below `head` in a raw chunk file of a closed lane match its checksum."""
     path = chunk_files.chunk_path(lane, spec, chunk)
     n_rows = min(max(head - chunk * spec.chunk_rows, 0), spec.chunk_rows)
     used = chunk_files.byte_ranges(spec, 0, n_rows)
@@ -130,7 +123,7 @@ def rows_match(lane: AnyPath, spec: ArraySpec, chunk: int, head: int) -> bool:
 
 
 def damaged(path: AnyPath, what: str = "does not match its checksum") -> CorruptStoreError:
-    """The error for a file whose rows nobody may take over: they would get a checksum that fits."""
+    """The error for a file whose rows must not be taken over: they would get a new checksum."""
     return CorruptStoreError(
         f"{path}: {what}; run `mmreplay verify` to see all of the damage, and `mmreplay repair` "
         f"for what is sound"

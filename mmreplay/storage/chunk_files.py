@@ -24,7 +24,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class EvictedError(Exception):
-    """Rows that were asked for went while they were being read; never leaves the package."""
+    """Requested rows were evicted while they were being read; never leaves the package."""
 
 
 class ChunkFiles(Protocol):
@@ -38,9 +38,9 @@ class ChunkFiles(Protocol):
         """The error for a chunk file that is not there and holds rows below `stop`."""
 
     def check_in_place(self) -> None:
-        """Raise EvictedError if the lane's path leads to another directory by now.
+        """Raise EvictedError if the lane's path leads to another directory now.
 
-        Called after a file was opened by its name, before its rows are believed.
+        Called after a file was opened by its name, before its rows are used.
         """
 
 
@@ -95,10 +95,7 @@ def byte_ranges(spec: ArraySpec, start: int, stop: int) -> list[tuple[int, int]]
 
 
 def file_places(entries: Ids, width: Ids | int, n_rows: Ids | int) -> Ids:
-    """Where entries stand in their chunk files, of `n_rows` rows each, counted in entries too.
-
-    `width` as of `ArraySpec`; 1 for those that stand where their numbers say.
-    """
+    """Where entries stand in their chunk files of `n_rows` rows; `width` as of `ArraySpec`."""
     rows = entries // width
     out: Ids = entries + (entries - rows * width) * (n_rows - 1) - rows % n_rows * (width - 1)
     return out
@@ -107,9 +104,8 @@ def file_places(entries: Ids, width: Ids | int, n_rows: Ids | int) -> Ids:
 class Window:
     """One chunk file mapped for writing: from row `start` on, `rows` (chunk_rows, *row_shape).
 
-    `data` are its bytes, of which `rows` is a view.
-    `items` is the fastest thing to store one row into: a memoryview for scalars (it refuses what
-    the type cannot hold), otherwise `rows`.
+    `items` is the fastest way to store one row: a memoryview for scalars (it refuses what the type
+    cannot hold), otherwise `rows`.
     """
 
     __slots__ = ("chunk", "data", "items", "rows", "start")
@@ -137,11 +133,9 @@ def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
 def filled_rows(
     lane: ChunkFiles, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
-    """(first row, rows) of a raw column in [start, stop), piece by piece, mapping nothing.
+    """(first row, rows) of a raw column of width 1 in [start, stop), piece by piece, without maps.
 
-    Of one whose rows follow one another, as all but frames do.
-    What lies in holes of the files is left out; it is zeros. Metadata may speak of any number of
-    rows: neither memory nor time is taken for those that nobody wrote.
+    Holes, which are zeros, are left out: metadata may name any number of rows that do not exist.
     """
     if stop <= start:
         return
@@ -173,7 +167,7 @@ def _expect_last(lane: ChunkFiles, spec: ArraySpec, stop: int) -> None:
 
 
 def zero_rows(lane: AnyPath, spec: ArraySpec, chunk: int, first: int) -> None:
-    """Durably zero the rows of a chunk file from its row `first` on, and give back the blocks."""
+    """Durably zero the rows of a chunk file from its row `first` on."""
     ranges = byte_ranges(spec, first, spec.chunk_rows)
     durable_writes.zero_ranges(chunk_path(lane, spec, chunk), ranges)
 

@@ -1,7 +1,6 @@
 """`DecodedChunks`: inner chunks of one column, kept as they were decoded last.
 
-Invariant: a slot whose rows somebody reads keeps its chunk, and nobody reads a slot before its
-chunk is in it.
+Invariant: a slot keeps its chunk while a thread reads it, and is read only once its chunk is in it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,10 @@ _TAKEN = np.iinfo(np.int64).max
 
 
 class DecodedChunks:
-    """Room for `n_chunks` chunks of `chunk_rows` rows; those used longest ago make place.
+    """Room for `n_chunks` chunks of `chunk_rows` rows; those used longest ago are replaced.
 
-    Memory is taken as it is needed. Several threads may read at the same time, and decode different
-    chunks at the same time.
-
-    Attributes:
-        n_chunks: how many there is room for.
-        rows: (n_chunks * chunk_rows, row_items): slot after slot.
+    Several threads may read, and decode different chunks, at the same time. `rows` is
+    (n_chunks * chunk_rows, row_items): slot after slot.
     """
 
     def __init__(
@@ -42,7 +37,7 @@ class DecodedChunks:
         _DECODED.add(self)
 
     def begin_again(self) -> None:
-        """Keep nothing; in a forked child, whose parent's threads may be in the middle of it."""
+        """Forget everything: a thread of a forked child's parent may hold the lock."""
         n_chunks = self.n_chunks
         self._slots: dict[int, int] = {}  # by key
         self._keys: list[int | None] = [None] * n_chunks
@@ -54,10 +49,9 @@ class DecodedChunks:
 
     @contextmanager
     def hold(self, keys: list[int], decode: Callable[[int, Bytes], None]) -> Iterator[Ids | None]:
-        """The slots of chunks, (n,), whose rows stay while they are held.
+        """The slots of chunks, (n,), which stay while they are held; None if there is no room.
 
-        `decode` fills one with the chunk of a key, each of which comes once; what it raises is
-        raised here. None if there is not so much room.
+        `decode` fills a slot with the chunk of a key; its errors are raised here.
         """
         slots = self._claim(keys, decode)
         try:
@@ -93,7 +87,7 @@ class DecodedChunks:
                 self._n_readers[slots] -= 1
 
     def _room(self, n: int, held: Ids) -> Ids | None:
-        """So many slots that nobody reads, without those to be held; None if there are too few."""
+        """Slots that no thread reads, except those to be held; None if there are too few."""
         used = np.where(self._n_readers > 0, _TAKEN, self._used)
         used[held[held >= 0]] = _TAKEN
         if n > self.n_chunks:
@@ -102,7 +96,7 @@ class DecodedChunks:
         return None if used[room].max() == _TAKEN else np.sort(room)
 
     def _put(self, slot: int, key: int | None) -> None:
-        """Give a slot another key; its chunk is still to come."""
+        """Give a slot another key, whose chunk is still to come."""
         before = self._keys[slot]
         if before is not None:
             del self._slots[before]

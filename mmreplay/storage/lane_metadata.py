@@ -48,14 +48,8 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
 class LaneDocument:
     """What the zarr.json files of a lane say, read and checked once.
 
-    Attributes:
-        path: its directory.
-        data: the bytes of its own zarr.json.
-        metadata: attributes.mmreplay.
-        schema: what a step of one environment holds.
-        rows: the arrays of its steps, by path.
-        finals: those of its final observations, by path below `finals`.
-        lengths: how many rows the arrays of each say.
+    `data` are the bytes of its own zarr.json, `rows` and `finals` the arrays of its two logs by
+    path, `lengths` how many rows the arrays of each log have.
     """
 
     path: AnyPath
@@ -81,11 +75,7 @@ class LaneDocument:
 def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
     """A lane's documents: of a closed one its own zarr.json alone, which has a copy of the others.
 
-    With `own_documents` the copy is not looked at.
-
-    Raises:
-        StoreNotFoundError: there is nothing.
-        FormatError: it is no lane, or its arrays do not fit its schema or each other.
+    `own_documents` ignores the copy. FormatError: it is not a lane, or its arrays do not fit.
     """
     where = str(path / "zarr.json")
     data = read_document(path)
@@ -174,11 +164,7 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 def _read_specs(
     path: AnyPath, columns: Mapping[str, Column], copy: Copy | None, log: str = ""
 ) -> tuple[dict[str, layout.ArraySpec], int]:
-    """The arrays of one of a lane's logs, by path below it, and the rows that all of them say.
-
-    From a `copy` that has them no other file is read. Raises FormatError unless they fit the
-    columns and each other.
-    """
+    """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""
     checked_reads.check_directories(path, *(f"{below}{name}" for name in columns))
     checked_reads.check_directories(path, *(f"{below}checksums/{name}" for name in columns))
@@ -207,7 +193,7 @@ def _read_specs(
 def _read_array(
     lane: AnyPath, path: str, name: str, copy: Copy | None
 ) -> tuple[tuple[layout.ArraySpec, int], str]:
-    """An array of a lane, by that name, and its rows, and what to call the document."""
+    """An array's spec and rows, and the name of its document."""
     copied = None if copy is None else copy.array(path, name)
     if copy is not None and copied is not None:
         return copied, copy.name(path)
@@ -243,7 +229,7 @@ def read_holder(lane: AnyPath) -> dict[str, Any] | None:
 
 def lane_paths(path: AnyPath) -> list[AnyPath]:
     """The lanes of a store, in order; the store itself if it is one lane."""
-    with contextlib.suppress(OSError, ValueError, MmreplayError):  # told below
+    with contextlib.suppress(OSError, ValueError, MmreplayError):  # raised again below
         names = checked_reads.names(path)
         if "actions" in names and not layout.lane_names(names):
             return [path]  # opening it will tell: one document less to read twice

@@ -31,7 +31,7 @@ Window = tuple[int, int]
 
 
 def find_spec(lane: AnyPath, environments: int | None = None) -> ArraySpec | None:
-    """The column that a lane has, None if it has none; raises FormatError, CorruptStoreError.
+    """The column of a lane, None if it has none; raises FormatError, CorruptStoreError.
 
     `environments` as of `format.columns.row_columns`.
     """
@@ -83,10 +83,9 @@ def _staging_path(lane: AnyPath) -> AnyPath:
 
 
 def trim(lane: AnyPath, base: int, head: int, environments: int | None = None) -> None:
-    """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
+    """Durably forget the priorities of evicted rows, and of rows that a power cut took.
 
-    The next writer may know nothing of priorities: theirs must not stand there already. The lane is
-    locked for writing. `environments` as for `find_spec`, `base` and `head` in rows.
+    The lane is locked for writing; `base` and `head` are in rows.
     """
     if _staging_path(lane).exists():
         durable_writes.remove_tree(_staging_path(lane))
@@ -114,7 +113,7 @@ def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
 
 
 def evict(lane: AnyPath, base: int, environments: int | None = None) -> None:
-    """Unlink the chunk files wholly below row `base`; `environments` as for `find_spec`."""
+    """Unlink the chunk files wholly below row `base`."""
     spec = find_spec(lane, environments)
     if spec is None:
         return
@@ -127,14 +126,13 @@ def evict(lane: AnyPath, base: int, environments: int | None = None) -> None:
 def finish(
     lane: AnyPath, head: int, environments: int | None = None
 ) -> list[tuple[ArraySpec, int]]:
-    """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
+    """Leave a plain zarr array of `head` rows, and its checksums, durable; returns both.
 
-    Returns these two, and how many rows each has; nothing if there is no column. `environments` as
-    for `find_spec`.
+    Each with its number of rows; nothing if there is no column.
     """
     spec = find_spec(lane, environments)
     if spec is None:
-        durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
+        durable_writes.remove_tree(lane / _SUMS.path)  # of a column that was deleted
         return []
     _clear(lane, spec, head)
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
@@ -145,7 +143,7 @@ def finish(
 
 
 def _write_checksums(lane: AnyPath, spec: ArraySpec, n_chunks: int) -> None:
-    """Write the checksums of a column that nobody changes until the lane is opened again."""
+    """Write the checksums of a column that does not change until the lane is opened again."""
     sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
     for chunk in chunk_files.chunk_files(lane, spec):
         with contextlib.suppress(CorruptStoreError):  # another size: it has no checksum
@@ -191,15 +189,11 @@ def _sync(lane: AnyPath, spec: ArraySpec) -> None:
 
 
 class PriorityColumn:
-    """The priorities of a lane, as one array that is written in place.
+    """The priorities of a lane, which this process has locked, as one array written in place.
 
-    Its chunk files lie side by side in one range of addresses. What is stored into `values`, (n,)
-    float64 by position, is in the page cache, which outlives the process; its last element is never
-    of a transition. `generation` grows when positions have changed.
-
-    This process has locked the lane for writing. `window` is (base, head) in entries; what stands
-    past the head is forgotten. `environments` as for `find_spec`.
-    DiskFullError: nothing was changed.
+    `values`, (n,) float64 by position, are in the page cache, which outlives the process; the last
+    element never belongs to a transition. `generation` grows when positions change. `window` is
+    (base, head) in entries. DiskFullError: nothing was changed.
     """
 
     def __init__(self, lane: AnyPath, window: Window, environments: int | None = None) -> None:
@@ -213,7 +207,7 @@ class PriorityColumn:
         self._layout(window)
 
     def _layout(self, window: Window) -> None:
-        """A range with room for as many rows again, with the files that there are in it."""
+        """Map the existing files into a range with room for as many rows again."""
         base, head = window
         start = base // self._spec.chunk_rows
         stop = max(-(-head // self._spec.chunk_rows), start)
@@ -267,5 +261,5 @@ class PriorityColumn:
 
     def sync(self) -> None:
         """Make them durable."""
-        with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
+        with contextlib.suppress(FileNotFoundError):  # the column was removed: no row is lost
             _sync(self._lane, self._spec)

@@ -21,10 +21,9 @@ _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
 
 
 class Remaps:
-    """How often columns were mapped again, without the files that were evicted.
+    """Counts remaps. A remap drops evicted files, so an index computed before it may be wrong now.
 
-    A thread that was reading meanwhile may have found other rows in their place. Whoever reads
-    without a lock compares `count` before and after, and reads again if it differs.
+    A reader without a lock compares `count` before and after, and reads again if it differs.
     """
 
     __slots__ = ("count",)
@@ -36,14 +35,8 @@ class Remaps:
 class RawColumn:
     """A raw column of all lanes of a store, as one array where the files allow it.
 
-    The chunk files of all lanes lie side by side in one range of addresses, so that a batch over
-    any number of lanes is a single `take`. Files whose size is no multiple of a page are mapped
-    one by one, and a batch loops over them.
-
-    Args:
-        lanes: the files of each.
-        path: of the column.
-        remaps: counts this column's, too.
+    The chunk files lie side by side in one range of addresses, so that a batch over all lanes is a
+    single `take`. Files whose size is not a multiple of a page are mapped one by one.
     """
 
     def __init__(self, lanes: Sequence[LaneFiles], path: str, remaps: Remaps | None = None) -> None:
@@ -134,7 +127,7 @@ class RawColumn:
             files.stop[number] = stop
 
     def _tell_pager(self, files: SideBySide, number: int) -> None:
-        """Chunk files whose last row has been written since."""
+        """Tell the pager about chunk files whose last row has been written."""
         spec = self._specs[number]
         complete = self._lanes[number].head // spec.chunk_rows
         if spec.chunk_bytes >= page_advice.LARGE_BYTES:  # smaller ones are left to themselves
@@ -156,7 +149,7 @@ class RawColumn:
         return files.rows.take(index, axis=0, out=out, mode="clip")
 
     def request(self, ids: Ids) -> None:
-        """Ask for rows that are on the disk only, (n,), all of them at once, as they lie there."""
+        """Ask for all rows, (n,), that are only on the disk, at once."""
         files = self._files
         if files is None or not self._pager.active or not ids.size:
             return
@@ -199,7 +192,7 @@ class RawColumn:
         return rows
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: there is no lock here."""
+        """In a forked child: nothing to do without a lock."""
 
     def read(self, number: int, start: int, stop: int) -> Array:
         """A copy of rows [start, stop) of one lane, of a column whose rows follow one another."""
@@ -214,7 +207,7 @@ class RawColumn:
         return files.rows[shift + start : shift + stop]
 
     def _page_in(self, files: SideBySide, ids: Ids, index: Ids) -> None:
-        """Let the pager know which chunk files a batch of windows is about to read."""
+        """Tell the pager which chunk files a batch of windows is about to read."""
         if self._pager.before(self._chunks_of(ids[:, -1])):
             first, last = index.min(axis=1), index.max(axis=1)
             if (last - first >= index.shape[1]).any():  # what lies between is of others

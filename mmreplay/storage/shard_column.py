@@ -23,7 +23,7 @@ from mmreplay.system import platform
 _SCRATCH_BYTES = 16 << 20
 # Rows that follow each other, on average, from which on each such run is copied by itself:
 _RUN_BYTES, _RUN_OF_CHUNK = 4096, 0.25
-_MAX_SHARDS = 4096  # of a column: so many are mapped; of more, none is
+_MAX_SHARDS = 4096  # per column: if there are more, they are not mapped
 _NEIGHBOURS = 1.25  # chunks that blocks read, and those beside them, by those that blocks have
 _LEAST_CHUNKS = 64  # besides, for the first frames of episodes, and blocks that end in a chunk
 
@@ -58,10 +58,7 @@ class ShardColumn:
         self._choose_maps()
 
     def _choose_maps(self) -> None:
-        """Whether shards are mapped: of very many, each would be mapped for a chunk or two.
-
-        That takes far longer than to read these, and more maps than a process may have.
-        """
+        """Decide whether shards are mapped: mapping very many takes longer than reading them."""
         n_shards = sum(
             -(-lane.head // spec.chunk_rows) - lane.base // spec.chunk_rows
             for lane, spec in zip(self._lanes, self._specs, strict=True)
@@ -69,7 +66,7 @@ class ShardColumn:
         self._maps_shards = n_shards <= _MAX_SHARDS
 
     def refresh(self) -> None:
-        """Forget shards that were evicted: their blocks are free once nobody maps them."""
+        """Forget shards that were evicted: their blocks are free once they are unmapped."""
         self._choose_maps()
         bases = [lane.base for lane in self._lanes]
         with self._lock:
@@ -86,7 +83,7 @@ class ShardColumn:
         self._lock = threading.Lock()
 
     def room_for(self, n_rows: int) -> DecodedChunks:
-        """Room to keep decoded what blocks of so many rows need, to be given to `take`."""
+        """Room to keep decoded what blocks of `n_rows` rows need, to be given to `take`."""
         n_chunks = int(n_rows * _NEIGHBOURS / self._inner.min()) + _LEAST_CHUNKS
         items = self._row_bytes // self.dtype.itemsize
         return DecodedChunks(n_chunks, self._longest_inner, items, self.dtype)
@@ -94,8 +91,7 @@ class ShardColumn:
     def take(self, ids: Ids, out: Array | None = None, kept: DecodedChunks | None = None) -> Array:
         """Rows by id; each inner chunk is decoded once, or not at all if it is among those `kept`.
 
-        `out` is C-contiguous, (*ids.shape, *row_shape). Raises EvictedError if a row went in the
-        meantime, CorruptStoreError if a shard is missing or damaged.
+        `out` is C-contiguous, (*ids.shape, *row_shape). Raises EvictedError, CorruptStoreError.
         """
         if out is None:
             out = np.empty((*ids.shape, *self.row_shape), self.dtype)
@@ -123,7 +119,7 @@ class ShardColumn:
     def _take_kept(
         self, wanted: Ids, filled: Array, places: Ids | None, kept: DecodedChunks
     ) -> bool:
-        """Copy rows from chunks that stay decoded; False if there is no room for all of them."""
+        """Copy rows from chunks that stay decoded; False if there is not enough room."""
         keys, within = self._locate(wanted)
         unique, inverse = np.unique(keys, return_inverse=True)
         with kept.hold(unique.tolist(), self._decode_key) as slots:
@@ -188,9 +184,9 @@ class ShardColumn:
         return keys, within
 
     def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
-        """Decode one chunk after the other, and copy its rows while the processor has them cached.
+        """Decode chunk after chunk, and copy its rows while they are in the processor's cache.
 
-        `places` in `filled` are those of `wanted`; None for one after the other.
+        `places` in `filled` are those of `wanted`; None if they are contiguous.
         """
         keys, within = self._locate(wanted)
         begins = np.empty(wanted.size, np.bool_)
@@ -282,7 +278,7 @@ class ShardColumn:
         return lane.missing(chunk_path(lane.path, spec, chunk), (chunk + 1) * spec.chunk_rows)
 
     def _opened(self, which: tuple[int, int]) -> AnyShard:
-        """A shard that is not mapped yet, or never will be: see `_choose_maps`."""
+        """A shard that is not mapped, or not yet; see `_choose_maps`."""
         number, chunk = which
         spec, codec = self._specs[number], self._codecs[number]
         if self._maps_shards:
@@ -301,7 +297,7 @@ class ShardColumn:
         return out
 
     def _close_file(self) -> None:
-        """Close the file of this thread that is open, if one is."""
+        """Close the file that this thread has open, if any."""
         _, file = getattr(self._local, "file", _NO_FILE)
         if file is not None:
             self._local.file = _NO_FILE

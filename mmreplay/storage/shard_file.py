@@ -42,10 +42,8 @@ def _most_bytes(spec: ArraySpec) -> int:
 def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
     """A shard file: the encoded inner chunks, four bytes of digest, the index, its crc32c.
 
-    A message with its own crc behind leaves the register of a crc as it leaves it for any other
-    message of that length: without the digest, the crc32c of the whole file would follow from the
-    lengths of its parts, and two shards of equal lengths could be exchanged unnoticed. To readers
-    of zarr the digest is unused space, which the sharding specification allows.
+    Chunks end with their own crc, which cancels in the crc32c of the whole: without the digest two
+    shards with chunks of equal lengths would have the same checksum. Readers of zarr ignore it.
     """
     n_chunks = spec.n_inner
     index = np.full((n_chunks, 2), ABSENT, "<u8")
@@ -58,11 +56,9 @@ def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
 
 
 class _Index:
-    """Where the inner chunks of a shard file lie, in a few bytes for each; checked.
+    """Where the inner chunks of a shard file lie; checked.
 
-    Attributes:
-        bounds: chunk n is the bytes from `bounds[n * step]` to `bounds[n * step + 1]`, which is 0
-            if it is absent.
+    Chunk n is the bytes from `bounds[n * step]` to `bounds[n * step + 1]`, which is 0 if absent.
     """
 
     __slots__ = ("bounds", "n_chunks", "step")
@@ -77,7 +73,7 @@ class _Index:
         bounds = np.empty(n_chunks + 1, "u8")
         bounds[:-1] = offsets
         bounds[-1:] = offsets[-1:] + sizes[-1:]
-        # As we write a full one: chunk after chunk. The rest is tried only if it is no such.
+        # As we write a full one: chunk after chunk. Other orders are tried only if it is not.
         if (
             max(int(offsets.max()), int(sizes.max()), int(bounds[-1])) <= end
             and not bounds[0]
@@ -195,11 +191,10 @@ class Shard:
 
 
 class OpenShard:
-    """One shard file of very many: open for as long as the chunks of a batch are read from it.
+    """One shard file of very many: open while the chunks of a batch are read, and not mapped.
 
-    It takes no map, and its pages do not count as those of the process. Its index is checked each
-    time: a chunk's own checksum does not say which one it is. Another file may get the path, so
-    whoever has read chunks asks afterwards whether the lane is in place.
+    Its index is checked each time: a chunk's checksum does not identify it. Another file may get
+    the path, so the reader asks afterwards whether the lane is in place.
     """
 
     __slots__ = ("_codec", "_file", "_folder", "_index", "_name", "_size", "_spec")
@@ -207,10 +202,7 @@ class OpenShard:
     def __init__(
         self, folder: AnyPath, name: str, spec: ArraySpec, codec: compression.ChunkCodec
     ) -> None:
-        """Open, and read the index.
-
-        Raises FileNotFoundError if the file is gone; CorruptStoreError if its index does not fit.
-        """
+        """Open, and read the index; FileNotFoundError, or CorruptStoreError if it does not fit."""
         self._folder, self._name = folder, name
         self._spec, self._codec = spec, codec
         n_last = 16 * spec.n_inner + 4

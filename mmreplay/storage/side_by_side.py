@@ -22,12 +22,10 @@ from mmreplay.system.held_directories import AnyPath
 class SideBySide:
     """One array over the chunk files of a raw column, lane after lane, with room to grow.
 
-    All lanes have rows of one shape, and chunk files of whole pages. Of each lane, `first` is its
-    first chunk in the range, `room` how many fit, `stop` the chunk after the last mapped one, which
-    the user counts up, and `shifts` what to add to an id for its index in `rows`, where its rows
-    follow one another; `shifted` says whether any index is not the id itself. `rows`,
-    (n, *row_shape), are zeros where nothing is mapped, and `data` their bytes; what is stored there
-    reaches the files if `writable`. Raises OSError if there is no such range of addresses.
+    Of each lane, `first` is its first chunk in the range, `stop` the chunk after the last mapped
+    one, which the user counts up, `shifts` what to add to an id for its index in `rows` (width 1).
+    `rows`, (n, *row_shape), are zeros where nothing is mapped, `data` their bytes. Raises OSError
+    if there is no such range of addresses.
     """
 
     __slots__ = (
@@ -109,10 +107,7 @@ class SideBySide:
 
 
 def _offsets_of(spec: ArraySpec, shift: int, lane: int) -> Ids:
-    """What to add to an id of a lane for its index: (n,), by the id modulo n.
-
-    `shift` is that of the first entry of a chunk file: the others may stand in another order there.
-    """
+    """What to add to an id of a lane for its index: (n,), by the id modulo n."""
     if spec.width == 1:
         return np.array([shift])
     entries = np.arange(spec.chunk_rows)

@@ -54,10 +54,7 @@ class State:
 
     @staticmethod
     def create(path: AnyPath) -> State:
-        """A fresh page, untrusted until `start` has stored its boot id and its session.
-
-        The caller makes it durable.
-        """
+        """A fresh page, untrusted until `start`; the caller makes it durable."""
         durable_writes.write_file(path, bytes(PAGE_BYTES), durable=False, overwritten=True)
         least = _allocate_beyond(path, durable=False)
         state = State(path, writable=True)
@@ -124,10 +121,9 @@ class State:
         return (about.st_dev, about.st_ino) == self._identity
 
     def distrust(self) -> None:
-        """Let whoever opens the lane next go back to the checkpoint, as after a power cut.
+        """The next opening goes back to the checkpoint, as after a power cut.
 
-        After an fsync of rows that failed, the kernel may take pages for clean that never reached
-        the disk, and drop them at any time: nobody knows which of these rows are still right.
+        After a failed fsync the kernel may drop pages that never reached the disk at any time.
         """
         self.words[_BOOT] = self.words[_BOOT + 1] = 0
 
@@ -158,10 +154,7 @@ class State:
         ]
 
     def is_as_made(self) -> bool:
-        """Whether no session has begun on the page since a new log was made of which it is.
-
-        Such a log has got its name after all of it was durable; a copy of it has another page.
-        """
+        """Whether no session has begun on the page of a new log, and it is not a copy."""
         return not (self.words[0] or self.words[SESSION] or any(self.boot)) and self._names_files()
 
     def rows_beyond(self, head: int) -> int:
@@ -175,8 +168,7 @@ class State:
     def is_of_this_boot(self) -> bool:
         """Whether the page was written since this boot, here.
 
-        Not if the file is another, as in a copy; nor if the directory is, as in a copy made of hard
-        links; nor if the file was truncated, as by a copy that was restored over it.
+        Not if the file or its directory is a copy, or if a copy was restored over the file.
         """
         of_this_boot = self.words[0] == _MAGIC and self.boot == platform.boot_id()
         return of_this_boot and self._names_files()
@@ -191,15 +183,13 @@ class State:
 
 
 def _blocks(about: os.stat_result) -> int:
-    """Of the file; what holds its attributes may be among them."""
     return getattr(about, "st_blocks", 0)
 
 
 def _allocate_beyond(path: AnyPath, *, durable: bool = True) -> int:
-    """Give a page blocks beyond its end, which go when a copy of it is restored over it.
+    """Give a page blocks beyond its end, which are lost when a copy is restored over it.
 
-    Returns how many blocks the file has as long as they are there, at least; 0 where the file
-    system has no such blocks, or does not tell.
+    Returns the least number of blocks of the file while it has them; 0 if there are none.
     """
     least = max(_blocks(path.lstat()), PAGE_BYTES // _BLOCK) + 1
     for n_bytes in _BEYOND:

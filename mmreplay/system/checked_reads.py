@@ -24,10 +24,9 @@ _READ = os.O_RDONLY | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC |
 
 
 def open_regular(path: AnyPath, flags: int) -> int:
-    """Open without following a link at the end of the path, without hanging on a pipe.
+    """Open without following a link at the end of the path, and without waiting for a pipe.
 
-    Raises CorruptStoreError if it is no regular file, or may not be read; FailedStoreError if it
-    may be read, but not written.
+    CorruptStoreError: not a regular file, or not readable; FailedStoreError: not writable.
     """
     name, folder = at(path)
     flags |= platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
@@ -62,7 +61,7 @@ def check_size(path: AnyPath, found: int, expected: int) -> None:
 
 
 def read_bytes(path: AnyPath, limit: int) -> bytes:
-    """A regular file, whole; raises CorruptStoreError if it is none, or larger than `limit`."""
+    """A regular file, whole; raises CorruptStoreError if it is not one, or is above `limit`."""
     descriptor, size = _open_within(path, limit)
     try:
         out = bytearray()
@@ -74,7 +73,7 @@ def read_bytes(path: AnyPath, limit: int) -> bytes:
 
 
 def regular_size(path: AnyPath, limit: int) -> int:
-    """The size of a regular file; raises CorruptStoreError if it is none, or above `limit`."""
+    """The size of a regular file; CorruptStoreError if it is not one, or is above `limit`."""
     descriptor, size = _open_within(path, limit)
     os.close(descriptor)
     return size
@@ -115,11 +114,10 @@ _pread = getattr(os, "pread", _seek_and_read)  # Windows has none
 
 
 class QuickFile:
-    """A file by its name in a directory, open for some reads that cost as little as they can.
+    """A file that has checksums, opened for a few reads with as few calls as possible.
 
-    For what has checksums: it is not looked at closely before something fails, and what is read may
-    be too short. Raises FileNotFoundError if there is none; CorruptStoreError, also later, if it
-    cannot be read.
+    What is read may be too short. FileNotFoundError if it is missing; CorruptStoreError, also
+    later, if it cannot be read.
     """
 
     __slots__ = ("_descriptor", "_folder", "_name")
@@ -168,8 +166,7 @@ class QuickFile:
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of a file that must have `size` bytes, in pieces, without its holes.
 
-    Offsets are multiples of `piece_bytes`. What is left out is zeros, and takes no time: a file may
-    seem to have any size, and have no blocks at all.
+    Offsets are multiples of `piece_bytes`; what is left out is zeros.
     """
     descriptor = open_regular(path, os.O_RDONLY)
     try:
@@ -188,7 +185,7 @@ def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[in
 
 
 def _next_filled(descriptor: int, offset: int) -> int | None:
-    """Where the next byte is that lies in no hole; None if all of the rest is one."""
+    """Where the next byte is that is not in a hole; None if there is none."""
     if not hasattr(os, "SEEK_DATA"):
         return offset
     try:
@@ -250,7 +247,7 @@ def _listable(path: AnyPath) -> Iterator[Any]:
 def walk(path: AnyPath) -> Iterator[tuple[AnyPath, list[str], list[str]]]:
     """(directory, names of directories in it, other names) below a path, links not followed.
 
-    What is in a directory comes before itself; one that cannot be listed is left out.
+    Contents come before their directory; one that cannot be listed is left out.
     """
     folders: list[str] = []
     others: list[str] = []
@@ -267,10 +264,7 @@ def walk(path: AnyPath) -> Iterator[tuple[AnyPath, list[str], list[str]]]:
 
 
 def check_directories(root: AnyPath, *below: str) -> None:
-    """Raise CorruptStoreError if a path below a store leads through a link or a file.
-
-    What is missing is not looked into.
-    """
+    """Raise CorruptStoreError if an existing path below a store leads through a link or a file."""
     seen = set()
     start, folder = at(root)
     for path in below:
@@ -296,7 +290,7 @@ def check_directories(root: AnyPath, *below: str) -> None:
 
 
 def check_rights(root: Path) -> None:
-    """Raise StoreNotFoundError if any of a store may not be read: it looks damaged, and is not."""
+    """Raise StoreNotFoundError if any part of a store may not be read: it would look damaged."""
     todo = [os.fspath(root)]
     while todo:
         folder = todo.pop()
@@ -356,10 +350,7 @@ def name_problem(path: AnyPath) -> str:
 
 
 def allocated_bytes(root: AnyPath) -> dict[str, int]:
-    """Bytes of the blocks allocated to a store, as ``du`` counts them, by directory.
-
-    Each has its own blocks and those of the files in it, not of what is further down.
-    """
+    """Bytes of the blocks allocated to a store, as ``du`` counts them, by directory."""
     out = {}
     todo = [root]
     while todo:

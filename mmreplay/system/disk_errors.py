@@ -1,6 +1,6 @@
 """Errors of the operating system in writes and fsyncs, as errors of this package.
 
-Invariant: a full disk is told apart from all else only where the same call works again once there
+Invariant: DiskFullError is raised only where the same call works again once there
 is room; after an fsync that failed, none does.
 """
 
@@ -50,7 +50,6 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
 
 
 def _advice(error: OSError) -> str:
-    """What somebody can do about a write or an fsync that failed."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return "it needs the right to write there"
     if error.errno == errno.EFBIG:
@@ -65,8 +64,8 @@ def _advice(error: OSError) -> str:
 def syncing(path: AnyPath) -> Iterator[None]:
     """Turn every OSError of an fsync into FailedSyncError, a full disk too.
 
-    After a failed fsync the kernel may take the pages for clean: a second one would say that all
-    is well. So there is nothing to try again.
+    After a failed fsync the kernel may take the pages for clean: a second one would seem to
+    succeed, so there is nothing to try again.
     """
     try:
         yield
@@ -79,10 +78,7 @@ def syncing(path: AnyPath) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opening_to_sync(path: AnyPath) -> Iterator[None]:
-    """Turn OSErrors of opening what is to be synced into CorruptStoreError, FailedStoreError.
-
-    Not into FailedSyncError: nothing has changed by it.
-    """
+    """Turn OSErrors of opening what is to be synced into CorruptStoreError, FailedStoreError."""
     try:
         yield
     except OSError as error:

@@ -20,12 +20,8 @@ from mmreplay.system.limits import check_limit
 class HeldDirectory:
     """A directory held open; another may get its name, and this stays the same one.
 
-    Links on the way to it are followed once, now. Raises FileNotFoundError or NotADirectoryError
-    if there is none, CorruptStoreError if it may not be read.
-
-    Args:
-        path: of it now.
-        named: the path that it will have, if that is another.
+    Links to it are followed once, now. `named` is its later path, if that is another. Raises
+    FileNotFoundError or NotADirectoryError, CorruptStoreError if it may not be read.
 
     Attributes:
         path: what it was opened as, for messages.
@@ -92,10 +88,7 @@ class HeldDirectory:
 
 
 class HeldPath:
-    """A path below a directory that is held open; has what the package needs of `pathlib.Path`.
-
-    It keeps the directory open. The calls of `os` take it as `at` gives it.
-    """
+    """A path below a directory that is held open; has what the package needs of `pathlib.Path`."""
 
     __slots__ = ("below", "directory")
 
@@ -154,7 +147,7 @@ class HeldPath:
         return stat.S_ISLNK(self._mode(follow_symlinks=False))
 
     def _mode(self, *, follow_symlinks: bool = True) -> int:
-        """What kind of thing it leads to; 0 for none, also in a directory that was removed."""
+        """What it leads to; 0 for nothing."""
         name, folder = at(self)
         try:
             return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks).st_mode

@@ -28,15 +28,13 @@ _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 class DirectoryLock:
     """An exclusive flock on a directory itself: a lock file that gets unlinked lets two in.
 
-    Attributes:
-        directory: the one that is locked, held open for as long as the lock is.
-        is_abandoned: whether it will be released as soon as what runs in the background ends.
+    `is_abandoned`: it will be released as soon as its background work ends.
     """
 
     def __init__(self, path: AnyPath, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
         """Lock `path`, or raise LockedError, with the holder as `who` names it.
 
-        Who has no patience does not have a writer collected either that only a cycle keeps.
+        Without patience, writers in garbage cycles are not collected first.
         """
         if platform.fcntl is None:
             raise FailedStoreError(
@@ -109,7 +107,6 @@ class DirectoryLock:
         self.directory.close()
 
     def __del__(self) -> None:
-        """A writer that was dropped without close does not keep others out."""
         if hasattr(self, "directory"):
             self.release()
 

@@ -33,16 +33,14 @@ _MADV_POPULATE_WRITE = 23 if platform.LINUX else _MADV_WILLNEED
 
 
 def _reserve(size: int, *, writable: bool) -> npt.NDArray[np.uint8]:
-    """A range of addresses with no memory behind it, which lasts as long as an array over it.
+    """A range of addresses without memory, which lasts as long as an array over it.
 
-    An anonymous map of Python's own, which keeps no descriptor: thousands of maps of files would
-    end at the limit of open files. Nor does its end run any code of ours, in which an interrupt of
-    the user could get lost.
+    An anonymous map of Python's own, which keeps no descriptor and runs no code of ours at its end.
     """
     if platform.LIBC is None:
         raise OSError(errno.ENOSYS, "no mmap in the C library")
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    # Readable, so that a row nobody mapped reads as zeros and not as a dead process.
+    # Readable, so that an unmapped row reads as zeros instead of killing the process.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     # The kernel maps a file with pages of this size where it can, if the address is a multiple.
     more = _LARGE_PAGE if size >= _LARGE_PAGE else 0
@@ -92,11 +90,10 @@ def map_file(
 
 
 def dirty_again(path: AnyPath, start: int, stop: int) -> None:
-    """Let the next fsync of a file write its bytes [start, stop) out, whatever came of the last.
+    """Let the next fsync of a file write its bytes [start, stop) out, even after a failed one.
 
-    After one that failed the kernel holds pages for clean that never reached the disk: an fsync
-    alone would write nothing, and say that all is well. So a byte of each page is stored onto
-    itself; nobody else writes the file.
+    After that the kernel takes pages for clean that never reached the disk, so a byte of each page
+    is stored onto itself; no other process writes the file.
     """
     data = map_file(path, writable=True)
     checked_reads.check_size(path, data.size, max(data.size, stop))
@@ -105,10 +102,9 @@ def dirty_again(path: AnyPath, start: int, stop: int) -> None:
 
 
 class Reservation:
-    """A range of addresses in which files are mapped side by side.
+    """A range of addresses in which files are mapped side by side; OSError if there is none.
 
-    MAP_FIXED replaces whatever lies at its address, so it is only ever used inside a range that
-    was reserved here. OSError: no such range; the caller maps the files one by one then.
+    MAP_FIXED replaces whatever is at its address, so it is only used inside of such a range.
     """
 
     def __init__(self, size: int, *, writable: bool = False) -> None:
@@ -143,10 +139,7 @@ def advise_needed(array: npt.NDArray[Any], ranges: list[tuple[int, int]]) -> Non
 
 
 def populate(array: npt.NDArray[Any]) -> None:
-    """Give every page of a map its memory now, in one call, and not one fault at a time later.
-
-    Where the kernel cannot (Linux before 5.14, other systems), nothing happens.
-    """
+    """Give every page of a map its memory in one call, where the kernel can."""
     _advise(array.ctypes.data, array.nbytes, _MADV_POPULATE_WRITE)
 
 

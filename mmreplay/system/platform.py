@@ -54,15 +54,8 @@ def _libc() -> ctypes.CDLL | None:
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_int64,
-        ]
-        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        int_ = ctypes.c_int
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, int_, int_, int_, ctypes.c_int64]
         libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     except (OSError, AttributeError):
@@ -74,15 +67,10 @@ LIBC = _libc()
 
 
 def _make_barrier() -> Callable[[], None] | None:
-    """A memory barrier, for a writer of rows and readers in other threads and processes.
+    """A memory barrier, between the values of a row and the word that commits it; None on x86.
 
-    A writer calls it between the values of a row and the word that commits it, a reader between
-    that word and the values. x86 keeps stores in order, and loads: None there.
-
-    Elsewhere the locks of the threading library do it: nothing moves down past a release, nor up
-    past an acquire. So the lock is released first and acquired after that; what comes before an
-    acquire, or after a release, may still move into the part between. A new lock each time, for
-    which no thread waits, and that no forked child finds held.
+    Elsewhere locks do it: nothing moves down past a release, nor up past an acquire, so a new lock
+    is released and then acquired.
     """
     if platform.machine().lower() in ("x86_64", "amd64", "i686", "i386"):
         return None
@@ -102,8 +90,7 @@ barrier = _make_barrier()
 def boot_id() -> bytes:
     """16 bytes that change with every start of the operating system.
 
-    Where there is no such thing, they are of this process alone: then no other process trusts
-    what is volatile, and its recovery falls back on the checkpoint.
+    Without such an id they are of this process alone: others then go back to the checkpoint.
     """
     try:
         if LINUX:
@@ -123,7 +110,7 @@ _PROCESS_ID = uuid.uuid4().bytes
 
 
 def uptime_s() -> float:
-    """Seconds since the operating system started, by a clock that nobody sets; sleep included."""
+    """Seconds since the operating system started, by a clock that is never set; sleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if LINUX else time.monotonic()
 
 

@@ -1,6 +1,6 @@
 """Staging directories: build next to the target, rename into place, sweep up what a crash left.
 
-Invariant: each is locked by the process that made it, so what nobody has locked can be removed.
+Invariant: each is locked by the process that made it, so an unlocked one can be removed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 def staging_directory(path: Path) -> Iterator[AnyPath]:
     """An empty directory next to `path`; removed in the end, unless it was renamed into place.
 
-    It is a path below the directory that `path` is in now, wherever that is moved. DiskFullError
-    and FailedStoreError of what is in it are told of `path`, and say whether something is left.
+    DiskFullError and FailedStoreError inside of it name `path`, and say whether something is left.
     """
     # Listing a directory takes two descriptors. They are taken before anything is made, and given
     # back to remove it: the error may be that there are no more.
@@ -63,9 +62,9 @@ def staging_directory(path: Path) -> Iterator[AnyPath]:
 
 
 def remove_atomically(store: HeldDirectory) -> None:
-    """Remove a store that holds no row yet: a crash leaves all of it, or nothing at its path.
+    """Remove a store without rows: a crash leaves all of it, or nothing at its path.
 
-    If another has its name by now, that one stays.
+    If another store has its name now, that one stays.
     """
     path: AnyPath = store.root.with_name(store.path.name)
     staged = _staging_path(path)
@@ -79,8 +78,7 @@ def remove_atomically(store: HeldDirectory) -> None:
 def locked_temporary_directory() -> tuple[AnyPath, locks.DirectoryLock]:
     """A temporary directory, and the lock that protects it until it is released.
 
-    A signal may end a process before it removes its own, and no handler of signals is installed
-    for that: the next to make one, of the same user, removes what is left.
+    What a killed process left is removed by the next call of the same user.
     """
     made, lock = _make_locked(lambda: durable_writes.temporary_directory(_TEMPORARY))
     # In a folder of all users, what others own may be anything.
@@ -121,7 +119,7 @@ def _make_locked(make: Callable[[], AnyPath]) -> tuple[AnyPath, locks.DirectoryL
 
 
 def _sweep(folder: AnyPath, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:
-    """Remove directories of such names that nobody has locked, of all users or of one."""
+    """Remove unlocked directories with such names, of all users or of one."""
     with contextlib.suppress(OSError, CorruptStoreError):
         for name in checked_reads.names(folder):
             if not name.startswith(begins) or not ends.fullmatch(name[len(begins) :]):

@@ -1,6 +1,6 @@
 """Threads that an interrupt cannot harm, and the same call for many things at once.
 
-Invariant: whatever a signal interrupts (Ctrl-C), nobody waits for ever afterwards.
+Invariant: after an interrupt (Ctrl-C) no later call waits for ever.
 
 Python handles signals in the main thread, whenever a function begins, a call returns or a loop goes
 round: inside `Event`, `Condition`, `Semaphore`, `Future` and `Thread.start` too, which are written
@@ -38,11 +38,7 @@ _LOOK_S = 1.0
 
 
 class Flag:
-    """Something that happens once, which any number of threads may wait for.
-
-    Attributes:
-        is_set: whether it has happened.
-    """
+    """Something that happens once, which any number of threads may wait for; see `is_set`."""
 
     __slots__ = ("_wake", "is_set")
 
@@ -65,16 +61,10 @@ class Flag:
 
 
 class Thread:
-    """A daemon thread that is started once it is needed, and ended before the process if it can be.
+    """A daemon thread that is started when needed, and ended before the process if possible.
 
-    Args:
-        run: what it does; keeps nobody alive who is to end it when dropped.
-        name: its name.
-        stop: makes `run` return soon, if it does not by itself; may be called again.
-
-    Attributes:
-        is_started: whether it was started; it may have ended since.
-        is_over: whether it was told to end, or will never be started.
+    `stop` makes `run` return soon, if it does not by itself; it may be called again. `is_over`: it
+    was told to end, or will never be started.
     """
 
     def __init__(self, run: Task, name: str, stop: Task | None = None) -> None:
@@ -94,11 +84,7 @@ class Thread:
         self._named: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start it, unless it was started.
-
-        Raises:
-            RuntimeError: there is no thread to be had, or the interpreter is ending.
-        """
+        """Start it, unless it was started; RuntimeError: no thread can be started."""
         with self._starting:
             if self.is_started or self.is_over:
                 return
@@ -149,14 +135,11 @@ class Thread:
 
 
 class Workers:
-    """Up to `n` threads that do tasks in the order in which these come, until it is dropped.
-
-    `nice` is how much they give way to other threads, as of the command of that name.
-    """
+    """Up to `n` threads that do tasks in order, until it is dropped; `nice` as of `nice`."""
 
     def __init__(self, n: int, name: str, *, nice: int = 0) -> None:
         self._lock = threading.Lock()
-        # Each in an iterator: whoever takes it out of there does it, and nobody else.
+        # Each in an iterator: only the thread that takes it out of there runs it.
         self._tasks: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         # The last task comes from the queue itself when this is dropped: no code in Python runs
         # then, in which an interrupt could get lost.
@@ -173,8 +156,7 @@ class Workers:
     def hand_over(self, task: Task) -> bool:
         """Have a thread do a task, which keeps its own errors, after those before it.
 
-        Returns:
-            False if there is no thread for it; those that were told to end have ended then.
+        False if there is no thread for it; those that were told to end have ended then.
         """
         if self.is_over:
             self.end()  # again: it may have been interrupted
@@ -218,12 +200,8 @@ def run_in_threads(
 ) -> tuple[list[T], list[Exception]]:
     """Call for each of these, in threads if it takes long: most of it is waiting for the disk.
 
-    What a fast disk does in a few milliseconds takes longer where threads have to be started, and
-    several wait for a journal at once. Every call has ended when the caller goes on. An interrupt
-    is raised then.
-
-    Returns:
-        what came back, in order, and what was raised.
+    Every call has ended when the caller goes on, also after an interrupt. Returns the results, in
+    order, and the errors.
     """
     todo = collections.deque(enumerate(zip(*arguments, strict=True)))
     out: dict[int, T] = {}
@@ -242,7 +220,7 @@ def run_in_threads(
                 out[number] = call(*each)
             except Exception as error:  # noqa: BLE001 (the others go on)
                 failures.append(error)
-            except BaseException as error:  # noqa: BLE001 (raised below, where somebody sees it)
+            except BaseException as error:  # noqa: BLE001 (raised below)
                 ended.append(error)
                 return
 

@@ -18,7 +18,7 @@ _LONGEST = ".{}.01234567.tmp"
 
 
 def as_path(path: Any, argument: str = "path") -> Path:
-    """A path as the user gave it, who calls it `argument`; raises SchemaError if it is none."""
+    """A path as the user gave it; raises SchemaError, which names `argument`, if it is not one."""
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     if not isinstance(path, str):
@@ -27,10 +27,7 @@ def as_path(path: Any, argument: str = "path") -> Path:
 
 
 def absolute_path(path: Any, argument: str = "path") -> Path:
-    """As `as_path`, absolute: it is the same whatever becomes of the working directory.
-
-    Raises StoreNotFoundError if that was removed already.
-    """
+    """As `as_path`, absolute; StoreNotFoundError if the working directory was removed."""
     given = as_path(path, argument)
     try:
         return given.absolute()

@@ -27,10 +27,7 @@ _POPULATED_ROWS = 4
 
 
 class Column:
-    """A raw array that is appended to: the chunk files of its newest row and of the row before.
-
-    `beyond` as of `Log`: the rows that it has from the head on.
-    """
+    """The newest two chunk files of a raw array. `beyond`: rows it stores from the head on."""
 
     __slots__ = ("beyond", "new", "old", "spec")
 
@@ -39,23 +36,20 @@ class Column:
         self.new = self.old = window
 
     def window(self, row: int) -> Window:
-        """That of a row."""
+        """The chunk file of a row."""
         return self.new if row >= self.new.start else self.old
 
     @property
     def stop(self) -> int:
-        """The row after the last one that has a place."""
+        """The first row without a place."""
         return self.new.start + self.spec.chunk_rows
 
 
 class Appender:
     """The end of a log.
 
-    Attributes:
-        log: that is appended to.
-        columns: its raw arrays by path; empty once it is about to be closed.
-        border: the first row that needs `make_room`: beyond it there is no place, or its pages have
-            no memory yet.
+    `columns` are its raw arrays by path, empty while the log is being closed. From row `border` on
+    `make_room` is needed.
     """
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:
@@ -80,11 +74,7 @@ class Appender:
                     rest[...] = 0
 
     def make_room(self, n: int, count: int = 1) -> None:
-        """Free the places of `count` rows from n on, which the log does not have yet.
-
-        Raises:
-            DiskFullError: no room; nothing was changed.
-        """
+        """Free the places of `count` rows from n on; DiskFullError: nothing was changed."""
         last = n + count - 1
         if last < self.border:
             return
@@ -131,11 +121,7 @@ class Appender:
             return self.log.open_window(spec, chunk)
 
     def _populate(self, n: int) -> int:
-        """Give the pages of some rows from n on their memory; the row after these.
-
-        In one call for many pages: a fault for each of them would be most of the time of a step.
-        Those of a chunk file that was prepared have it already, and are passed over quickly.
-        """
+        """Give pages of rows from n on their memory, in one call; returns the row after them."""
         row_bytes = sum(column.spec.row_bytes for column in self.columns.values())
         n_rows = max(_POPULATED_BYTES // row_bytes, _POPULATED_ROWS)
         for column in self.columns.values():
@@ -171,6 +157,6 @@ class Appender:
             done += len(part)
 
     def finish(self) -> None:
-        """Wait for the shard of the rows before the newest ones; no row is appended any more."""
+        """Wait for the shard of older rows; no further row is appended."""
         self._room = self.border = 0
         self._sealer.wait()

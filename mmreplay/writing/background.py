@@ -35,16 +35,12 @@ class Flushable(Protocol):
 class Background:
     """The threads of one writer.
 
-    Attributes:
-        flush_s: seconds between flushes; 0 for none but those that are asked for.
-        building: whether the lane is one that nobody knows yet. Frames are then compressed as
-            asked for also where the writer waits for it, and the shards are durable only once the
-            caller has synced all of the lane.
-        helpers: threads beside the sealing one that compress for a lane that is being built.
+    `flush_s` is the interval of flushes, 0 for none. While `building` a lane that has no name yet,
+    frames are compressed as configured even if the writer waits for it, and the caller syncs the
+    lane. `helpers` compress beside the sealing thread.
     """
 
     def __init__(self, flush_s: float, n_threads: int = 1, *, building: bool = False) -> None:
-        """Start nothing yet."""
         self.flush_s, self.building = flush_s, building
         self._lane: Callable[[], Flushable | None] = lambda: None
         self._stop = self._due = False
@@ -79,10 +75,7 @@ class Background:
         ended.wait()
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Run a task in the sealing thread, after those before it; it keeps its own errors.
-
-        Here and now, if no thread is to be had, or the interpreter is ending.
-        """
+        """Run a task, which keeps its own errors, in the sealing thread, or at once without one."""
         if not self._sealing.hand_over(task):
             task()
 

@@ -38,12 +38,7 @@ def build_lane(
 ) -> None:
     """Make the directory of an empty, live lane; the caller makes it durable and renames it.
 
-    Args:
-        path: a directory that does not exist yet, beside the final one.
-        schema: what a step of one environment holds.
-        plan: every array.
-        environments: how many step together; None for no axis of them.
-        attributes: capacity, padding, env, versions, name for attributes.mmreplay.
+    `attributes` are capacity, padding, env, versions and name, for attributes.mmreplay.
     """
     own = {
         "format": layout.FORMAT,
@@ -123,13 +118,10 @@ def write_metadata(
     durable: bool = True,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Replace attributes.mmreplay of a lane; returns them. `durable=False` where no store is yet.
+    """Replace attributes.mmreplay of a lane; returns them. `durable=False` for a new store.
 
-    `documents` are those of a closed lane, of which a copy comes along if there is room for it;
-    else there is none.
-
-    Raises:
-        FormatError: they would be longer than anybody reads; nothing was changed.
+    `documents` are those of a closed lane; a copy of them is included if there is room.
+    FormatError: they would be longer than can be read; nothing was changed.
     """
     new = {**metadata, **changes}
     if not new.get("closed"):
@@ -163,7 +155,7 @@ def read_generator(path: AnyPath) -> str | None:
 
 
 def unmade(path: AnyPath, error: FailedStoreError) -> FailedStoreError:
-    """What to say where no row was ever committed, and none can be read."""
+    """The error of a store that could not be made, and holds no row."""
     cause = error.__cause__
     reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
     return FailedStoreError(

@@ -25,9 +25,7 @@ __all__ = ["close"]
 def close(lane: LockedLane) -> None:
     """Make the lane a plain zarr group. Every episode has ended, and no job is running.
 
-    Raises:
-        DiskFullError, FailedStoreError: it could not be finished; the lane is as before a
-            recovery then, and nothing that was committed is lost.
+    DiskFullError, FailedStoreError: the lane is as before a recovery; no committed row is lost.
     """
     flush.in_turn(lane, _close)
 
@@ -100,7 +98,7 @@ def _zero_unused(log: Log, head: int) -> None:
 
 
 def _remove_pending(log: Log) -> None:
-    """Remove chunk files of nothing but the pending row: readers map them until it is closed."""
+    """Remove chunk files that hold only the pending row: readers map them until the close."""
     for spec in log.raw_specs:
         chunk, rest = divmod(log.head, spec.chunk_rows)
         if log.beyond(spec) and not rest:

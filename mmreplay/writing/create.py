@@ -96,8 +96,8 @@ def create(
         StoreNotFoundError: there is no directory above it.
         SchemaError: fields that are missing, cannot be stored, or do not match; an argument that
             is none; a path within another store.
-        FormatError, CorruptStoreError: what is there is no store, or a damaged one.
-        LockedError: somebody else writes there.
+        FormatError, CorruptStoreError: what is there is not a store, or is damaged.
+        LockedError: another process writes there.
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
@@ -174,10 +174,7 @@ def _open_or_make(
 
 
 def give_up(writer: AnyWriter) -> None:
-    """Close a writer that nobody will use, and remove the store if it was made for it.
-
-    It holds no row, and the call that failed shall work again.
-    """
+    """Close a writer after a failed call, and remove the store if that call made it."""
     is_new, uuid_of_it = writer.files.is_new, writer.metadata["uuid"]
     try:
         with contextlib.suppress(MmreplayError, OSError):  # the error that led here comes first
@@ -198,7 +195,7 @@ def give_up(writer: AnyWriter) -> None:
 def _make(
     request: Request, capacity: int | None, lanes: int | None, lane: str | None
 ) -> HeldDirectory | None:
-    """Build the store beside its place and move it there; None if another was first."""
+    """Build the store beside its path and move it there; None if another process was first."""
     schema = request.schema()
     try:
         with staging_directory(request.path) as built:

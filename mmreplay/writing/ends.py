@@ -25,13 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Ends:
-    """The log of final observations of a lane that is open for writing.
-
-    Args:
-        lane: the lane.
-        rows: the end of the log of its steps.
-        finals: that of the log of its final observations.
-    """
+    """The log of final observations of a lane that is open for writing."""
 
     def __init__(self, lane: LockedLane, rows: Appender, finals: Appender) -> None:
         self._lane, self._rows, self._finals = lane, rows, finals
@@ -41,15 +35,9 @@ class Ends:
         self._head = lane.finals.head  # with those that are not committed yet
 
     def add(self, ids: Ids, firsts: Ids, frames: Mapping[str, Array]) -> None:
-        """Write final observations, without committing them.
+        """Write final observations, without committing them; DiskFullError: nothing was changed.
 
-        Args:
-            ids: (k,) of the last steps of the episodes, of one row.
-            firsts: (k,) of their first steps.
-            frames: (k, *frame) by the path of the column.
-
-        Raises:
-            DiskFullError: no room; nothing was changed.
+        (k,) ids of the last and the first steps of the episodes, (k, *frame) by column.
         """
         start = self._words[COMMITTED]
         self._finals.make_room(start, ids.size)
@@ -76,9 +64,7 @@ class Ends:
         """End episodes with the newest step, as truncated: their final observation is pending.
 
         It is durable, where that step is, before this returns: the pending one may be overwritten.
-
-        Args:
-            which: (n,) the environments; each has a step in the newest row, and no final one.
+        `which` is (n,): environments with a step in the newest row and no final observation.
         """
         head = self._lane.rows.head
         environments = which.nonzero()[0]
@@ -101,11 +87,8 @@ class Ends:
     def settle(self) -> Mask | None:
         """Make the newest step and the final observations fit each other, after any interruption.
 
-        What was written and not committed is forgotten. Episodes whose last step is the newest one
-        get the final observation that an interrupted call owed them.
-
-        Returns:
-            (n,) the environments whose episodes ended with the newest step; None before any step.
+        What was not committed is forgotten; episodes that an interrupted call ended get their final
+        observation. Returns (n,) which episodes ended with the newest step; None before any step.
         """
         head = self._lane.rows.head
         if not head:
@@ -121,10 +104,7 @@ class Ends:
         return over
 
     def end_running(self, going_on: Mask | None = None) -> None:
-        """After a crash: end every episode that ran, as truncated, with what is pending.
-
-        But not those of environments `going_on`, (n,), which whoever opened the lane goes on with.
-        """
+        """After a crash: end all running episodes as truncated, except `going_on`, (n,)."""
         head = self._lane.rows.head
         if not head:
             return

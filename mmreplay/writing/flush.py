@@ -6,7 +6,6 @@ final observations; a chunk file goes only after a checkpoint says that its rows
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import weakref
 from collections.abc import Callable
@@ -27,24 +26,23 @@ __all__ = ["TimedFlush", "evict", "flush", "flush_finals", "flush_rows", "in_tur
 
 
 def flush(lane: LockedLane) -> None:
-    """Make all committed steps durable, then evict what the capacity leaves no room for.
+    """Make all committed steps durable, then evict what exceeds the capacity.
 
-    Raises:
-        DiskFullError: no room, for the random state at most: the rows are durable.
-        FailedStoreError: an fsync failed, now or before: it is never tried again.
+    DiskFullError: no room for the random state; the rows are durable. FailedStoreError: an fsync
+    failed, now or before: it is never tried again.
     """
     in_turn(lane, _flush_what_is_open)
 
 
 def flush_finals(lane: LockedLane) -> None:
-    """Make the final observations durable, of all steps that are committed; raises as `flush`."""
+    """Make the final observations of all committed steps durable; raises as `flush`."""
     in_turn(lane, lambda lane: _flush_finals(lane, lane.finished()))
 
 
 class TimedFlush:
-    """The flushes of a lane in the background; its writer is not kept alive by them.
+    """The flushes of a lane in the background, which do not keep its writer alive.
 
-    `fail`, a method of the writer, is called with what went wrong.
+    `fail`, a method of the writer, is called with an error.
     """
 
     def __init__(self, lane: LockedLane, fail: Callable[[Exception], None]) -> None:
@@ -69,7 +67,7 @@ class TimedFlush:
 
 
 def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
-    """One flush at a time, and none after one that failed: its fsyncs would say all is well."""
+    """One flush at a time, and none after a failed one: its fsyncs would seem to succeed."""
     with lane.flush_lock:
         if lane.failure is not None:
             check_there(lane.path, lane.failure)
@@ -83,8 +81,8 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
             raise
         except FileNotFoundError as error:
             lane.failure = FailedStoreError(
-                f"{lane.path}: {error.filename!r} is missing: somebody is removing this store, or "
-                f"removed a part of it, while it was open; run `mmreplay verify` on what is left"
+                f"{lane.path}: {error.filename!r} is missing: this store is being removed, or "
+                f"a part of it was, while it was open; run `mmreplay verify` on what is left"
             )
             raise lane.failure from error
         except CorruptStoreError as error:
@@ -113,14 +111,11 @@ def flush_rows(lane: LockedLane) -> None:
 
 
 def _flush_finals(lane: LockedLane, head: int) -> None:
-    """Make the final observations of steps below `head` durable, and forget those of evicted ones.
-
-    Evicted are those of steps that the durable checkpoint of the steps has let go.
-    """
+    """Make final observations of steps below `head` durable, and forget those of evicted steps."""
     log, best = lane.finals, lane.finals.checkpoint.best
-    stop = max(_first_of(log, head * lane.n, best.head), best.head)
+    stop = max(log.first_of(head * lane.n, best.head, log.head), best.head)
     gone = lane.rows.checkpoint.best.base * lane.n
-    base = _first_of(log, gone, log.base, stop) if gone else log.base
+    base = log.first_of(gone, log.base, stop) if gone else log.base
     if stop > log.flushed or log.fresh:
         try:
             _sync_rows(log, stop)
@@ -135,20 +130,6 @@ def _flush_finals(lane: LockedLane, head: int) -> None:
     if base > log.base:
         log.state.words[BASE] = log.base = log.first = base
         evict(log)
-
-
-def _first_of(log: Log, first_id: int, low: int, high: int | None = None) -> int:
-    """The first final observation from `low` on of a step with this id or a larger one."""
-    ids = log.specs["id"]
-
-    def final_id(row: int) -> int:
-        return int(chunk_files.read_rows(log, ids, row, row + 1)[0])
-
-    stop = log.head if high is None else high
-    # Mostly all are below: one look.
-    if stop > low and final_id(stop - 1) < first_id:
-        return stop
-    return bisect.bisect_left(range(stop), first_id, lo=low, key=final_id)
 
 
 def _flush_steps(lane: LockedLane, head: int) -> None:
@@ -182,11 +163,7 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
 
 
 def _sync_rows(log: Log, head: int) -> None:
-    """Make rows, checksums and names durable.
-
-    The names are forgotten only once they are durable: a flush that is interrupted leaves them to
-    the next one.
-    """
+    """Make rows, checksums and names durable; an interrupted flush leaves names to the next one."""
     # Each once, in an order that is the same for the same history.
     n_fresh = len(log.fresh)
     fresh: dict[AnyPath, None] = dict.fromkeys(log.fresh[number] for number in range(n_fresh))

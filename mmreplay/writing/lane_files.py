@@ -30,10 +30,7 @@ _LOG = logging.getLogger("mmreplay")
 class LockedLane:
     """A lane locked for writing; its sessions begin with `begin`.
 
-    Args:
-        path: its directory.
-        changes: attributes to change, such as the capacity.
-        check: called with the lane's document before anything is changed; may raise.
+    `changes` are attributes to change; `check` is called with the documents before any change.
 
     Raises:
         LockedError: another writer is at work.
@@ -41,19 +38,12 @@ class LockedLane:
         DiskFullError: no room for the tails; nothing was changed.
 
     Attributes:
-        path: its directory, which is locked: whatever has its name later is not touched.
-        document: what its documents said when it was opened.
-        metadata: attributes.mmreplay as they stand on disk.
-        rows, finals: its logs.
-        capacity: transitions to keep, or None.
-        retention: what the capacity leaves.
-        held: a step that is committed, and its final observations are not yet; None if there is
-            none. No flush takes it.
+        document, metadata: as read at the opening, and attributes.mmreplay as on disk now.
+        held: a step that is committed while its final observations are not yet, or None.
         promised: the head of the last flush that began: its pending row is durable, or will be.
         on_flush: gives the random state to keep with a flush.
-        flush_lock, failure: one flush at a time, and none after one that failed.
-        released: whether there is nothing left to flush.
-        is_new: whether the call that opened it has made the store, too.
+        flush_lock, failure: one flush at a time, and none after a failed one.
+        is_new: whether the call that opened it has made the store.
     """
 
     def __init__(
@@ -156,7 +146,7 @@ class LockedLane:
         return self.document.n
 
     def finished(self) -> int:
-        """The steps of which everything is committed."""
+        """The steps whose final observations are committed, too."""
         head = self.rows.state.words[COMMITTED]
         held = self.held  # after: a step that was held before has its final observations by then
         return head if held is None else min(head, held)
@@ -172,7 +162,7 @@ class LockedLane:
 
     @property
     def recovered(self) -> bool:
-        """Whether some of its rows are in the page cache only, until the next flush."""
+        """Whether some rows are only in the page cache, until the next flush."""
         return self._recovery is not None and any(self._recovery.trusted.values())
 
     def abandon(self) -> None:
@@ -187,7 +177,7 @@ class LockedLane:
         self._lock.release()
 
     def _record_holder(self) -> None:
-        """Leave pid and host for lock messages; a full disk is no reason not to open."""
+        """Leave pid and host for lock messages; a full disk does not prevent the opening."""
         where = self.path / ".live" / "writer"
         try:
             durable_writes.write_file(where, holder(), durable=False)

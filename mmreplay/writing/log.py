@@ -6,6 +6,7 @@ differ in their columns, and in that the frames of steps are stored one row ahea
 
 from __future__ import annotations
 
+import bisect
 import collections
 import contextlib
 import threading
@@ -29,27 +30,18 @@ _AHEAD_BYTES = 1 << 20
 
 
 class Log:
-    """A log of a lane that this process has locked; `recover` gives it what changes as it is open.
+    """A log of a lane that this process has locked; `recover` sets what changes while it is open.
 
-    Args:
-        path: its directory.
-        specs: its arrays of rows, by path.
-        pending: rows of frames that are stored beyond the head: 1 for a lane's steps, else 0.
+    `pending` is the number of rows of frames stored beyond the head: 1 for steps, else 0.
 
     Attributes:
-        tail_specs, raw_specs: the compressed arrays, and the others.
         half: rows of half a tail, which make a shard; 0 if nothing is compressed.
-        codecs: how each compressed array is encoded, by path.
-        sums: checksums.
-        fresh: directories with names that no flush has made durable; one thread fills it while
-            another empties it.
+        fresh: directories with names that are not durable yet.
         tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
-        state, checkpoint, checkpoint_lock: the page, the two slots, and the lock to write one.
-        base: the oldest row kept.
-        before: episodes that began below it.
+        base, before: the oldest row kept, and the number of episodes that began below it.
         flushed: rows below it are durable.
         first: the oldest row to be sampled, as of the last flush.
-        closed: whether it is a plain zarr group by now.
+        closed: whether it is a plain zarr group.
     """
 
     is_live = True
@@ -101,6 +93,17 @@ class Log:
         """The first row of the shard of a row; 0 where nothing is compressed."""
         return row - row % self.half if self.half else 0
 
+    def first_of(self, first_id: int, low: int, stop: int) -> int:
+        """The first final observation in [low, stop) of a step with this id or a larger one."""
+        ids = self.specs["id"]
+
+        def final_id(row: int) -> int:
+            return int(chunk_files.read_rows(self, ids, row, row + 1)[0])
+
+        if stop > low and final_id(stop - 1) < first_id:  # mostly so
+            return stop
+        return bisect.bisect_left(range(stop), first_id, lo=low, key=final_id)
+
     def missing(self, path: AnyPath, stop: int) -> Exception:
         """The error for a chunk file that is not there; raises FailedStoreError if nothing is."""
         error = CorruptStoreError(
@@ -110,14 +113,10 @@ class Log:
         return error
 
     def check_in_place(self) -> None:
-        """It is: whoever holds its lane's lock cannot lose the directory to another."""
+        """Nothing to check: a locked lane keeps its directory."""
 
     def open_window(self, spec: ArraySpec, chunk: int) -> Window:
-        """Allocate and map a chunk file for writing.
-
-        Raises:
-            DiskFullError: no room; nothing was changed.
-        """
+        """Allocate and map a chunk file for writing; DiskFullError: nothing was changed."""
         # One at a time: a thread that finds no room removes the file that it has made, and not one
         # that another has made and writes to.
         with self._window_lock:
@@ -135,7 +134,7 @@ class Log:
         """
         if spec.chunk_bytes < _AHEAD_BYTES:
             return
-        # No room yet is no error yet: the step that needs the chunk tries again, and says so.
+        # A full disk is not an error yet: the step that needs the chunk tries again.
         with contextlib.suppress(MmreplayError, OSError):
             window = self.open_window(spec, chunk)
             populate(window.data)

@@ -99,16 +99,9 @@ def open_writer(
     flush_s: float,
     check: Callable[[LaneDocument], None] = lambda _: None,
 ) -> AnyWriter:
-    """Open a lane for writing: reopen what was closed, recover what was not.
+    """Open a lane for writing: reopen a closed one, recover another.
 
-    Args:
-        path: an existing lane.
-        changes: attributes to change, such as the capacity.
-        flush_s: seconds between flushes by the clock; 0 for none.
-        check: as of `LockedLane`.
-
-    Raises:
-        As `LockedLane`, and `Session`.
+    `changes` and `check` as of `LockedLane`; raises as that and `Session`.
     """
     files = LockedLane(path, changes, check)
     kind = Writer if files.environments is None else VectorWriter
@@ -123,7 +116,7 @@ def _named_lane(
     capacity: int | None,
     lanes: int | None,
 ) -> AnyPath:
-    """The lane of that name; made, under the lock of the store's directory, if need be."""
+    """The lane of that name; made if it is missing, under the lock of the store's directory."""
     lock = locks.DirectoryLock(store, patience_s=30.0, who=lambda: "")
     try:
         for litter in fnmatch.filter(checked_reads.names(store), ".lane-*.tmp"):

@@ -6,9 +6,8 @@ same code opens again without losing a row more. The order is that of docs/forma
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,13 +30,10 @@ __all__ = ["Recovery", "begin", "is_as_made", "make_ready", "recover", "reopen"]
 
 
 class Recovery:
-    """What a recovery found out of a lane whose two logs are about to begin a session.
+    """What a recovery found.
 
-    Attributes:
-        trusted: by log, whether its state page is trusted: then rows after the last flush are kept,
-            and not durable yet.
-        lost: steps after the last flush that were not trusted, as far as the state page tells.
-        promised: the head that the newest checkpoint of the steps speaks of.
+    `trusted`: by log, whether its state page is trusted, so that rows after the last flush are
+    kept. `lost`: steps that are not. `promised`: the head of the newest checkpoint.
     """
 
     def __init__(self) -> None:
@@ -74,16 +70,17 @@ def make_ready(log: Log, metadata: Mapping[str, Any]) -> None:
 def reopen(
     document: LaneDocument, rows: Log, finals: Log, changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Open a closed lane: everything private is built and durable before it is called open.
+    """Open a closed lane: everything private is durable before the lane is called open.
 
-    Returns attributes.mmreplay as they stand on disk then.
+    Returns attributes.mmreplay as they are on disk then.
     """
     path, metadata = rows.path, document.metadata
     # It may have been closed by a process that died before that was durable: opened again, the lane
     # would need its `.live`.
     durable_writes.sync_directory(path)
     heads = {rows: metadata["rows"], finals: metadata["finals"]}
-    rows.base, rows.before = _base_of(metadata), metadata["episodes_before"]
+    rows.base = max(int(metadata["first"]) - layout.CONTEXT_ROWS, 0)
+    rows.before = metadata["episodes_before"]
     finals.base, finals.before = metadata["first_final"], 0
     for log in heads:
         durable_writes.remove_tree(log.live)
@@ -97,7 +94,7 @@ def reopen(
         is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
     except MmreplayError as error:
-        if is_closed or not isinstance(error, FailedStoreError):  # else nobody knows what it is
+        if is_closed or not isinstance(error, FailedStoreError):  # else it may be open on disk
             for log, head in heads.items():
                 _close_again(log, head)
         raise
@@ -114,10 +111,6 @@ def reopen(
         )
         log.flushed = head
     return metadata
-
-
-def _base_of(metadata: Mapping[str, Any]) -> int:
-    return max(int(metadata["first"]) - layout.CONTEXT_ROWS, 0)
 
 
 def _rebuild_live(log: Log, head: int, metadata: Mapping[str, Any]) -> None:
@@ -150,10 +143,7 @@ def _rebuild_live(log: Log, head: int, metadata: Mapping[str, Any]) -> None:
 
 
 def _close_again(log: Log, head: int) -> None:
-    """Closed it was, and closed it stays: take away what this opening has made.
-
-    A full disk needs the room; and of another user, `.live` would keep out whoever may write.
-    """
+    """The lane stays closed: remove what this opening has made, which takes room."""
     for spec in log.raw_specs:
         chunk, first = divmod(head, spec.chunk_rows)
         with contextlib.suppress(MmreplayError, OSError):
@@ -166,12 +156,9 @@ def _close_again(log: Log, head: int) -> None:
 
 
 def _check_last_files(log: Log, head: int) -> None:
-    """Make sure that those chunk files of a closed log are whole that are about to change.
+    """Check the chunk files of a closed log that are about to change; CorruptStoreError.
 
-    Their checksums will be forgotten: the next close makes some that fit what is there.
-
-    Raises:
-        CorruptStoreError: one is missing, or does not match its checksum.
+    Their checksums will be forgotten: the next close would make some that fit any damage.
     """
     for spec in log.specs.values():
         if not head or not (spec.is_raw or head % spec.chunk_rows):
@@ -198,11 +185,8 @@ def recover(
 ) -> tuple[dict[str, Any], Recovery]:
     """Open a lane whose writer died, with its process or with the whole machine.
 
-    The sessions are still to begin, once the episodes that ran have their final observations.
-    Returns attributes.mmreplay as they stand on disk, too.
-
-    Raises:
-        CorruptStoreError: a state, a checkpoint, a tail or a chunk file is missing or damaged.
+    The sessions begin later, once the episodes that ran have their final observations. Returns
+    attributes.mmreplay, too. CorruptStoreError: a file is missing or damaged.
     """
     path, metadata, capacity = rows.path, document.metadata, document.metadata["capacity"]
     out = Recovery()
@@ -259,11 +243,7 @@ def begin(log: Log, *, trusted: bool) -> None:
 
 
 def _sync_live(rows: Log, finals: Log) -> None:
-    """Make `.live` of both logs durable; if that fails, it may not the next time: trust no state.
-
-    Raises:
-        FailedStoreError: an fsync failed.
-    """
+    """Make `.live` of both logs durable; if that fails, trust no state from now on."""
     try:
         for log in (rows, finals):
             durable_writes.sync_tree(log.live)
@@ -290,7 +270,8 @@ def _go_back(log: Log, capacity: int | None, *, trusted: bool) -> int:
     problems = [tail_file.tail_problem(log.specs, head, tail_start)]
     if trusted:
         problems += log.state.ahead_of(log.checkpoint)
-    _refuse(log, problems)
+    for text in filter(None, problems):
+        raise CorruptStoreError(f"{log.live}: {text}; run `mmreplay verify`")
     _check_files(log, range(log.base, head), head if rebuilt else tail_start)
     if rebuilt:
         _unpack(log, tail_start, head + log.pending)
@@ -333,16 +314,11 @@ def _sync_arrays(log: Log) -> None:
 
 
 def _drop_finals(finals: Log, head: int, stop: int) -> None:
-    """Forget the final observations of steps from the id `stop` on: those steps are lost.
+    """Forget the final observations of lost steps, those from the id `stop` on.
 
     The checkpoint first, then the word: the next ones are written over them.
     """
-    ids = finals.specs["id"]
-
-    def final_id(row: int) -> int:
-        return int(chunk_files.read_rows(finals, ids, row, row + 1)[0])
-
-    kept = bisect.bisect_left(range(head), stop, lo=finals.base, key=final_id)
+    kept = finals.first_of(stop, finals.base, head)
     if kept == head:
         return
     tail_start = finals.tail_start
@@ -357,13 +333,7 @@ def _drop_finals(finals: Log, head: int, stop: int) -> None:
 
 
 def _check_files(log: Log, rows: range, tail_start: int) -> None:
-    """Make sure that no chunk file of a log that was left open is missing or cut.
-
-    The newest would be filled up with zeros when it is mapped, which then count as rows.
-
-    Raises:
-        CorruptStoreError: one is.
-    """
+    """Check that no chunk file of an open log is missing or cut: a map would add zeros."""
     for spec in log.specs.values():
         stop = rows.stop and rows.stop + log.beyond(spec)
         if not spec.is_raw:
@@ -376,17 +346,6 @@ def _check_files(log: Log, rows: range, tail_start: int) -> None:
                 raise damaged(file, "missing") from error
             if spec.is_raw and size != spec.chunk_bytes:
                 raise damaged(file, f"expected {spec.chunk_bytes:,} bytes, found {size:,}")
-
-
-def _refuse(log: Log, problems: Sequence[str]) -> None:
-    """Make sure that there is no problem with what `.live` says.
-
-    Raises:
-        CorruptStoreError: there is one.
-    """
-    text = next(filter(None, problems), "")
-    if text:
-        raise CorruptStoreError(f"{log.live}: {text}; run `mmreplay verify`")
 
 
 # ---------------------------------------------------------------- files

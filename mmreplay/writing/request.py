@@ -36,7 +36,7 @@ def check_capacity(capacity: int | None, lanes: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """The arguments of `create` but for those that say which lanes."""
+    """The arguments of `create`, except which lanes."""
 
     path: Path
     frame: Field | Mapping[str, Field] | None
@@ -52,7 +52,6 @@ class Request:
     of_one: bool = False  # it is said to be of one environment, and not left open
 
     def __post_init__(self) -> None:
-        """Check what no other part checks."""
         if self.padding not in (None, "reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {self.padding!r}")
         if len(layout.dump({"env": self.metadata or {}})) > _MAX_METADATA_BYTES:
@@ -62,11 +61,7 @@ class Request:
             )
 
     def schema(self) -> Schema:
-        """The rows of a new store.
-
-        Raises:
-            SchemaError: a field is missing, or cannot be stored.
-        """
+        """The rows of a new store; SchemaError: a field is missing, or cannot be stored."""
         if self.frame is None or self.action is None:
             missing = "frame" if self.frame is None else "action"
             example = '(84, 84), "uint8"' if missing == "frame" else '(), "int64"'
@@ -100,7 +95,7 @@ class Request:
         return changes
 
     def completed(self, there: Schema) -> Schema:
-        """The rows that were asked for, with those of a store where nothing was said."""
+        """The requested rows; what was left open is as in the store."""
         return Schema.make(
             self.frame if self.frame is not None else there.frame,
             self.action or there.action,
@@ -110,11 +105,7 @@ class Request:
         )
 
     def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
-        """Compare the rows that were asked for with those of the store or lane at `path`.
-
-        Raises:
-            SchemaError: rows or codecs differ.
-        """
+        """Raise SchemaError if requested rows or codecs differ from those of the lane at `path`."""
         asked = self.completed(there)
         if not asked.same_data(there):
             raise SchemaError(

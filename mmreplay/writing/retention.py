@@ -18,8 +18,7 @@ __all__ = ["Retention"]
 class Retention:
     """Of the steps of a lane of `n` environments; asked by one thread at a time.
 
-    Attributes:
-        floor: the oldest step that may be sampled as far as rows are kept for its stack.
+    `floor`: the oldest step that may be sampled as far as rows are kept for its stack.
     """
 
     def __init__(self, rows: Log, n: int, capacity: int | None) -> None:

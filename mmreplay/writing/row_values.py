@@ -23,10 +23,9 @@ _OF_NO_ARRAY = np.dtype("V1")
 
 
 def checked_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of arrays that may be stored as they are; one that no field has if none may.
+    """The dtype of arrays that may be stored as they are; one that no array has for bools.
 
-    A byte of a bool array may be anything: ``Field.coerce`` makes it 0 or 1. The object is the one
-    that arrays of this dtype have, so ``is`` tells them.
+    Bytes of a bool array may be anything: ``Field.coerce`` makes them 0 or 1. Compare with ``is``.
     """
     return _OF_NO_ARRAY if dtype == np.bool_ else np.dtype(dtype.type)
 
@@ -45,12 +44,7 @@ def _is_number(flag: object) -> bool:
 
 
 class RowValues:
-    """What is given to the writer of one lane.
-
-    Args:
-        schema: what a row holds.
-        stored_frame: gives the newest frame of a column by path and row.
-    """
+    """What is given to the writer of one lane; `stored_frame(path, row)` gives its newest frame."""
 
     def __init__(self, schema: Schema, stored_frame: Callable[[str, int], Array]) -> None:
         self._schema, self._stored_frame = schema, stored_frame
@@ -62,16 +56,10 @@ class RowValues:
         self._action_dtype = checked_dtype(dtype)
 
     def newest_frames(self, frame: Any, row: int, *, begins: bool) -> Any:
-        """A frame, or a dict of them, with the newest frame in the place of `LazyFrames`.
+        """A frame or a dict of frames for `row`, with the newest frame in place of `LazyFrames`.
 
-        Args:
-            frame: for this row.
-            row: the row to come, which has its place.
-            begins: whether it begins an episode.
-
-        Raises:
-            SchemaError: LazyFrames that do not go on from the newest row, or, beginning an episode,
-                that do not start one.
+        SchemaError: LazyFrames do not continue from the newest row, or `begins` and they do not
+        start an episode.
         """
         if not self._schema.is_dict:
             return self._newest(frame, self._frames[FRAME], "frames", FRAME, row, begins)

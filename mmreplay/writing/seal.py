@@ -33,10 +33,7 @@ _NEVER = 1 << 62
 class SealJob:
     """The encoding of one half of the tail, shared by the sealing thread and the writer.
 
-    Args:
-        n_parts: inner chunks, over all compressed columns.
-        encode: (part, fast) -> the bytes of that inner chunk.
-        finish: called with all parts' bytes, in the sealing thread; writes and publishes.
+    `encode(part, fast)` gives the bytes of an inner chunk; `finish` writes and publishes them all.
     """
 
     def __init__(
@@ -45,7 +42,6 @@ class SealJob:
         encode: Callable[[int, bool], bytes],
         finish: Callable[[list[bytes]], None],
     ) -> None:
-        """Begin nothing yet."""
         self._encode = encode
         self._finish = finish
         self._parts: list[bytes | None] = [None] * n_parts
@@ -55,10 +51,7 @@ class SealJob:
         self.error: BaseException | None = None
 
     def work(self, *, fast: bool) -> None:
-        """Encode parts until none is left to take; `fast` for a writer that cannot wait.
-
-        Once the writer has to help, the sealing thread hurries too.
-        """
+        """Encode parts until none is left; `fast` makes both threads hurry."""
         self._hurry |= fast
         while self._todo:
             try:
@@ -68,7 +61,7 @@ class SealJob:
             self._parts[part] = self._encode(part, self._hurry)
 
     def run(self) -> None:
-        """The sealing thread's part: encode, and finish. Nothing, if that is done."""
+        """The sealing thread's part: encode, and finish; nothing if that is done."""
         if self.done.is_set:
             return
         try:
@@ -90,7 +83,7 @@ class SealJob:
 def seal_job(log: Log, start: int, stop: int | None = None, *, durable: bool = True) -> SealJob:
     """The job that moves rows [start, stop) of the tail into a shard; a whole half if None.
 
-    `durable=False` leaves out the fsyncs, and the checkpoint that would speak of them.
+    `durable=False` leaves out the fsyncs and the checkpoint.
     """
     stop = start + log.half if stop is None else stop
     parts = [
@@ -136,11 +129,7 @@ def sum_up(log: Log, spec: ArraySpec, window: Window) -> None:
 
 
 class Sealer:
-    """Keeps half of a log's tail free for the rows to come.
-
-    Attributes:
-        half_stop: the first row that needs `make_room`.
-    """
+    """Keeps half of a log's tail free; from row `half_stop` on `make_room` is needed."""
 
     def __init__(self, log: Log, background: Background) -> None:
         self._log, self._background = log, background
@@ -169,7 +158,7 @@ class Sealer:
             self._replace_tails()
 
     def _replace_tails(self) -> None:
-        """Go on in tails that no copy of the log shares: the half to be filled is in use there."""
+        """Continue in tails that no copy of the log shares."""
         log = self._log
         for spec in log.tail_specs:
             log.tails[spec.path] = tail_file.map_tail(log.path, spec, writable=True)

@@ -35,24 +35,10 @@ __all__ = ["Session", "refuse_copy"]
 
 
 class Session:
-    """A lane that one writer has open.
+    """A lane that one writer has open; released if this fails.
 
-    Args:
-        files: the locked lane.
-        background: the threads to use, of this writer alone.
-        stop: a method of the writer, called when the next step has to ask `guard` first.
-        going_on: as of `Ends.end_running`.
-
-    Raises:
-        CorruptStoreError, DiskFullError, FailedStoreError: the episodes that ran when a writer died
-            cannot be ended. The lane is let go of.
-
-    Attributes:
-        files: the locked lane.
-        rows: the end of the log of its steps.
-        ends: how its episodes end.
-        closed: whether writing is over, as this writer was closed or belongs to another process.
-        failure: what has ended it, or None.
+    `stop` is a method of the writer, called when the next step has to ask `guard` first.
+    `going_on` as of `Ends.end_running`.
     """
 
     def __init__(
@@ -80,7 +66,7 @@ class Session:
             raise
 
     def begin(self) -> None:
-        """Flush by the clock from now on: the writer has what it needs."""
+        """Flush by the clock from now on."""
         self._timed_flush = flush.TimedFlush(self.files, self.fail)
         self._background.attach(self._timed_flush)
         # What runs in the background may keep the lane, and its lock, for a while longer.
@@ -90,11 +76,7 @@ class Session:
             self._background.flush_soon()
 
     def guard(self) -> None:
-        """Make sure that writing is not over.
-
-        Raises:
-            ClosedError, FailedStoreError: it is.
-        """
+        """Raise ClosedError or FailedStoreError if writing is over."""
         if self.closed:
             raise ClosedError(
                 f"{self._path}: this writer is closed, or belongs to the parent of this process; "
@@ -132,7 +114,7 @@ class Session:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """What may end writing: a failed write or fsync does, a limit that was reached does not."""
+        """A failed write or fsync ends writing; a limit that was reached does not."""
         try:
             yield
         except ReachedLimitError:
@@ -148,7 +130,7 @@ class Session:
             flush.flush(self.files)
 
     def close(self, end_episodes: Callable[[], None]) -> None:
-        """See `Writer.close`; `end_episodes` ends those of the writer that still run."""
+        """See `Writer.close`; `end_episodes` ends the running episodes of the writer."""
         if self.closed:
             return
         try:
@@ -200,11 +182,7 @@ class Session:
 
 
 def refuse_copy(writer: Any) -> NoReturn:
-    """`__getstate__` of every writer: two of a store would write over each other.
-
-    Raises:
-        SchemaError: always.
-    """
+    """`__getstate__` of every writer: two of a lane would write over each other."""
     raise SchemaError(
         f"{writer.path}: a {type(writer).__name__} can be neither pickled nor copied, as a lane "
         f"has one writer; another process reads and samples with "

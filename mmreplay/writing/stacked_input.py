@@ -23,9 +23,8 @@ Array = npt.NDArray[Any]
 class Overlap:
     """The stacks given for one environment.
 
-    Only two frames of a stack are looked at: the newest, and the one before it, which must be the
-    newest row. Mostly it is the very array that was given as the newest one a step ago, so that
-    nothing has to be compared.
+    The newest frame is stored, and the one before it must be the newest row: mostly it is the
+    array that was given as the newest one in the step before, so no bytes are compared.
     """
 
     def __init__(self) -> None:
@@ -33,17 +32,9 @@ class Overlap:
         self._given: dict[str, tuple[int, Array]] = {}
 
     def first(self, stack: LazyFrames, one: Field, path: str, name: str, row: int) -> Array:
-        """The newest frame of an episode's first stack.
+        """The newest frame of an episode's first stack, for a row of a column.
 
-        Args:
-            stack: as FrameStack's `reset` returns it.
-            one: the frame's field.
-            path: of the frame's column.
-            name: what it is, for the message.
-            row: of frames that it is for.
-
-        Raises:
-            SchemaError: a stack of frames of another shape, or from the middle of an episode.
+        SchemaError: frames of another shape, or a stack from the middle of an episode.
         """
         _check_shape(stack, one, name)
         if not stack.is_first():
@@ -63,18 +54,9 @@ class Overlap:
         row: int,
         stored: Callable[[str, int], Array],
     ) -> Array:
-        """The newest frame of a stack that goes on from the newest row.
+        """The newest frame of a stack that continues from the newest row.
 
-        Args:
-            stack: as FrameStack's `step` returns it.
-            one: the frame's field.
-            path: of the frame's column.
-            name: what it is, for the message.
-            row: of frames that it is for.
-            stored: gives the newest frame of a column by path and row.
-
-        Raises:
-            SchemaError: a stack of frames of another shape, or one that does not go on.
+        `stored(path, row)` gives that. SchemaError: another shape, or it does not continue.
         """
         _check_shape(stack, one, name)
         if stack.count() > 1:

@@ -21,7 +21,7 @@ __all__ = ["VectorValues", "has_stacks"]
 
 
 class VectorValues:
-    """What is given to a writer of `n` environments, each of which has a lane or part of one."""
+    """What is given to a writer of `n` environments."""
 
     def __init__(self, schema: Schema, n: int) -> None:
         self._schema, self._n = schema, n
@@ -31,13 +31,7 @@ class VectorValues:
     def frames(
         self, frames: Any, newest: Callable[[Any, str, Field], Any] | None = None
     ) -> dict[str, Any]:
-        """(n, *frame) by the path of the column.
-
-        `newest(frames, path, field)` is asked where `LazyFrames` are given; None leaves them.
-
-        Raises:
-            SchemaError: they do not fit.
-        """
+        """(n, *frame) by path; `newest` is called where `LazyFrames` are given."""
         fields = self._schema.frames
         if not self._schema.is_dict:
             return {"frames": self._of_all(frames, fields[FRAME], "frames", "frames", newest)}
@@ -76,7 +70,7 @@ class VectorValues:
         return _rounded(numbers, self._schema.reward_dtype)
 
     def check_extras(self, extras: Mapping[str, Any]) -> None:
-        """Make sure that all that were declared are there, and have one value for each."""
+        """Check that all declared extras are given, with one value per environment."""
         for name, value in extras.items():
             shape = as_array(value, name).shape
             if shape[:1] != (self._n,):

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +17,11 @@ import numpy.typing as npt
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import LazyFrames
-from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.schema import FRAME, Field
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.writing.background import Background
-from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.lane_writer import LaneWriter
 from mmreplay.writing.row_values import checked_dtype
-from mmreplay.writing.session import Session, refuse_copy
 from mmreplay.writing.stacked_input import Overlap
 from mmreplay.writing.vector_values import VectorValues
 
@@ -36,7 +33,7 @@ _NEVER = -1
 """The first step of the episode of an environment of which none runs."""
 
 
-class VectorWriter:
+class VectorWriter(LaneWriter):
     """Appends steps of a vector environment to one lane, all environments at once.
 
     Made by `mmreplay.create` with ``lanes=``. One thread at a time may call it; readers, in this
@@ -49,31 +46,8 @@ class VectorWriter:
         files: the lane's files, for the rest of the package.
     """
 
-    __getstate__ = refuse_copy
-
-    def __init__(self, files: LockedLane, background: Background) -> None:
-        """Begin to write to a lane that is locked; it is let go of if that fails.
-
-        Raises:
-            As `Session`.
-        """
-        self.path = Path(str(files.path))
-        self._border = 0
-        self._is_settled = False
-        self._session = Session(files, background, self._stop)
-        self.files = files
-        try:
-            self._attach()
-            self._session.begin()
-        except BaseException:
-            files.release()
-            raise
-
     def _attach(self) -> None:
         """Look up what the next step must know; every episode has ended."""
-        self._rows, self._ends = self._session.rows, self._session.ends
-        self._words = self.files.rows.state.words
-        self._head = self.files.rows.head
         self.n_steps = 0
         n = self._n = self.files.n
         schema = self.schema
@@ -99,26 +73,6 @@ class VectorWriter:
     def __len__(self) -> int:
         """Environments."""
         return self._n
-
-    @property
-    def schema(self) -> Schema:
-        """What a step of one environment holds."""
-        return self.files.schema
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """attributes.mmreplay as they stand on disk."""
-        return self.files.metadata
-
-    @property
-    def rows(self) -> int:
-        """Steps committed, each of all environments, by this writer and those before it."""
-        return self._words[COMMITTED]
-
-    @property
-    def base(self) -> int:
-        """The oldest step kept: evicted ones may be there yet, as context of the oldest stacks."""
-        return self.files.rows.base
 
     @property
     def running(self) -> Mask:
@@ -210,7 +164,7 @@ class VectorWriter:
         chosen: Mask | None = None
         if mask is not None or not self._all_running:
             chosen = self._chosen(mask)
-        # Row t + 1 of frames, which counts for nothing until this step is committed.
+        # Row t + 1 of frames, which is unused until this step is committed.
         if (
             type(frames) is np.ndarray
             and frames.dtype is self._frames_dtype
@@ -303,7 +257,7 @@ class VectorWriter:
         self._cache_border()
 
     def _end(self, which: Ids) -> None:
-        """End those of some environments that run, and have a step; the others are forgotten."""
+        """End running episodes that have a step; others are forgotten."""
         running = np.zeros(self._n, np.bool_)
         begins = self._begins[which]
         running[which] = (begins != _NEVER) & (begins < self._head)
@@ -345,7 +299,7 @@ class VectorWriter:
         return None if self._all_running else chosen
 
     def _leave_out(self, t: int, absent: Mask) -> int:
-        """Zero what a step says of environments that are left out; the number of the others."""
+        """Zero the row of environments that are left out; returns the number of the others."""
         gone = absent.nonzero()[0]
         for path in self._columns:
             self._rows.stored(path, t)[gone] = 0
@@ -366,7 +320,7 @@ class VectorWriter:
     def _newest_frames(
         self, stacks: Any, path: str, field: Field, which: Ids, *, begins: bool
     ) -> Array:
-        """(N, *frame): the newest frames of `LazyFrames`, as far as they are asked for."""
+        """(N, *frame): the newest frames of `LazyFrames`, for environments `which`."""
         out = np.zeros((self._n, *field.shape), field.dtype)
         row = self._words[COMMITTED] + (not begins)
         for e in which.tolist():
@@ -382,7 +336,6 @@ class VectorWriter:
         return out
 
     def _frame(self, e: int, path: str, row: int) -> Array:
-        """A frame of one environment."""
         frame: Array = self._rows.stored(path, row)[e, ...]
         return frame
 
@@ -414,7 +367,7 @@ class VectorWriter:
         self._rows_stop = self._rows.border
 
     def _from(self, path: str, row: int) -> Array:
-        """The rows of a column from one on, as far as they lie one after the other."""
+        """The rows of a column from one on, as far as they are contiguous."""
         rows, start = self._rows.place(path, row)
         return rows[row - start :]
 
@@ -424,41 +377,12 @@ class VectorWriter:
         if self._session.is_over:  # set by another thread in the meantime
             self._border = 0
 
-    # ------------------------------------------------------------ flushing and closing
-
-    def flush(self) -> None:
-        """Make all steps durable; see `Writer.flush`."""
-        self._session.guard()
-        self._settle()
-        self._session.flush()
-
-    def close(self) -> None:
-        """Make the lane a plain zarr group and let go of it; see `Writer.close`."""
-        self._session.close(self._finish)
-
     def _finish(self) -> None:
         self._settle()
         self._border = 0
         self._end(self._everyone)
 
-    def _stop(self) -> None:
-        """Let the next call ask first whether writing is over."""
-        self._border = 0
-
-    def _release_unclosed(self) -> None:
-        """Let go of the lane as it is; the next opening recovers it, if it is not closed."""
-        self._session.release_unclosed()
-
-    def __enter__(self) -> Self:
-        """Return the writer itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
-
     def __repr__(self) -> str:
-        """Path and environments."""
         return f"<mmreplay.VectorWriter {self.path} lanes={self._n}>"
 
 

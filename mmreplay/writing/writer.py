@@ -7,25 +7,22 @@ and not before; everything that can fail happens before that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
-from mmreplay.schema import FRAME, Schema
+from mmreplay.schema import FRAME
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.writing.background import Background
-from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.lane_writer import LaneWriter
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
-from mmreplay.writing.session import Session, refuse_copy
 
 __all__ = ["Writer"]
 
 
-class Writer:
+class Writer(LaneWriter):
     """Appends steps to one lane. The calls mirror those of a Gymnasium environment.
 
     Made by `mmreplay.create`. One thread at a time may call it; readers, in this process or
@@ -36,33 +33,10 @@ class Writer:
         files: the lane's files, for the rest of the package.
     """
 
-    # `_is_settled` is False where an interrupt may leave the end of an episode half done: then the
-    # next call finds out from the files what was committed.
-    __getstate__ = refuse_copy
-
-    def __init__(self, files: LockedLane, background: Background) -> None:
-        """Begin to write to a lane that is locked; it is let go of if that fails.
-
-        Raises:
-            As `Session`.
-        """
-        self.path = Path(str(files.path))
-        self._border = 0
-        self._running = self._is_settled = False
-        self._session = Session(files, background, self._stop)
-        self.files = files
-        try:
-            self._attach()
-            self._session.begin()
-        except BaseException:
-            files.release()
-            raise
-
     def _attach(self) -> None:
         """Look up what the next step must know; every episode has ended."""
-        self._rows, self._ends = self._session.rows, self._session.ends
-        self._words = self.files.rows.state.words
-        self._head = self._opened_at = self.files.rows.head
+        self._running = False
+        self._opened_at = self._head
         self._begin = self._head  # the first step of the episode that runs
         self._values = RowValues(self.schema, self._rows.stored)
         self._fitting_action = self._values.action
@@ -76,29 +50,9 @@ class Writer:
         self._has_extras = bool(self.schema.extras)
 
     @property
-    def schema(self) -> Schema:
-        """What a step holds."""
-        return self.files.schema
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """attributes.mmreplay as they stand on disk."""
-        return self.files.metadata
-
-    @property
-    def rows(self) -> int:
-        """Steps committed, by this writer and those before it."""
-        return self._words[COMMITTED]
-
-    @property
     def n_steps(self) -> int:
         """Transitions committed by this writer since it was opened."""
         return self.rows - self._opened_at
-
-    @property
-    def base(self) -> int:
-        """The oldest step kept: evicted ones may be there yet, as context of the oldest stacks."""
-        return self.files.rows.base
 
     @property
     def running(self) -> bool:
@@ -164,7 +118,7 @@ class Writer:
         if t >= self._border:
             self._prepare()
             t = self._head
-        # Row t + 1 of frames, which counts for nothing until this step is committed.
+        # Row t + 1 of frames, which is unused until this step is committed.
         if self._sole is None:
             self._put_frames(t + 1, next_frame)
         else:
@@ -230,16 +184,10 @@ class Writer:
         self._running, self._is_settled = False, True
 
     def _extend(self, steps: Steps) -> None:
-        """Append many steps of an episode, as `reset` and `step` would.
+        """Append many steps of an episode, as `reset` and `step` would, read from another store.
 
-        Args:
-            steps: with the shapes and dtypes of the schema, as they were read from a store. The
-                first ones of an episode begin it here; one that is running ends as truncated.
-
-        Raises:
-            SchemaError: no episode is running that they could go on.
-            DiskFullError, FailedStoreError, ClosedError: as of `step`; some of the steps may be
-                there.
+        SchemaError: no episode is running that they could continue. After other errors some of the
+        steps may be stored.
         """
         frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
         if steps.begins:
@@ -291,11 +239,7 @@ class Writer:
         self._running = False
 
     def _prepare(self) -> None:
-        """Do what may fail in the next step.
-
-        Raises:
-            As `step`.
-        """
+        """Do what may fail in the next step."""
         self._session.guard()
         self._settle()
         if not self._running:
@@ -339,56 +283,12 @@ class Writer:
         for path, value in self._values.extras(extras).items():
             self._rows.stored(path, row)[...] = value
 
-    # ------------------------------------------------------------ flushing and closing
-
-    def flush(self) -> None:
-        """Make all steps durable: they survive a power cut from here on.
-
-        Raises:
-            FailedStoreError: an fsync failed; writing is over. What the last flush made durable is
-                kept; of the steps after it nobody knows what is on the disk, and the next opening
-                goes on without them.
-            ClosedError: this writer is closed.
-        """
-        self._session.guard()
-        self._settle()
-        self._session.flush()
-
-    def _stop(self) -> None:
-        """Let the next call ask first whether writing is over."""
-        self._border = 0
-
-    def close(self) -> None:
-        """Make the lane a plain zarr group and let go of it; a second call does nothing.
-
-        A running episode ends as truncated.
-
-        Raises:
-            DiskFullError: no room for the last shard. Nothing is lost; make room and call again.
-            FailedStoreError: a write or fsync failed. The next opening recovers: as after `flush`
-                if it was an fsync of rows, and otherwise all that was committed.
-        """
-        self._session.close(self._finish)
-
     def _finish(self) -> None:
         self._settle()
         self._border = 0
         self._end_episode()
 
-    def _release_unclosed(self) -> None:
-        """Let go of the lane as it is; the next opening recovers it, if it is not closed."""
-        self._session.release_unclosed()
-
-    def __enter__(self) -> Self:
-        """Return the writer itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
-
     def __repr__(self) -> str:
-        """Path and steps."""
         return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._session.closed}>"
 
 

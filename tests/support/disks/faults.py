@@ -196,11 +196,7 @@ def faulty_disk() -> Iterator[Disk]:
 
 
 def lanes_of(writer: AnyWriter | LaneWriters | ReplayBuffer) -> tuple[Writer, ...]:
-    """The writers of single environments that a writer or a buffer consists of.
-
-    Raises:
-        TypeError: it writes a lane of many environments.
-    """
+    """The writers of single environments that a writer or a buffer consists of."""
     lanes = tuple(one for one in writers_of(writer) if isinstance(one, Writer))
     if not lanes:
         raise TypeError(f"{writer!r} writes no lane of one environment")

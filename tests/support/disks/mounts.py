@@ -79,11 +79,7 @@ class Mount:
         _run(["mount", *how])
 
     def detach(self) -> None:
-        """Unmount it, as soon as nobody uses it any more.
-
-        Raises:
-            OSError: somebody still does.
-        """
+        """Unmount it, as soon as nobody uses it any more."""
         _patiently(["umount", self.path], _PATIENCE_S)
 
     def remount(self) -> None:
@@ -92,19 +88,11 @@ class Mount:
         self.attach()
 
     def set_read_only(self, on: bool, patience_s: float = _PATIENCE_S) -> None:
-        """Let nobody write to it, or all who have the right to.
-
-        Raises:
-            OSError: all this time, somebody has a file open for writing.
-        """
+        """Let nobody write to it, or all who have the right to."""
         _patiently(["mount", "-o", f"remount,{'ro' if on else 'rw'}", self.path], patience_s)
 
     def make_error(self) -> None:
-        """Let an ext4 find itself damaged: what follows is what its option ``errors`` says.
-
-        Raises:
-            OSError: this kernel cannot.
-        """
+        """Let an ext4 find itself damaged: what follows is what its option ``errors`` says."""
         source = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
         device = next(one.split()[0] for one in source if one.split()[1] == str(self.path))
         trigger = Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error")
@@ -120,9 +108,6 @@ def mounted(fs: str, folder: Path, n_bytes: int = 0, options: str = "") -> Itera
         folder: an existing directory, for the mount point and the image.
         n_bytes: its size; 0 for the least usual one.
         options: of the mount, beside those that are needed.
-
-    Raises:
-        OSError: it could not be made or mounted.
     """
     path, image = folder / fs, folder / f"{fs}.image"
     path.mkdir()
@@ -172,9 +157,6 @@ def cut_off(path: Path, luck: random.Random) -> None:
     """Let nothing more reach the disk of the file system mounted here, whoever may be writing.
 
     What its log holds in memory is lost, as with the power; now and then it gets out just before.
-
-    Raises:
-        OSError: this kind of file system, or this kernel, cannot be cut off.
     """
     if not os.path.ismount(path):
         raise OSError(f"{path}: no mount point; only a whole file system can be cut off")

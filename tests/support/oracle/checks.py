@@ -40,11 +40,7 @@ Array = npt.NDArray[Any]
 
 
 def check_same(found: object, expected: object, what: str) -> None:
-    """Same dtype, shape and bytes.
-
-    Raises:
-        AssertionError: they differ.
-    """
+    """Same dtype, shape and bytes."""
     if isinstance(expected, dict):
         if not isinstance(found, dict) or found.keys() != expected.keys():
             raise AssertionError(f"{what}: expected a dict of {sorted(expected)}, found {found!r}")
@@ -210,9 +206,6 @@ def check_store(
         settings: of `transitions`; each is tried.
         most: transitions to compare for each of them; the oldest and newest are among them.
         generator: chooses the others.
-
-    Raises:
-        AssertionError: something differs.
     """
     check_columns(store, model)
     forget(store, model)
@@ -232,11 +225,7 @@ def check_store(
 
 
 def check_verified(path: Path) -> None:
-    """`mmreplay.verify` has nothing to say about a store.
-
-    Raises:
-        AssertionError: it has.
-    """
+    """`mmreplay.verify` has nothing to say about a store."""
     findings = mmreplay.verify(path).findings
     if findings:
         raise AssertionError("\n".join(["verify found:", *map(str, findings)]))

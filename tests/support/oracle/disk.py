@@ -93,10 +93,6 @@ def check_plain_zarr(path: Path, *, copied: bool = True) -> None:
 
     Each lane has a copy of all documents below it in its own, word for word, if it must have one
     (`copied`).
-
-    Raises:
-        AssertionError: a private file, a directory that is no node, a key or codec of our own; a
-            copy that is missing, or differs.
     """
     if copied:
         for lane in lane_paths(path):
@@ -124,11 +120,7 @@ def check_plain_zarr(path: Path, *, copied: bool = True) -> None:
 
 
 def check_copy(lane: Path) -> None:
-    """What a closed lane's zarr.json says of all others is what these say, in zarr's order.
-
-    Raises:
-        AssertionError: it is not.
-    """
+    """What a closed lane's zarr.json says of all others is what these say, in zarr's order."""
     files = {one.parent.relative_to(lane).as_posix(): one for one in lane.rglob("zarr.json")}
     del files["."]
     order = sorted(files, key=lambda name: (name.count("/"), name))
@@ -154,9 +146,6 @@ def check_closed(path: Path, model: Model) -> None:
     """Every array of a closed store, as zarr and as numpy read it, is the model's.
 
     Below `base` either the rows that share a chunk file with newer ones, or zeros.
-
-    Raises:
-        AssertionError: it is not; or an array, a file or a number is missing, or should not be.
     """
     check_plain_zarr(path)
     for folder, lane in zip(lane_paths(path), model.lanes, strict=True):
@@ -243,9 +232,6 @@ def check_disk(folder: Path, model: LaneModel) -> None:
     """The files of a lane, closed or open, hold what the model has; nothing may be going on.
 
     Of the pending row, the frames that running episodes go on with.
-
-    Raises:
-        AssertionError: they do not; or files are missing, or older than the rows to be kept.
     """
     expected, is_open = model.arrays(), (folder / ".live").exists()
     own = attributes_of(folder)

@@ -57,11 +57,7 @@ class Described:
         return fill.astype(np.uint8)
 
     def read(self, frames: Array) -> Array:
-        """(..., 3) player, number and start of each frame.
-
-        Raises:
-            AssertionError: a frame that is not whole.
-        """
+        """(..., 3) player, number and start of each frame."""
         ndim = len(self.field.shape)
         outer = frames.shape[: frames.ndim - ndim]
         whole: Array = np.ascontiguousarray(frames).reshape(-1).view(np.uint8)
@@ -148,9 +144,6 @@ class Plot:
 
         Returns:
             (B,) how many steps each return has; why it is not `n_step` is not looked into.
-
-        Raises:
-            AssertionError: a torn frame, a frame of another row, a wrong scalar.
         """
         players, rows = self.places(batch.id)
         steps = np.ones(len(rows), np.int64) if n_step == 1 else self._steps(batch, rows)
@@ -200,11 +193,7 @@ class Plot:
         return steps
 
     def check_sequences(self, batch: SequenceBatch, stack: int) -> None:
-        """The windows of a batch, of one-step returns, fit together.
-
-        Raises:
-            AssertionError: as `check_batch`, or steps of a window that do not follow each other.
-        """
+        """The windows of a batch, of one-step returns, fit together."""
         mask = batch.mask
         flat = {
             one.name: _at(getattr(batch, one.name), mask)
@@ -222,11 +211,7 @@ class Plot:
             raise AssertionError("an episode that begins inside a window")
 
     def check_trajectory(self, found: Trajectory | LazyTrajectory) -> None:
-        """An episode is whole, from its first row on, and all its rows are of it.
-
-        Raises:
-            AssertionError: it is not.
-        """
+        """An episode is whole, from its first row on, and all its rows are of it."""
         players, rows = self.places(found.ids)
         player, first = int(players[0]), int(rows[0])
         numbers = np.arange(first, first + len(rows) + 1)

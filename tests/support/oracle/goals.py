@@ -59,9 +59,6 @@ def check_relabelled(
         strategy: likewise.
         terminal: likewise.
         settings: of the data.
-
-    Raises:
-        AssertionError: they differ, or a goal is none of those of the strategy.
     """
     goals = batch.extras["hindsight"].tolist()
     for at, (id_, goal) in enumerate(zip(batch.id.tolist(), goals, strict=True)):

@@ -149,11 +149,7 @@ class LaneModel:
             self.running[env] = Played(env, len(self.rows), [self._frame(frame)], [])
 
     def step(self, given: Mapping[int, Given]) -> None:
-        """A row: what every environment gave of which an episode runs.
-
-        Raises:
-            ValueError: others take part, or none does.
-        """
+        """A row: what every environment gave of which an episode runs."""
         if not given or set(given) != set(self.running):
             raise ValueError(f"episodes of {sorted(self.running)} run, steps of {sorted(given)}")
         schema, row = self.schema, {}
@@ -255,11 +251,7 @@ class LaneModel:
         ]
 
     def find(self, entry: int) -> tuple[Played, int]:
-        """The episode of an entry, also of one that was evicted, and its step's place in it.
-
-        Raises:
-            LookupError: there never was such a transition.
-        """
+        """The episode of an entry, also of one that was evicted, and its step's place in it."""
         row, env = divmod(entry, self.n)
         if row < 0:
             raise LookupError(entry)

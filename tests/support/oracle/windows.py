@@ -102,9 +102,6 @@ def check_sequences(
         length: steps after the burn-in.
         burn_in: steps before them.
         settings: keywords of `Store.transitions`.
-
-    Raises:
-        AssertionError: they differ.
     """
     shape = len(starts), burn_in + length
     if found.burn_in != burn_in or len(found) != len(starts):

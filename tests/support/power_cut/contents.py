@@ -186,11 +186,7 @@ class Contents:
         )
 
     def settle(self, writer: AnyWriter) -> None:
-        """Go on from what an interrupted call has left.
-
-        Raises:
-            AssertionError: it is nothing that may be.
-        """
+        """Go on from what an interrupted call has left."""
         head, lane = writer.files.rows.head, self.lane
         if not self._reset:
             while head < len(self):
@@ -244,11 +240,7 @@ class Contents:
     # ------------------------------------------------------------ what is found
 
     def check(self, store: mmreplay.Store, luck: random.Random) -> None:
-        """What a reader finds at any moment.
-
-        Raises:
-            AssertionError: something is missing, wrong or too much.
-        """
+        """What a reader finds at any moment."""
         view, reader = store.lanes[0], store.live.readers[0]
         head, base = view.rows, view.base
         model = self._seen(head, base, runs=reader.is_live)
@@ -309,9 +301,6 @@ class Contents:
         """The log of final observations of a lane that was opened, or in which a call has settled.
 
         Which of two episodes that ended with one row stands first, the model learns.
-
-        Raises:
-            AssertionError: one is missing, wrong or too much.
         """
         n, log = self.n, files.finals
         ids, firsts = (
@@ -354,9 +343,6 @@ class Priorities:
         Args:
             writer: that has the lane open.
             exact: whether each has to be the last one, as nothing but the process was lost.
-
-        Raises:
-            AssertionError: one is another than it may be.
         """
         # Killed on the way to read them, the next writer is the first to see what the power left.
         self._is_unsure |= not exact

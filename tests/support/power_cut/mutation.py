@@ -29,6 +29,7 @@ __all__ = [
     "caught",
     "changed",
     "during",
+    "instead",
     "no_sync",
     "not_durable",
     "nothing",
@@ -66,11 +67,7 @@ def changed(changes: list[Change]) -> Iterator[None]:
 
 
 def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
-    """The first history in which the simulator notices a mutant, and what it says; None if none.
-
-    Raises:
-        TypeError, AttributeError, NameError, ImportError: as of `simulate`.
-    """
+    """The first history in which the simulator notices a mutant, and what it says; None if none."""
     with changed(mutant.changes()):
         for seed in uncollected(seeds):
             try:
@@ -107,6 +104,16 @@ def during(owner: Any, name: str, *changes: Change) -> Change:
     def call(*args: Any, **kwargs: Any) -> Any:
         with changed(list(changes)):
             return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def instead(owner: Any, name: str, function: Callable[..., Any]) -> Change:
+    """Another function, which is called with the real one first."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(real, *args, **kwargs)
 
     return owner, name, call
 

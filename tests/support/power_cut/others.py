@@ -157,11 +157,7 @@ class Others:
             store.begun, store.is_copy_new = None, False
 
     def check_strangers(self) -> None:
-        """What stands where a store once was has not changed.
-
-        Raises:
-            AssertionError: something did.
-        """
+        """What stands where a store once was has not changed."""
         for path, files in self._strangers.items():
             if _read(path) != files:
                 raise AssertionError(f"{path}: another store was changed")

@@ -24,7 +24,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.system import durable_writes, memory_maps
+from mmreplay.system import durable_writes, linux_calls, memory_maps
 from mmreplay.system.held_directories import AnyPath, at
 from tests.support.power_cut.counted_stores import CountedStores
 
@@ -653,7 +653,7 @@ def _write(path: str, data: bytes, beyond: int) -> None:
         file.write(data)
         file.flush()
         if beyond:
-            _fallocate(file.fileno(), durable_writes._KEEP_SIZE, len(data), beyond)
+            _fallocate(file.fileno(), linux_calls.KEEP_SIZE, len(data), beyond)
 
 
 def _link_again(
@@ -720,7 +720,7 @@ def power_disk(
         def call() -> bool:
             return _fallocate(descriptor, mode, offset, length)
 
-        if mode != durable_writes._KEEP_SIZE:  # part of a call that is known already
+        if mode != linux_calls.KEEP_SIZE:  # part of a call that is known already
             return call()
         return disk.reserve(descriptor, length, call)
 

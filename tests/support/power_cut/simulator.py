@@ -259,11 +259,8 @@ class _History:
             self._others.meanwhile(self._store, self._look, opened=self._opened)
         writer = self.writer
         # Python looks for signals before calls: none comes while a word is being stored.
-        if (
-            self._at == ["writer", "call"]
-            and luck < _INTERRUPTS[writer._is_settled]
-            and writer._head == writer.files.rows.head
-        ):
+        is_between = self._at == ["writer", "call"] and writer._head == writer.files.rows.head
+        if is_between and luck < _INTERRUPTS[writer._is_settled]:
             raise KeyboardInterrupt
         if luck < _MOST_BUSTLE and luck < self._bustle():
             self._meanwhile()
@@ -543,11 +540,6 @@ def simulate(
         n_crashes: after how many crashes to end it.
         layouts: to choose from.
         others: whether anybody else is at work; if None, the seed decides that, too.
-
-    Raises:
-        ViolationError: something was lost, torn or wrong.
-        TypeError, AttributeError, NameError, ImportError: a mistake in the code, above all in that
-            of a mutant, which breaks no rule by that.
     """
     with scratch_directory() as root:
         history = _History(root, seed, layouts, others=others)

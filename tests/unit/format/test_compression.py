@@ -4,7 +4,6 @@ import gzip
 import struct
 import subprocess
 import sys
-import zlib
 
 import google_crc32c
 import numcodecs
@@ -15,8 +14,6 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, plan
 from mmreplay.schema import Field, Schema
 from tests.support.effort import by_effort
-
-DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 
 
 def blosc(cname, shuffle, typesize, clevel=5, blocksize=0):
@@ -30,7 +27,7 @@ def blosc(cname, shuffle, typesize, clevel=5, blocksize=0):
     return {"name": "blosc", "configuration": options}
 
 
-@pytest.fixture(autouse=True, params=["zstandard", "numcodecs"])
+@pytest.fixture(params=["zstandard", "numcodecs"])
 def zstd_of(request, monkeypatch):
     """Which library decodes zstd."""
     if request.param == "numcodecs":
@@ -86,30 +83,19 @@ def frames(kind, size):
 # ---------------------------------------------------------------- round trips
 
 
-@pytest.mark.parametrize("kind", ["random", "zero", "runs"])
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_decode_writes_exactly_the_bytes_that_encode_was_given(given, kind):
-    codec = codec_of(given)
-    for size in (1, 3, 100, 127, 128, 4096, 100_003):
-        data = frames(kind, size)
-        for fast in (False, True):
-            chunk = stored(given, data, fast)
-            compression.check(codec, chunk, size)
-            out = np.full(size, 77, np.uint8)
-            compression.decode(codec, chunk, out)
-            assert out.tobytes() == data.tobytes()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_frames_of_every_dtype_come_back(dtype):
-    values = (np.arange(5 * 60) % 7).astype(dtype).reshape(5, 60)
-    data = values.reshape(-1).view(np.uint8)
-    for given in GIVEN.values():
-        codec, out = codec_of(given, dtype), np.empty_like(values)
-        chunk = np.frombuffer(compression.encode(codec, data), np.uint8)
-        compression.check(codec, chunk, values.nbytes)
-        compression.decode(codec, chunk, out.reshape(-1).view(np.uint8))
-        assert out.tobytes() == values.tobytes()
+@pytest.mark.usefixtures("zstd_of")
+def test_decode_writes_exactly_the_bytes_that_encode_was_given():
+    for kind in ("random", "zero", "runs"):
+        for given in GIVEN.values():
+            codec = codec_of(given)
+            for size in (1, 3, 100, 127, 128, 4096, 100_003):
+                data = frames(kind, size)
+                for fast in (False, True):
+                    chunk = stored(given, data, fast)
+                    compression.check(codec, chunk, size)
+                    out = np.full(size, 77, np.uint8)
+                    compression.decode(codec, chunk, out)
+                    assert out.tobytes() == data.tobytes()
 
 
 def test_fast_encoding_gives_other_bytes_that_the_same_decoder_reads():
@@ -127,28 +113,18 @@ def test_fast_encoding_gives_other_bytes_that_the_same_decoder_reads():
     assert stored("zstd", data).tobytes() == stored("zstd", data, True).tobytes()
 
 
-def test_lz4_stands_for_a_header_that_plain_lz4_has_too():
-    data = frames("runs", 10_000)
-    slow, fast = stored("lz4", data), stored("lz4", data, True)
-    assert slow[2] >> 5 == fast[2] >> 5 == 1
-
-
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_a_chunk_is_what_numcodecs_decodes_and_a_crc32c(given):
-    data = frames("runs", 5000)
-    chunk = stored(given, data).tobytes()
-    payload, sum_ = chunk[:-4], chunk[-4:]
-    assert struct.unpack("<I", sum_)[0] == google_crc32c.value(payload)
-    reader = {
-        "blosc": numcodecs.Blosc(),
-        "zstd": numcodecs.Zstd(),
-        "gzip": numcodecs.GZip(),
-    }
-    assert bytes(reader[documented(given)["name"]].decode(payload)) == data.tobytes()
-
-
-def test_threads_of_blosc_are_off():
-    assert numcodecs.blosc.use_threads is False
+def test_a_chunk_is_what_numcodecs_decodes_and_a_crc32c():
+    for given in GIVEN.values():
+        data = frames("runs", 5000)
+        chunk = stored(given, data).tobytes()
+        payload, sum_ = chunk[:-4], chunk[-4:]
+        assert struct.unpack("<I", sum_)[0] == google_crc32c.value(payload)
+        reader = {
+            "blosc": numcodecs.Blosc(),
+            "zstd": numcodecs.Zstd(),
+            "gzip": numcodecs.GZip(),
+        }
+        assert bytes(reader[documented(given)["name"]].decode(payload)) == data.tobytes()
 
 
 # ---------------------------------------------------------------- crc32c
@@ -160,51 +136,29 @@ def test_crc32c_is_castagnolis():
     assert compression.crc32c(np.zeros(32, np.uint8)) == 0x8A9136AA
 
 
-def test_crc32c_in_slices_is_that_of_the_whole():
-    for size in (256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 1_000_003):
-        data = frames("random", size)
-        assert compression.crc32c(data) == compression.crc32c(data.tobytes())
-        assert compression.crc32c(data) == google_crc32c.value(data.tobytes())
-
-
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_every_single_flipped_bit_is_noticed(given):
-    chunk = stored(given, frames("runs", 300))
-    codec = codec_of(given)
-    for place in range(chunk.size):
-        for bit in (1, 128):
-            wrong = chunk.copy()
-            wrong[place] ^= bit
-            with pytest.raises(CorruptStoreError, match="expected crc32c"):
-                compression.check(codec, wrong, 300)
-
-
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-@pytest.mark.parametrize("size", [0, 1, 4])
-def test_a_chunk_of_a_few_bytes_is_refused(given, size):
-    with pytest.raises(CorruptStoreError, match=f"found {size} bytes"):
-        compression.check(codec_of(given), np.zeros(size, np.uint8), 300)
+def test_every_single_flipped_bit_is_noticed():
+    for given in GIVEN.values():
+        chunk = stored(given, frames("runs", 300))
+        codec = codec_of(given)
+        for place in range(chunk.size):
+            for bit in (1, 128):
+                wrong = chunk.copy()
+                wrong[place] ^= bit
+                with pytest.raises(CorruptStoreError, match="expected crc32c"):
+                    compression.check(codec, wrong, 300)
 
 
 # ---------------------------------------------------------------- headers
 
 
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_a_chunk_of_another_size_is_refused_before_or_while_it_is_decoded(given):
-    chunk = stored(given, frames("runs", 3000))
-    codec = codec_of(given)
-    for size in (2999, 3001, 1, 1 << 40):
-        with pytest.raises(CorruptStoreError):
-            compression.check(codec, chunk, size)
-            compression.decode(codec, chunk, np.empty(min(size, 10_000), np.uint8))
-
-
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_a_chunk_of_another_codec_is_refused(given):
-    for other in GIVEN.values():
-        if documented(other)["name"] != documented(given)["name"]:
+def test_a_chunk_of_another_size_is_refused_before_or_while_it_is_decoded():
+    for given in GIVEN.values():
+        chunk = stored(given, frames("runs", 3000))
+        codec = codec_of(given)
+        for size in (2999, 3001, 1, 1 << 40):
             with pytest.raises(CorruptStoreError):
-                compression.check(codec_of(given), stored(other, frames("runs", 3000)), 3000)
+                compression.check(codec, chunk, size)
+                compression.decode(codec, chunk, np.empty(min(size, 10_000), np.uint8))
 
 
 def header(chunk, **changes):
@@ -214,9 +168,8 @@ def header(chunk, **changes):
     return sealed(struct.pack("<BBBBIII", *(values | changes).values()) + chunk[16:-4].tobytes())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_a_blosc_header_that_could_lead_the_decompressor_astray_is_refused():
+    for changes in (
         {"version": 1},
         {"version": 3},
         {"typesize": 0},
@@ -235,13 +188,10 @@ def header(chunk, **changes):
         {"flags": 3 << 5},
         {"flags": 7 << 5},
         {"flags": (1 << 5) | 2},
-    ],
-    ids=str,
-)
-def test_a_blosc_header_that_could_lead_the_decompressor_astray_is_refused(changes):
-    chunk = stored("lz4", frames("runs", 3000))
-    with pytest.raises(CorruptStoreError, match="blosc header"):
-        compression.check(codec_of("lz4"), header(chunk, **changes), 3000)
+    ):
+        chunk = stored("lz4", frames("runs", 3000))
+        with pytest.raises(CorruptStoreError, match="blosc header"):
+            compression.check(codec_of("lz4"), header(chunk, **changes), 3000)
 
 
 def test_a_blosc_block_outside_of_the_chunk_is_refused():
@@ -252,38 +202,17 @@ def test_a_blosc_block_outside_of_the_chunk_is_refused():
             compression.check(codec_of("lz4"), wrong, 3000)
 
 
-def test_a_blosc_header_that_is_cut_is_refused():
-    chunk = stored("lz4", frames("runs", 3000))
-    for length in (1, 10, 15, 16, 18):
-        with pytest.raises(CorruptStoreError, match="blosc header"):
-            compression.check(codec_of("lz4"), sealed(chunk[:length]), 3000)
-
-
-def test_a_stored_blosc_chunk_has_exactly_its_bytes():
-    data = frames("random", 100)
-    chunk = stored("lz4", data)
-    assert chunk[2] & 2
-    compression.check(codec_of("lz4"), chunk, 100)
-    for wrong in (chunk[:-5], np.concatenate((chunk[:-4], chunk[:1]))):
-        with pytest.raises(CorruptStoreError, match="blosc header"):
-            compression.check(
-                codec_of("lz4"),
-                header(np.append(wrong, [0] * 4).astype("u1"), c_bytes=wrong.size),
-                100,
-            )
-
-
-@pytest.mark.parametrize("size", [1, 255, 256, 257, 65_791, 65_792, 100_000])
-@pytest.mark.parametrize("checksum", [False, True])
-def test_the_declared_size_of_a_zstd_frame_is_read_in_every_width(size, checksum):
-    given = {"name": "zstd", "configuration": {"level": 1, "checksum": checksum}}
-    chunk = stored(given, frames("random", size))
-    compression.check(codec_of(given), chunk, size)
-    for wrong in (size - 1, size + 1, size + 256, size ^ 1 << 20):
-        with pytest.raises(
-            CorruptStoreError, match=f"expected {wrong} bytes, found {size} declared"
-        ):
-            compression.check(codec_of(given), chunk, wrong)
+def test_the_declared_size_of_a_zstd_frame_is_read_in_every_width():
+    for size in (1, 255, 256, 257, 65_791, 65_792, 100_000):
+        for checksum in (False, True):
+            given = {"name": "zstd", "configuration": {"level": 1, "checksum": checksum}}
+            chunk = stored(given, frames("random", size))
+            compression.check(codec_of(given), chunk, size)
+            for wrong in (size - 1, size + 1, size + 256, size ^ 1 << 20):
+                with pytest.raises(
+                    CorruptStoreError, match=f"expected {wrong} bytes, found {size} declared"
+                ):
+                    compression.check(codec_of(given), chunk, wrong)
 
 
 def test_a_zstd_frame_that_declares_no_size_or_another_is_refused():
@@ -309,6 +238,7 @@ def test_a_zstd_bomb_is_refused_before_it_is_decoded():
         compression.check(codec_of("zstd"), sealed(bomb), 100)
 
 
+@pytest.mark.usefixtures("zstd_of")
 def test_a_second_zstd_frame_behind_the_first_is_refused():
     frame = bytes(numcodecs.zstd.compress(np.zeros(100, np.uint8), 1))
     chunk = sealed(frame + frame)
@@ -330,23 +260,6 @@ def test_a_gzip_bomb_is_decoded_no_further_than_its_place():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [b"", b"\x1f", b"\x1f\x8b" + b"\0" * 10, zlib.compress(bytes(100)), b"x" * 40, bytes(40)],
-)
-def test_what_is_no_gzip_stream_is_refused(payload):
-    with pytest.raises(CorruptStoreError):
-        compression.check(codec_of(GIVEN["gzip"]), sealed(payload), 100)
-
-
-def test_a_gzip_stream_that_was_cut_or_is_broken_gives_up_as_corrupt():
-    payload = gzip.compress(frames("random", 1000).tobytes())
-    codec, out = codec_of(GIVEN["gzip"]), np.zeros(1000, np.uint8)
-    for wrong in (payload[:100], payload[:10] + b"\xff" * 990, payload[:-8] + bytes(8)):
-        with pytest.raises(CorruptStoreError, match="cannot be decompressed"):
-            compression.decode(codec, sealed(wrong), out)
 
 
 MUTATE = """
@@ -401,13 +314,13 @@ def test_no_mutation_with_a_right_checksum_crashes_or_writes_past_its_place():
     assert (run.returncode, run.stdout, run.stderr) == (0, "True True\n", "")
 
 
-@pytest.mark.parametrize("length", [0, 1, 16, 4100])
-def test_bytes_with_their_own_crc_behind_have_a_crc_that_is_always_the_same(length):
-    data = np.random.default_rng(length).bytes(length)
-    whole = data + compression.crc32c(data).to_bytes(4, "little")
-    assert compression.crc32c(whole) == compression.CRC_BEHIND
-    wrong = bytes([whole[0] ^ 1]) + whole[1:]
-    assert compression.crc32c(wrong) != compression.CRC_BEHIND
+def test_bytes_with_their_own_crc_behind_have_a_crc_that_is_always_the_same():
+    for length in (0, 1, 16, 4100):
+        data = np.random.default_rng(length).bytes(length)
+        whole = data + compression.crc32c(data).to_bytes(4, "little")
+        assert compression.crc32c(whole) == compression.CRC_BEHIND
+        wrong = bytes([whole[0] ^ 1]) + whole[1:]
+        assert compression.crc32c(wrong) != compression.CRC_BEHIND
 
 
 def test_a_codec_leaves_no_import_to_its_first_call():

@@ -18,30 +18,30 @@ ACTION = Field((), "int64")
 # ---------------------------------------------------------------- writing and reading metadata
 
 
-@pytest.mark.parametrize("rows", [0, 1, 100_000, (1 << 40) - 1])
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
-def test_what_parse_array_returns_is_what_was_written(spec, rows):
-    data = layout.array_json(spec, rows)
-    assert parse.parse_array(data, spec.path, "here") == (spec, rows)
+def test_what_parse_array_returns_is_what_was_written():
+    for rows in (0, 1, 100_000, (1 << 40) - 1):
+        for spec in SPECS:
+            data = layout.array_json(spec, rows)
+            assert parse.parse_array(data, spec.path, "here") == (spec, rows)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
+def test_a_schema_comes_back_from_its_json():
+    for schema in (
         Schema.make(Field((84, 84)), ACTION),
-        Schema.make({"a": Field((2,), "float32"), "b": Field()}, Field((3,), "float64"),
-                    {"x": Field((2, 2), "bool")}, "float64"),
-    ],
-)  # fmt: skip
-def test_a_schema_comes_back_from_its_json(schema):
-    again = parse.schema_from_json(json.loads(json.dumps(schema.to_json())), "here")
-    assert again.same_data(schema)
-    assert again.is_dict == schema.is_dict
+        Schema.make(
+            {"a": Field((2,), "float32"), "b": Field()},
+            Field((3,), "float64"),
+            {"x": Field((2, 2), "bool")},
+            "float64",
+        ),
+    ):
+        again = parse.schema_from_json(json.loads(json.dumps(schema.to_json())), "here")
+        assert again.same_data(schema)
+        assert again.is_dict == schema.is_dict
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+def test_an_invalid_schema_is_refused():
+    for key, value in (
         ("frame", None),
         ("frame", {}),
         ("frame", {"shape": [2], "dtype": "object"}),
@@ -59,30 +59,21 @@ def test_a_schema_comes_back_from_its_json(schema):
         ("extras", {"a/b": {"shape": [], "dtype": "uint8"}}),
         ("reward", "int32"),
         ("reward", None),
-    ],
-)
-def test_an_invalid_schema_is_refused(key, value):
-    document = Schema.make(Field((84, 84)), ACTION).to_json()
-    document[key] = value
-    with pytest.raises(FormatError, match="here: the schema cannot be read"):
-        parse.schema_from_json(document, "here")
-    del document[key]
-    with pytest.raises(FormatError, match="here: the schema cannot be read"):
-        parse.schema_from_json(document, "here")
-
-
-@pytest.mark.parametrize("document", [None, [], "x", 3])
-def test_what_is_no_schema_at_all_is_refused(document):
-    with pytest.raises(FormatError, match="here"):
-        parse.schema_from_json(document, "here")
+    ):
+        document = Schema.make(Field((84, 84)), ACTION).to_json()
+        document[key] = value
+        with pytest.raises(FormatError, match="here: the schema cannot be read"):
+            parse.schema_from_json(document, "here")
+        del document[key]
+        with pytest.raises(FormatError, match="here: the schema cannot be read"):
+            parse.schema_from_json(document, "here")
 
 
 # ---------------------------------------------------------------- strict JSON
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_what_is_no_json_object_is_refused_and_never_crashes():
+    for data in (
         b"",
         b"{",
         b"{} x",
@@ -103,48 +94,34 @@ def test_what_is_no_schema_at_all_is_refused(document):
         b'{"a": ' + b"[" * 200_000,
         b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
         b'{"a": ' * 50_000 + b"1" + b"}" * 50_000,
-    ],
-    ids=lambda data: data[:20].decode("latin-1"),
-)
-def test_what_is_no_json_object_is_refused_and_never_crashes(data):
-    with pytest.raises(FormatError, match="here: expected"):
-        parse.parse_json(data, "here")
-    with pytest.raises(FormatError, match="here: expected"):
-        parse.parse_array(data, "frames", "here")
-    with pytest.raises(FormatError, match="here: expected"):
-        parse.parse_root(data, "here")
-
-
-def test_no_long_document_is_kept_in_memory():
-    spec = ArraySpec("rewards", (), np.dtype("float32"), 8)
-    data = layout.array_json(spec, 5)
-    before = parse._parse_array_once.cache_info().misses
-    assert parse.parse_array(data + b" " * 8192, "rewards", "a long one") == (spec, 5)
-    assert parse._parse_array_once.cache_info().misses == before
-    assert parse.parse_array(data, "rewards", "a short one") == (spec, 5)
-    assert parse._parse_array_once.cache_info().misses == before + 1
+    ):
+        with pytest.raises(FormatError, match="here: expected"):
+            parse.parse_json(data, "here")
+        with pytest.raises(FormatError, match="here: expected"):
+            parse.parse_array(data, "frames", "here")
+        with pytest.raises(FormatError, match="here: expected"):
+            parse.parse_root(data, "here")
 
 
 def test_equal_documents_of_many_lanes_are_parsed_once_and_a_wrong_one_says_where_it_is():
     spec = ArraySpec("extras/of_this_test", (3,), np.dtype("float32"), 8)
     data = layout.array_json(spec, 5)
-    caches = parse._parse_array_once, parse._array_spec_once
-    before = [cache.cache_info().misses for cache in caches]
+    before = parse._array_spec_once.cache_info().misses
     for where in ("one lane", "another"):
         assert parse.parse_array(data, spec.path, where) == (spec, 5)
         assert parse.array_spec(parse.parse_json(data, where), spec.path, where) == (spec, 5)
-    assert [cache.cache_info().misses for cache in caches] == [one + 1 for one in before]
+    assert parse._array_spec_once.cache_info().misses == before + 1
     wrong = data.replace(b'"zarr_format": 3', b'"zarr_format": 2')
     for where in ("one lane", "another"):
         with pytest.raises(FormatError, match=f"^{where}: zarr_format: expected 3, found 2"):
             parse.parse_array(wrong, spec.path, where)
         with pytest.raises(FormatError, match=f"^{where}: zarr_format: expected 3, found 2"):
             parse.array_spec(json.loads(wrong), spec.path, where)
-    # In Python 1 == True: what differs in that only must not be taken for the other.
-    wrong = json.loads(data.replace(b'"zarr_format": 3', b'"zarr_format": 3.0'))
-    wrong["shape"][0] = True
-    with pytest.raises(FormatError, match="shape"):
-        parse.array_spec(wrong, spec.path, "here")
+    for path, value in ((("zarr_format",), 3.0), (("shape", 0), True)):  # as 3 == 3.0, 1 == True
+        wrong = json.loads(data)
+        set_at(wrong, path, value)
+        with pytest.raises(FormatError, match=path[0]):
+            parse.array_spec(wrong, spec.path, "here")
 
 
 # ---------------------------------------------------------------- refusals of parse_array
@@ -212,15 +189,15 @@ WRONG_ARRAY = [
     (("codecs",), [None], "codec"),
     (("codecs",), [{"name": "bytes"}, {"name": "crc32c"}], "codec"),
     (("codecs",), [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}], "bytes"),
-    (("storage_transformers",), [{"name": "x"}], "storage transformers"),
+    (("storage_transformers",), [{"name": "x"}], "unknown keys"),
     (("must_understand",), True, "unknown keys"),
     (("consolidated_metadata",), None, "unknown keys"),
 ]
 WRONG_BYTES = [
-    (("codecs", 0, "configuration"), {"endian": "big"}, "little-endian"),
-    (("codecs", 0, "configuration"), [1], "bytes|configuration|little-endian"),
-    (("codecs", 0, "configuration"), "little", "bytes|configuration|little-endian"),
-    (("codecs", 0, "configuration"), 7, "bytes|configuration|little-endian"),
+    (("codecs", 0, "configuration"), {"endian": "big"}, "endian: expected 'little', found 'big'"),
+    (("codecs", 0, "configuration"), [1], "bytes|configuration"),
+    (("codecs", 0, "configuration"), "little", "bytes|configuration"),
+    (("codecs", 0, "configuration"), 7, "bytes|configuration"),
     (("codecs", 0, "name"), "numcodecs.pickle", "bytes"),
     (("codecs", 0, "name"), None, "bytes"),
 ]
@@ -251,8 +228,8 @@ WRONG_SHARDING = [
     ((*SHARDING, "codecs", 1, "configuration", "blocksize"), -1, "blocksize"),
     ((*SHARDING, "codecs", 2), {"name": "adler32"}, "crc32c"),
     ((*SHARDING, "codecs", 2), None, "crc32c"),
-    (("codecs", 0, "configuration"), None, "configuration"),
-    (("codecs", 0, "configuration"), [], "configuration"),
+    (("codecs", 0, "configuration"), None, "inner chunk_shape"),
+    (("codecs", 0, "configuration"), [], "inner chunk_shape"),
 ]
 
 
@@ -265,19 +242,19 @@ def refused(spec, path, value, match):
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize(("path", "value", "match"), WRONG_ARRAY)
-def test_an_array_that_the_format_does_not_have_is_refused(path, value, match):
-    refused(ArraySpec("frames", (84, 84), UINT8, 8), path, value, match)
+def test_an_array_that_the_format_does_not_have_is_refused():
+    for path, value, match in WRONG_ARRAY:
+        refused(ArraySpec("frames", (84, 84), UINT8, 8), path, value, match)
 
 
-@pytest.mark.parametrize(("path", "value", "match"), WRONG_BYTES)
-def test_bytes_that_would_read_otherwise_are_refused(path, value, match):
-    refused(ArraySpec("rewards", (), np.dtype("float32"), 8), path, value, match)
+def test_bytes_that_would_read_otherwise_are_refused():
+    for path, value, match in WRONG_BYTES:
+        refused(ArraySpec("rewards", (), np.dtype("float32"), 8), path, value, match)
 
 
-@pytest.mark.parametrize(("path", "value", "match"), WRONG_SHARDING)
-def test_sharding_that_the_format_does_not_have_is_refused(path, value, match):
-    refused(ArraySpec("frames", (84, 84), UINT8, 8, 4, LZ4), path, value, match)
+def test_sharding_that_the_format_does_not_have_is_refused():
+    for path, value, match in WRONG_SHARDING:
+        refused(ArraySpec("frames", (84, 84), UINT8, 8, 4, LZ4), path, value, match)
 
 
 def test_what_changes_no_meaning_is_accepted():
@@ -290,26 +267,42 @@ def test_what_changes_no_meaning_is_accepted():
     assert parse.parse_array(json.dumps(document).encode(), "frames", "here") == (spec, 5)
 
 
-@pytest.mark.parametrize("spec", SPECS[:4:3], ids=lambda spec: spec.path)
-def test_no_mutation_of_an_array_ends_in_another_error(spec):
-    document = json.loads(layout.array_json(spec, 5))
-    values = [None, True, -1, 0, 1, 2.5, "", "x", [], [1], {}, {"name": "x"}, 10**30, [[]], [None]]
-    n_refused = 0
-    for path in places(document):
-        for value in [*values, DELETE]:
-            changed = copy.deepcopy(document)
-            set_at(changed, path, value)
-            try:
-                found, rows = parse.parse_array(json.dumps(changed).encode(), spec.path, "here")
-            except FormatError as error:
-                assert str(error).startswith("here: ")
-                n_refused += 1
-            else:
-                assert found.chunk_rows >= 1
-                assert 0 <= rows < 1 << 40
-                assert found.chunk_bytes <= 4 << 30
-                assert found.is_raw or found.chunk_rows % found.inner_rows == 0
-    assert n_refused > 200
+def test_no_mutation_of_an_array_ends_in_another_error():
+    for spec in SPECS[:4:3]:
+        document = json.loads(layout.array_json(spec, 5))
+        values = [
+            None,
+            True,
+            -1,
+            0,
+            1,
+            2.5,
+            "",
+            "x",
+            [],
+            [1],
+            {},
+            {"name": "x"},
+            10**30,
+            [[]],
+            [None],
+        ]
+        n_refused = 0
+        for path in places(document):
+            for value in [*values, DELETE]:
+                changed = copy.deepcopy(document)
+                set_at(changed, path, value)
+                try:
+                    found, rows = parse.parse_array(json.dumps(changed).encode(), spec.path, "here")
+                except FormatError as error:
+                    assert str(error).startswith("here: ")
+                    n_refused += 1
+                else:
+                    assert found.chunk_rows >= 1
+                    assert 0 <= rows < 1 << 40
+                    assert found.chunk_bytes <= 4 << 30
+                    assert found.is_raw or found.chunk_rows % found.inner_rows == 0
+        assert n_refused > 200
 
 
 def places(document, path=()):
@@ -323,10 +316,10 @@ def places(document, path=()):
 # ---------------------------------------------------------------- refusals of parse_root
 
 
-@pytest.mark.parametrize("kind", ["lane", "lanes"])
-def test_the_root_comes_back_as_it_was_written(kind):
-    own = root(kind) | {"env": {"id": "ALE/Pong-v5"}, "name": "actor-3"}
-    assert parse.parse_root(layout.group_json(own), "here") == own
+def test_the_root_comes_back_as_it_was_written():
+    for kind in ("lane", "lanes"):
+        own = root(kind) | {"env": {"id": "ALE/Pong-v5"}, "name": "actor-3"}
+        assert parse.parse_root(layout.group_json(own), "here") == own
 
 
 WRONG_ROOT = [
@@ -373,22 +366,21 @@ WRONG_ROOT = [
     ("kind", "log", "a development version of mmreplay"),
     ("closed", 1, "closed: expected a bool, found 1"),
     ("closed", "true", "closed"),
-    ("closed", DELETE, "closed: expected a bool, found None"),
+    ("closed", DELETE, "closed: expected a bool"),
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "match"), WRONG_ROOT)
-def test_a_root_that_the_format_does_not_have_is_refused(key, value, match):
-    own = root()
-    set_at(own, (key,), value)
-    with pytest.raises(FormatError, match=match) as caught:
-        parse.parse_root(layout.group_json(own), "/a/zarr.json")
-    assert str(caught.value).startswith("/a/zarr.json: ")
+def test_a_root_that_the_format_does_not_have_is_refused():
+    for key, value, match in WRONG_ROOT:
+        own = root()
+        set_at(own, (key,), value)
+        with pytest.raises(FormatError, match=match) as caught:
+            parse.parse_root(layout.group_json(own), "/a/zarr.json")
+        assert str(caught.value).startswith("/a/zarr.json: ")
 
 
-@pytest.mark.parametrize(
-    ("document", "match"),
-    [
+def test_a_zarr_group_that_is_no_store_is_refused():
+    for document, match in (
         ({}, "zarr v3 group"),
         ({"zarr_format": 2, "node_type": "group", "attributes": {"mmreplay": root()}}, "zarr v3"),
         ({"zarr_format": 3, "node_type": "array", "attributes": {"mmreplay": root()}}, "zarr v3"),
@@ -396,11 +388,9 @@ def test_a_root_that_the_format_does_not_have_is_refused(key, value, match):
         ({"zarr_format": 3, "node_type": "group", "attributes": []}, "no mmreplay store"),
         ({"zarr_format": 3, "node_type": "group", "attributes": {}}, "no mmreplay store"),
         ({"zarr_format": 3, "node_type": "group", "attributes": {"mmreplay": 1}}, "no mmreplay"),
-    ],
-)
-def test_a_zarr_group_that_is_no_store_is_refused(document, match):
-    with pytest.raises(FormatError, match=match):
-        parse.parse_root(json.dumps(document).encode(), "here")
+    ):
+        with pytest.raises(FormatError, match=match):
+            parse.parse_root(json.dumps(document).encode(), "here")
 
 
 def test_the_borders_of_a_root_are_accepted():
@@ -414,6 +404,8 @@ def test_the_borders_of_a_root_are_accepted():
         parse.parse_root(layout.group_json(own | {"rows": 1 << 24}), "here")
 
 
-@pytest.mark.parametrize("names", ["abc", ["step"], ["step", "y", 1], ["step", "y", "x" * 256], {}])
-def test_names_of_axes_that_are_none_are_refused(names):
-    refused(ArraySpec("frames", (84, 84), UINT8, 8), ("dimension_names",), names, "dimension_names")
+def test_names_of_axes_that_are_none_are_refused():
+    for names in ("abc", ["step"], ["step", "y", 1], ["step", "y", "x" * 256], {}):
+        refused(
+            ArraySpec("frames", (84, 84), UINT8, 8), ("dimension_names",), names, "dimension_names"
+        )

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from mmreplay import Field
-from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import Checksums
-from mmreplay.system import durable_writes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -57,13 +55,6 @@ def test_a_checksum_of_0_is_stored_as_1_for_0_stands_for_none(sums, tmp_path):
     assert stored(tmp_path, PACKED) == {3: 1}
 
 
-def test_what_is_on_disk_is_known_to_the_next_writer(sums, tmp_path, fresh):
-    sums.set(RAW, 2000, 5)
-    again = Checksums(tmp_path, {"rewards": RAW}, fresh)
-    assert again.has(RAW, 2000)
-    assert not again.has(RAW, 1999)
-
-
 @pytest.mark.parametrize(
     ("head", "kept"),
     [
@@ -91,62 +82,6 @@ def test_checksums_of_compressed_files_from_the_tail_on_are_forgotten(sums, tmp_
     assert sorted(stored(tmp_path, PACKED)) == [0, 1]
 
 
-def test_a_sync_syncs_each_file_that_changed_once(sums, tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(
-        durable_writes, "sync_file", lambda path: synced.append(str(path.relative_to(tmp_path)))
-    )
-    for chunk in (0, 1, 2, 1024):
-        sums.set(RAW, chunk, 5)
-    sums.set(PACKED, 0, 5)
-    sums.sync()
-    assert sorted(synced) == [
-        "checksums/frames/a/c.0",
-        "checksums/rewards/c.0",
-        "checksums/rewards/c.1",
-    ]
-    synced.clear()
-    sums.sync()
-    assert synced == []
-    sums.has(RAW, 1)
-    sums.sync()
-    assert synced == []
-    sums.forget(5, 0)
-    sums.sync()
-    assert len(synced) == 3
-
-
-def test_the_directory_of_a_new_file_is_named_after_the_file_was_made(
-    sums, tmp_path, fresh, monkeypatch
-):
-    seen, real = [], durable_writes.allocate
-    monkeypatch.setattr(
-        durable_writes, "allocate", lambda *args: (seen.append(list(fresh)), real(*args))
-    )
-    sums.set(RAW, 0, 5)
-    sums.set(RAW, 1, 5)
-    assert seen == [[]]
-    assert list(fresh) == [tmp_path / "checksums" / "rewards"]
-
-
-@pytest.mark.parametrize("codec", ["raw", "lz4"])
-def test_a_checksum_that_is_not_0_belongs_to_a_finished_file_below_the_head(make, story, codec):
-    writer = make(frame=Field((3,), "uint8", codec, chunk=4, shard=8))
-    n_sums = 0
-    for length in (1, 5, 2, 20, 3):
-        story.reset(writer)
-        for _ in range(length):
-            story.step(writer)
-            writer._session._background.finish_tasks()
-            for spec in writer.files.rows.specs.values():
-                for chunk, value in stored(writer.path, spec).items():
-                    data = chunk_files.chunk_path(writer.path, spec, chunk).read_bytes()
-                    assert google_crc32c.value(data) == value
-                    assert (chunk + 1) * spec.chunk_rows <= writer.rows
-                    n_sums += 1
-    assert n_sums > 100
-
-
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
 def test_after_a_close_every_file_has_its_checksum_and_a_reopening_forgets_the_last(
     make, story, codec
@@ -169,12 +104,3 @@ def test_after_a_close_every_file_has_its_checksum_and_a_reopening_forgets_the_l
         assert sorted(stored(again.path, spec)) == list(
             range((30 if not spec.is_raw else 29) // spec.chunk_rows)
         )
-
-
-def test_the_checksum_arrays_are_those_that_the_format_names():
-    spec = layout.checksum_spec("frames/a")
-    assert (spec.path, spec.chunk_rows, spec.dtype) == (
-        "checksums/frames/a",
-        1024,
-        np.dtype("uint32"),
-    )

@@ -6,11 +6,10 @@ import os
 import numpy as np
 import pytest
 
-from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
+from mmreplay.errors import CorruptStoreError, DiskFullError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.system import durable_writes
 from tests.support.oracle.handmade_lanes import RawLane
 
 
@@ -38,19 +37,6 @@ def test_the_chunk_files_are_listed_by_number_and_nothing_else_is(tmp_path):
     assert chunk_files.chunk_files(tmp_path, lane.spec) == [8, 9, 10, 11]
 
 
-def test_a_window_is_its_chunk_file(tmp_path):
-    spec = ArraySpec("x", (2,), np.dtype("int16"), 10)
-    (tmp_path / "x").mkdir()
-    window = chunk_files.open_window(tmp_path, spec, 3)
-    assert (window.chunk, window.start, window.rows.shape) == (3, 30, (10, 2))
-    window.rows[4] = [5, 6]
-    path = chunk_files.chunk_path(tmp_path, spec, 3)
-    assert path == tmp_path / "x" / "c.3.0"
-    assert np.frombuffer(path.read_bytes(), "<i2").reshape(10, 2)[4].tolist() == [5, 6]
-    again = chunk_files.open_window(tmp_path, spec, 3)
-    assert again.rows[4].tolist() == [5, 6]
-
-
 @pytest.mark.parametrize(
     ("dtype", "wrong"),
     [
@@ -71,13 +57,6 @@ def test_a_scalar_window_refuses_what_the_type_cannot_hold(tmp_path, dtype, wron
     assert window.rows[4] == 0
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((2,), "int64"), ((), "float16"), ((), "bool")])
-def test_rows_that_a_memoryview_cannot_check_are_stored_through_numpy(tmp_path, shape, dtype):
-    (tmp_path / "x").mkdir()
-    window = chunk_files.open_window(tmp_path, ArraySpec("x", shape, np.dtype(dtype), 10), 0)
-    assert window.items is window.rows
-
-
 def test_a_window_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
     def full(descriptor, offset, size):
         os.ftruncate(descriptor, size // 2)
@@ -88,16 +67,3 @@ def test_a_window_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(DiskFullError):
         chunk_files.open_window(tmp_path, ArraySpec("x", (), np.dtype("int64"), 10), 0)
     assert list((tmp_path / "x").iterdir()) == []
-
-
-def test_one_that_somebody_removes_as_it_is_mapped_is_a_failed_store(tmp_path, monkeypatch):
-    (tmp_path / "x").mkdir()
-    real = durable_writes.allocate
-
-    def allocate(path, size):
-        real(path, size)
-        path.unlink()
-
-    monkeypatch.setattr(durable_writes, "allocate", allocate)
-    with pytest.raises(FailedStoreError, match="No such file"):
-        chunk_files.open_window(tmp_path, ArraySpec("x", (), np.dtype("int64"), 10), 0)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -33,11 +32,6 @@ def chunks(n=4):
 
 def values(kept, slots):
     return kept.rows.reshape(kept.n_chunks, 6)[slots].tolist()
-
-
-def until_called(decoder, key):
-    while key not in decoder.calls:
-        time.sleep(0.001)
 
 
 def held(kept, keys, decoder):
@@ -89,66 +83,6 @@ def test_a_chunk_that_cannot_be_decoded_is_not_kept(decoder):
         pass
     held(kept, [1, 2, 3, 4], decoder)
     assert decoder.calls == [1, 2, 3, 4]
-
-
-def test_two_threads_decode_a_chunk_once_and_neither_reads_it_before(decoder):
-    kept, begun, go = chunks(4), threading.Event(), threading.Event()
-    found = []
-
-    def slow(key, part):
-        begun.set()
-        go.wait()
-        decoder(key, part)
-
-    def first():
-        with kept.hold([1], slow) as slots:
-            found.append(values(kept, slots))
-
-    def second():
-        with kept.hold([1, 2], decoder) as slots:
-            found.append(values(kept, slots))
-
-    threads = [threading.Thread(target=one, daemon=True) for one in (first, second)]
-    threads[0].start()
-    begun.wait()
-    threads[1].start()
-    until_called(decoder, 2)  # it goes on with what nobody decodes yet
-    assert found == []
-    go.set()
-    for one in threads:
-        one.join()
-    assert sorted(found) == [[[1] * 6], [[1] * 6, [2] * 6]]
-    assert sorted(decoder.calls) == [1, 2]
-
-
-def test_who_waited_for_a_chunk_that_failed_tries_itself(decoder):
-    kept, begun, go = chunks(4), threading.Event(), threading.Event()
-    failed = []
-
-    def slow(key, part):
-        begun.set()
-        go.wait()
-        raise ValueError(key)
-
-    def first():
-        try:
-            with kept.hold([1], slow):
-                pass
-        except ValueError as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=first, daemon=True)]
-    threads[0].start()
-    begun.wait()
-    threads.append(threading.Thread(target=held, args=(kept, [1, 2], decoder), daemon=True))
-    threads[1].start()
-    until_called(decoder, 2)
-    go.set()
-    for one in threads:
-        one.join()
-    assert len(failed) == 1
-    assert decoder.calls == [2, 1]
-    held(kept, [1, 2], decoder)
 
 
 def test_threads_with_little_room_read_what_they_asked_for():

@@ -49,18 +49,3 @@ def test_rows_on_disk_are_asked_for_until_their_chunk_is_in_memory(pager, advice
     assert answers[0]
     assert not answers[-1]
     assert advice["calls"] == ["advise_random", "populate_read"]
-
-
-def test_two_threads_may_ask_for_the_same_chunks(pager, advice, monkeypatch):
-    def resident(data):
-        monkeypatch.setattr(memory_maps, "resident", lambda data: 1.0)
-        pager.before({(0, 0), (0, 1), (0, 2)})  # as another thread would at this moment
-        return 1.0
-
-    monkeypatch.setattr(memory_maps, "resident", resident)
-    assert not pager.before({(0, 0), (0, 1), (0, 2)})
-    assert not pager.active
-
-
-def test_the_advice_covers_every_row_between_the_first_and_the_last():
-    assert page_advice.ranges([3, 10], [5, 10], 7) == [(21, 21), (70, 7)]

@@ -10,7 +10,7 @@ from mmreplay.errors import CorruptStoreError, DiskFullError, FormatError
 from mmreplay.format import layout
 from mmreplay.storage import priority_column
 from mmreplay.storage.priority_column import PriorityColumn, evict, find_spec, finish, trim
-from mmreplay.system import durable_writes, memory_maps
+from mmreplay.system import memory_maps
 from tests.support.disks.faults import faulty_disk
 
 ROWS = memory_maps.GRANULARITY // 8  # the fewest that a chunk file may hold
@@ -40,13 +40,6 @@ def get(column, ids):
     return column.values[column.positions(np.array(ids))].tolist()
 
 
-def test_a_column_is_made_with_the_files_for_the_rows_that_there_are(lane):
-    column = PriorityColumn(lane, (0, ROWS + 1))
-    assert names(lane) == ["c.0", "c.1", "zarr.json"]
-    assert not column.values.any()
-    assert not list(lane.glob("*.tmp"))
-
-
 @pytest.mark.parametrize("base", [0, ROWS - 1, ROWS, 5 * ROWS + 3])
 def test_positions_and_ids_are_each_others_inverse(lane, base):
     head = base + 3 * ROWS
@@ -71,34 +64,6 @@ def test_values_stay_with_their_rows_as_the_column_grows(lane):
     assert 2 <= len(generations) <= 5  # by doubling, not for each file
 
 
-def test_a_column_does_not_grow_past_the_rows_that_are_kept(lane):
-    column = PriorityColumn(lane, (0, 10))
-    for head in range(ROWS, 50 * ROWS, ROWS):
-        base = max(head - 2 * ROWS, 0)
-        column.reach((base, head))
-        put(column, [head - 2], [head])
-        evict(lane, base)
-        assert get(column, [head - 2]) == [head]
-        assert column.values.size <= 8 * ROWS
-    assert names(lane) == ["c.47", "c.48", "zarr.json"]
-
-
-def test_a_file_that_is_evicted_while_the_column_moves_on_is_done_without(lane, monkeypatch):
-    column = PriorityColumn(lane, (0, ROWS))
-    allocate = durable_writes.allocate
-
-    def evicted_at_once(path, size):
-        allocate(path, size)
-        evict(lane, 3 * ROWS)  # by the thread that flushes
-
-    monkeypatch.setattr(durable_writes, "allocate", evicted_at_once)
-    column.reach((2 * ROWS, 5 * ROWS))  # an index that is a flush behind
-    put(column, [3 * ROWS, 5 * ROWS - 2], [0.3, 0.5])
-    assert names(lane) == ["c.3", "c.4", "zarr.json"]
-    again = PriorityColumn(lane, (3 * ROWS, 5 * ROWS))
-    assert get(again, [3 * ROWS, 5 * ROWS - 2]) == [0.3, 0.5]
-
-
 def test_priorities_past_the_head_are_cleared(lane):
     column = PriorityColumn(lane, (0, 3 * ROWS))
     put(column, np.arange(3 * ROWS - 1), 0.5)
@@ -107,16 +72,6 @@ def test_priorities_past_the_head_are_cleared(lane):
     column = PriorityColumn(lane, (0, 3 * ROWS))
     assert get(column, np.arange(ROWS + 10)) == [0.5] * (ROWS + 10)
     assert not any(get(column, np.arange(ROWS + 10, 3 * ROWS)))
-
-
-def test_a_finished_column_is_as_long_as_the_lane(lane):
-    column = PriorityColumn(lane, (0, 2 * ROWS + 1))
-    put(column, np.arange(2 * ROWS), 0.5)
-    finish(lane, 2 * ROWS + 1)
-    assert names(lane) == ["c.0", "c.1", "c.2", "zarr.json"]
-    assert json.loads((lane / "priorities/zarr.json").read_text())["shape"] == [2 * ROWS + 1]
-    finish(lane, 0)
-    assert names(lane) == ["zarr.json"]
 
 
 def test_a_finished_column_has_checksums_of_its_own_files_only(lane):
@@ -129,13 +84,6 @@ def test_a_finished_column_has_checksums_of_its_own_files_only(lane):
     assert sorted(entry.name for entry in sums.iterdir()) == ["c.0", "zarr.json"]
     finish(lane, 0)
     assert sorted(entry.name for entry in sums.iterdir()) == ["zarr.json"]
-
-
-def test_where_there_is_no_column_there_is_nothing_to_do(lane):
-    trim(lane, 0, 10)
-    evict(lane, 10)
-    finish(lane, 10)
-    assert list(lane.iterdir()) == []
 
 
 def test_files_half_made_at_a_kill_are_removed(lane):
@@ -166,16 +114,6 @@ def test_a_full_disk_changes_nothing_and_the_next_call_goes_on(lane, doubling):
     assert get(column, np.arange(ROWS)) == [0.5] * (ROWS - 1) + [0]
     put(column, [head - 2], [2.0])
     assert get(PriorityColumn(lane, (0, head)), [0, head - 2]) == [0.5, 2.0]
-
-
-def test_a_truncated_file_is_refused_and_not_made_again(lane):
-    PriorityColumn(lane, (0, ROWS))
-    with (lane / "priorities/c.0").open("ab") as file:
-        file.write(b"more")
-    with pytest.raises(
-        CorruptStoreError, match=f"expected {8 * ROWS:,} bytes, found {8 * ROWS + 4:,}"
-    ):
-        PriorityColumn(lane, (0, ROWS))
 
 
 @pytest.mark.parametrize(
@@ -219,13 +157,6 @@ def test_the_column_of_a_vector_lane_has_cells_as_positions(lane, width):
     assert get(again, ids[:-width]) == list(range(1, head + 1 - width))
     assert get(again, ids[-width:]) == [0.0] * width  # past the head
     assert again.lowest == 0
-
-
-def test_a_column_of_other_environments_is_none(lane):
-    PriorityColumn(lane, (0, 30), 3)
-    for width in (None, 2, 4):
-        with pytest.raises(FormatError, match="expected"):
-            PriorityColumn(lane, (0, 30), width)
 
 
 # ---------------------------------------------------------------- of many environments

@@ -1,8 +1,5 @@
 """Raw columns: rows found in their chunk files, mapped side by side or one by one."""
 
-import errno
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -78,58 +75,6 @@ def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
     assert one.take(ids).tobytes() == other.take(ids).tobytes() == pages.rows[ids].tobytes()
 
 
-def test_lanes_of_different_chunk_lengths_are_read_as_one(tmp_path):
-    specs = [ArraySpec("x", (2,), np.dtype("int64"), rows) for rows in (PAGE // 16, PAGE // 8, 5)]
-    for name, chosen in (("pages", specs[:2]), ("odd", specs)):
-        lanes = [RawLane(tmp_path / name / str(n), one, 600 + n) for n, one in enumerate(chosen)]
-        column = column_of(*lanes)
-        ids, expected = ids_of(lanes, 300)
-        assert (column._files is None) is (name == "odd")
-        assert column.take(ids).tobytes() == expected.tobytes()
-
-
-def test_rows_are_copied_into_out(tmp_path, mode):
-    lane = RawLane(tmp_path, spec_of(mode, (2,)), 40)
-    column = column_of(lane)
-    ids = np.array([[3, 39], [0, 3]])
-    out = np.full((2, 2, 2), -1)
-    assert column.take(ids, out) is out
-    assert out.tobytes() == lane.rows[ids].tobytes()
-    whole = column.take(ids)
-    whole[:] = 0
-    assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
-
-
-def test_no_rows_are_an_empty_array(tmp_path, mode):
-    column = column_of(RawLane(tmp_path, spec_of(mode, (2,)), 40))
-    assert column.take(np.empty(0, np.int64)).shape == (0, 2)
-    assert column.take(np.empty((0, 4), np.int64)).shape == (0, 4, 2)
-    assert column.read(0, 5, 5).shape == (0, 2)
-
-
-def test_an_empty_lane_is_mapped_as_nothing_and_grows(tmp_path, mode):
-    lane = RawLane(tmp_path, spec_of(mode), 0)
-    column = column_of(lane)
-    lane.grow(5)
-    column.refresh()
-    assert column.take(np.arange(5)).tolist() == lane.rows[:5].tolist()
-
-
-def test_a_stretch_of_rows_is_copied_over_chunk_borders(tmp_path, mode):
-    spec = spec_of(mode)
-    lanes = [RawLane(tmp_path / str(n), spec, 4 * spec.chunk_rows, spec.chunk_rows) for n in (0, 1)]
-    column = column_of(*lanes)
-    for start, stop in (
-        (spec.chunk_rows, 4 * spec.chunk_rows),
-        (2 * spec.chunk_rows - 1, 2 * spec.chunk_rows + 1),
-    ):
-        for number, lane in enumerate(lanes):
-            found = column.read(number, start, stop)
-            assert found.tobytes() == lane.rows[start:stop].tobytes()
-            found[:] = -1  # a copy
-            assert column.read(number, start, stop).tobytes() == lane.rows[start:stop].tobytes()
-
-
 # ---------------------------------------------------------------- growing, and threads
 
 
@@ -144,40 +89,6 @@ def test_a_growing_lane_is_followed(tmp_path, mode):
         assert column.take(ids).tobytes() == expected.tobytes()
         last = (1 << LANE_SHIFT) + lanes[1].head - 1
         assert column.take(np.array([last]))[0] == lanes[1].rows[lanes[1].head - 1]
-
-
-class Restless(RawColumn):
-    """A column of which another thread maps more just after each look at what is mapped."""
-
-    meanwhile: Any = None
-
-    def __getattribute__(self, name):
-        found = super().__getattribute__(name)
-        if name.startswith("_files"):
-            do, self.meanwhile = self.meanwhile, None
-            if do is not None:
-                do()
-        return found
-
-
-def test_a_batch_is_right_while_another_thread_maps_more(tmp_path):
-    spec = spec_of("side by side")
-    lanes = [RawLane(tmp_path / str(n), spec, 2 * spec.chunk_rows) for n in (0, 1, 2)]
-    column = Restless(lanes, "x")
-    column.refresh()
-    ids, expected = ids_of(lanes, 64)
-    grown = []
-
-    def meanwhile():
-        for lane in lanes:
-            lane.grow(40 * spec.chunk_rows)
-        column.refresh()
-        grown.append(True)
-
-    column.meanwhile = meanwhile
-    assert column.take(ids).tobytes() == expected.tobytes()
-    assert grown
-    assert column.take(ids).tobytes() == expected.tobytes()
 
 
 def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_range(tmp_path):
@@ -196,36 +107,7 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
         column.read(0, 0, 5)
 
 
-def test_a_refresh_that_fails_leaves_everything_as_it_was(tmp_path):
-    spec = spec_of("side by side")
-    lanes = [RawLane(tmp_path / str(n), spec, 3 * spec.chunk_rows) for n in (0, 1)]
-    column = column_of(*lanes)
-    for lane in lanes:
-        lane.grow(20 * spec.chunk_rows)  # more than there is room for
-    lanes[1].gone = spec.chunk_rows
-    lanes[1].file(0).unlink()
-    with pytest.raises(EvictedError):
-        column.refresh()
-    for number, lane in enumerate(lanes):
-        assert column.read(number, 3, 9).tobytes() == lane.rows[3:9].tobytes()
-
-
 # ---------------------------------------------------------------- what is wrong on disk
-
-
-def test_mapping_that_an_eviction_interrupts_starts_over(tmp_path):
-    spec = spec_of("side by side")
-    lane = RawLane(tmp_path, spec, 40 * spec.chunk_rows)
-    column = column_of(lane)
-    lane.grow(100 * spec.chunk_rows)  # more than there is room for
-    lane.file(0).unlink()
-    lane.gone = spec.chunk_rows
-    with pytest.raises(EvictedError):
-        column.refresh()
-    lane.base = lane.gone
-    column.refresh()
-    ids, expected = ids_of([lane], 100)
-    assert column.take(ids).tobytes() == expected.tobytes()
 
 
 def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
@@ -263,16 +145,6 @@ def test_a_chunk_file_that_is_a_link_is_not_followed(tmp_path, mode):
 # ---------------------------------------------------------------- limits
 
 
-def test_no_more_maps_are_kept_than_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_column, "_MAX_CACHED", 3)
-    lane = RawLane(tmp_path, ArraySpec("x", (), np.dtype("int64"), 7), 100)
-    column = column_of(lane)
-    for _ in range(3):
-        ids, expected = ids_of([lane], 60)
-        assert column.take(ids).tobytes() == expected.tobytes()
-        assert len(column._cache) == 3
-
-
 def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_column, "_MAX_MAPS", 8)
     spec = spec_of("side by side")
@@ -287,15 +159,6 @@ def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, mo
     assert column._files is None
 
 
-def test_no_range_of_addresses_is_no_error(tmp_path, monkeypatch):
-    def none(*_, **__):
-        raise OSError(errno.ENOMEM, "no range")
-
-    monkeypatch.setattr(memory_maps, "Reservation", none)
-    lane = RawLane(tmp_path, spec_of("side by side"), 40)
-    assert column_of(lane).take(np.arange(40)).tolist() == lane.rows[:40].tolist()
-
-
 def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, monkeypatch):
     spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14)  # 1 MiB
     lane = RawLane(tmp_path, spec, (2 << 14) + 5)
@@ -306,56 +169,3 @@ def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, mo
     ids = np.array([[10, 11, 12], [20_000, 20_001, 20_002], [32_768, 32_769, 32_770]])
     assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
     assert asked == [(row * 64, 3 * 64) for row in (10, 20_000, 32_768)]
-
-
-def test_of_windows_of_cells_only_their_rows_are_asked_for(tmp_path, monkeypatch):
-    spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14)
-    lane = RawLane(tmp_path, spec, (2 << 14) + 5)
-    monkeypatch.setattr(memory_maps, "resident", lambda data: 0.0)
-    asked = []
-    monkeypatch.setattr(memory_maps, "advise_needed", lambda array, ranges: asked.extend(ranges))
-    column = column_of(lane)
-    ids = np.array([[10, 20, 30], [30_000, 20, 30]])
-    assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
-    assert asked == [(row * 64, 64) for row in (10, 20, 30, 30_000)]
-
-
-def test_files_of_less_than_a_megabyte_are_left_to_themselves(tmp_path):
-    for n_rows, is_large in (((1 << 14) - 64, False), (1 << 14, True)):
-        spec = ArraySpec("x", (64,), np.dtype("uint8"), n_rows)
-        lane = RawLane(tmp_path / str(n_rows), spec, 3 * n_rows)
-        assert column_of(lane)._pager.active == is_large
-
-
-def test_a_view_is_of_the_files_where_they_lie_side_by_side(tmp_path, mode):
-    lanes = [RawLane(tmp_path / str(n), spec_of(mode), 4000 + n) for n in range(2)]
-    column = column_of(*lanes)
-    for number, lane in enumerate(lanes):
-        rows = column.view(number, 5, lane.head)
-        assert rows.tolist() == lane.rows[5 : lane.head].tolist()
-        assert rows.flags.owndata == (mode != "side by side")
-        copy = column.read(number, 5, lane.head)
-        assert copy.tolist() == rows.tolist()
-        assert copy.flags.owndata
-
-
-@pytest.mark.parametrize("width", [1, 4])
-def test_rows_that_are_needed_soon_are_asked_for_as_they_lie(tmp_path, monkeypatch, width):
-    spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14, width=width)
-    lane = RawLane(tmp_path, ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14), (2 << 14) + 5)
-    lane.specs["x"] = spec
-    asked = []
-    monkeypatch.setattr(memory_maps, "advise_needed", lambda array, ranges: asked.extend(ranges))
-    column = column_of(lane)
-    wanted = np.array([20_004, 16, 12, 20_000, 8])
-    monkeypatch.setattr(memory_maps, "resident", lambda data: 0.0)
-    column.request(wanted)
-    if width == 1:
-        assert asked == [(row * 64, 64) for row in (8, 12, 16, 20_000, 20_004)]
-    else:  # environment 0, whose cells follow one another
-        assert asked == [(2 * 64, 3 * 64), (((1 << 14) + 904) * 64, 2 * 64)]
-    asked.clear()
-    column.request(wanted[:0])
-    monkeypatch.setattr(column._pager, "active", False)  # all of it is in memory
-    column.request(wanted)
-    assert asked == []

@@ -1,13 +1,12 @@
 """Compressed columns: rows from shards and tails, none from a tail that was taken back."""
 
 import os
-import threading
 
 import numpy as np
 import pytest
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK
+from mmreplay.ids import LANE_SHIFT
 from mmreplay.storage import shard_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.shard_column import KeptColumn, ShardColumn
@@ -56,46 +55,6 @@ def test_lanes_of_different_chunk_and_shard_lengths_are_read_as_one(tmp_path):
     assert ShardColumn(lanes, "frames").take(ids).tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3, 4)])
-def test_rows_of_any_shape_come_back(tmp_path, shape):
-    lane = CompressedLane(tmp_path, compressed_spec(shape=shape, dtype="int32"), 40, 36)
-    ids, expected = ids_of([lane], 60)
-    found = ShardColumn([lane], "frames").take(ids)
-    assert found.shape == (60, *shape)
-    assert found.tobytes() == expected.tobytes()
-
-
-def test_rows_are_copied_into_out(tmp_path):
-    lane = CompressedLane(tmp_path, compressed_spec(), 50, 36)
-    column = ShardColumn([lane], "frames")
-    ids = np.array([[3, 49], [35, 36]])
-    out = np.full((2, 2, 3), 255, np.uint8)
-    assert column.take(ids, out) is out
-    assert out.tobytes() == lane.rows[ids].tobytes()
-
-
-def test_no_rows_are_an_empty_array(tmp_path):
-    column = ShardColumn([CompressedLane(tmp_path, compressed_spec(), 50)], "frames")
-    assert column.take(np.empty(0, np.int64)).shape == (0, 3)
-    assert column.take(np.empty((0, 4), np.int64)).shape == (0, 4, 3)
-    assert column.read(0, 7, 7).shape == (0, 3)
-
-
-def test_each_inner_chunk_is_decoded_once_a_batch(tmp_path, monkeypatch):
-    lane = CompressedLane(tmp_path, compressed_spec(), 120)
-    column = ShardColumn([lane], "frames")
-    decoded = []
-    real = Shard.decode
-    monkeypatch.setattr(
-        Shard,
-        "decode",
-        lambda self, inner, out: (decoded.append((id(self), inner)), real(self, inner, out)),
-    )
-    ids, _ = ids_of([lane], 500)
-    column.take(ids.reshape(100, 5))
-    assert len(decoded) == len(set(decoded)) == 120 // 4
-
-
 @pytest.mark.parametrize("room", [1, 2, 7])
 @pytest.mark.parametrize("tail", [None, 36])
 def test_a_batch_larger_than_the_scratch_is_decoded_in_parts(tmp_path, monkeypatch, room, tail):
@@ -108,24 +67,6 @@ def test_a_batch_larger_than_the_scratch_is_decoded_in_parts(tmp_path, monkeypat
         out = np.zeros((count, 3), np.int16)
         assert column.take(ids, out).tobytes() == expected.tobytes()
         assert len(column._local.scratch) <= room
-
-
-def test_a_chunk_larger_than_the_scratch_is_decoded_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_column, "_SCRATCH_BYTES", 1)
-    lane = CompressedLane(tmp_path, compressed_spec(), 50)
-    ids, expected = ids_of([lane], 30)
-    assert ShardColumn([lane], "frames").take(ids).tobytes() == expected.tobytes()
-
-
-def test_the_scratch_is_kept_between_batches_and_never_passes_16_mib(tmp_path):
-    assert shard_column._SCRATCH_BYTES == 16 << 20
-    lane = CompressedLane(tmp_path, compressed_spec(24, 12), 50)
-    column = ShardColumn([lane], "frames")
-    column.take(np.random.default_rng(0).permutation(50))
-    first = column._local.scratch
-    column.read(0, 5, 9)
-    assert column._local.scratch is first
-    assert first.nbytes == 5 * 12 * 3
 
 
 # ---------------------------------------------------------------- long windows
@@ -166,45 +107,6 @@ def test_long_windows_are_their_rows(tmp_path, n_lanes, tail, length):
         assert column.take(ids, out).tobytes() == expected.tobytes()
 
 
-def test_long_windows_decode_each_chunk_once_and_whole_ones_in_place(tmp_path, monkeypatch):
-    lane = CompressedLane(tmp_path, compressed_spec(), 48)
-    column = ShardColumn([lane], "frames")
-    decode, seen = Shard.decode, []
-
-    def counting(shard, chunk, out):
-        seen.append((id(shard), chunk, out.__array_interface__["data"][0]))
-        decode(shard, chunk, out)
-
-    monkeypatch.setattr(Shard, "decode", counting)
-    ids = np.stack([np.arange(3, 23), np.arange(6, 26), np.arange(28, 48)])
-    out = np.empty((*ids.shape, 3), np.uint8)
-    column.take(ids, out)
-    assert out.tobytes() == lane.rows[ids].tobytes()
-    assert len({one[:2] for one in seen}) == len(seen) == 12
-    start = out.__array_interface__["data"][0]
-    in_place = [one for one in seen if start <= one[2] < start + out.nbytes]
-    assert len(in_place) == 10  # all but the chunks that hold rows 3 and 25
-    assert column._local.scratch.nbytes == 4 * 3
-
-
-@pytest.mark.parametrize("tail", [None, 36])
-@pytest.mark.parametrize(("row", "is_gathered"), [(4095, True), (4096, False)])
-def test_small_rows_in_any_order_are_gathered_and_large_ones_copied_one_by_one(
-    tmp_path, monkeypatch, row, is_gathered, tail
-):
-    lanes = [
-        CompressedLane(tmp_path / str(n), compressed_spec(24, 12, (row,)), 50, tail) for n in "ab"
-    ]
-    column, seen = ShardColumn(lanes, "frames"), []
-    gather = column._gather
-    monkeypatch.setattr(column, "_gather", lambda *how: (seen.append(1), gather(*how)))
-    ids = np.concatenate([2 * np.random.default_rng(n).permutation(25) for n in (0, 1)])
-    ids[::2] += 1 << LANE_SHIFT
-    expected = [lanes[one >> LANE_SHIFT].rows[one & ROW_MASK] for one in ids.tolist()]
-    assert column.take(ids).tobytes() == np.array(expected).tobytes()
-    assert len(seen) == is_gathered
-
-
 # ---------------------------------------------------------------- entries
 
 
@@ -226,46 +128,6 @@ def test_entries_come_from_the_chunks_of_their_environments(tmp_path, width, inn
         for number, lane in enumerate(some):
             every = column.read(number, lane.base, lane.head)
             assert every.tobytes() == lane.rows[lane.base :].tobytes()
-
-
-@pytest.mark.parametrize("tail", [None, 36])
-@pytest.mark.parametrize("inner", [4, 6])
-def test_long_windows_of_one_environment_are_its_entries(tmp_path, tail, inner, monkeypatch):
-    width = 3
-    spec = compressed_spec(12, inner, dtype="int16", width=width)
-    lane = CompressedLane(tmp_path / "0", spec, 50 * width, tail and tail * width)
-    starts = CompressedLane(tmp_path / "1", compressed_spec(12, 4, dtype="int16"), 20)
-    column = ShardColumn([lane, starts], "frames")
-    monkeypatch.setattr(column, "_gather", None)  # what is not in runs
-    random = np.random.default_rng(0)
-    for length in (12, 13, 31):
-        firsts = random.integers(0, 50 - length, 9)
-        ids = (firsts[:, None] + np.arange(length)) * width + np.arange(9)[:, None] % width
-        ids[:4, :3] = (1 << LANE_SHIFT) + np.arange(4)[:, None]  # padded with first frames
-        every = np.concatenate((lane.rows, starts.rows))
-        expected = every[np.where(ids < lane.head, ids, ids - (1 << LANE_SHIFT) + lane.head)]
-        out = np.full((*ids.shape, 3), 77, np.int16)
-        assert column.take(ids, out).tobytes() == expected.tobytes()
-
-
-def test_long_windows_of_one_environment_decode_whole_chunks_in_place(tmp_path, monkeypatch):
-    width = 3
-    lane = CompressedLane(tmp_path, compressed_spec(width=width), 48 * width)
-    column = ShardColumn([lane], "frames")
-    decode, seen = Shard.decode, []
-
-    def counting(shard, chunk, out):
-        seen.append((id(shard), chunk, out.__array_interface__["data"][0]))
-        decode(shard, chunk, out)
-
-    monkeypatch.setattr(Shard, "decode", counting)
-    ids = np.arange(4, 24)[None] * width + 1
-    out = np.empty((*ids.shape, 3), np.uint8)
-    column.take(ids, out)
-    assert out.tobytes() == lane.rows[ids].tobytes()
-    start = out.__array_interface__["data"][0]
-    assert len({one[:2] for one in seen}) == len(seen) == 5
-    assert all(start <= one[2] < start + out.nbytes for one in seen)
 
 
 # ---------------------------------------------------------------- tails that go while they are read
@@ -328,13 +190,6 @@ def test_a_barrier_lies_between_copying_the_tail_and_looking_where_it_begins(
     assert copied[0][12:].tobytes() == lanes[0].rows[48:].tobytes()
 
 
-def test_a_row_below_the_tail_is_never_taken_from_it(tmp_path):
-    lane = CompressedLane(tmp_path, compressed_spec(), 60, 48)
-    lane.tails["frames"][36 % 24 : 36 % 24 + 12] = 200  # rows 36 to 47 stood there once
-    found = ShardColumn([lane], "frames").take(np.array([47, 48, 36, 59]))
-    assert found.tobytes() == lane.rows[[47, 48, 36, 59]].tobytes()
-
-
 # ---------------------------------------------------------------- shards that are missing, many, shared
 
 
@@ -349,50 +204,6 @@ def test_a_missing_shard_is_the_lanes_error(tmp_path):
     lane.gone = 24
     with pytest.raises(EvictedError):
         column.take(np.array([12]))
-
-
-@pytest.mark.usefixtures("how_many")
-def test_a_short_shard_is_corrupt(tmp_path):
-    lane = CompressedLane(tmp_path, compressed_spec(), 60)
-    lane.file(1).write_bytes(lane.file(1).read_bytes()[:40])
-    with pytest.raises(CorruptStoreError, match=r"c\.1\.0"):
-        ShardColumn([lane], "frames").take(np.array([12]))
-
-
-def test_evicted_shards_are_closed_and_kept_ones_stay_open(tmp_path):
-    lanes = [CompressedLane(tmp_path / str(n), compressed_spec(), 60) for n in (0, 1)]
-    column = ShardColumn(lanes, "frames")
-    for number in (0, 1):
-        column.read(number, 0, 60)
-    lanes[1].base = 25
-    column.refresh()
-    assert sorted(column._shards) == [(0, n) for n in range(5)] + [(1, n) for n in (2, 3, 4)]
-    lanes[1].base = 24 + 12
-    column.refresh()
-    assert (1, 2) not in column._shards
-
-
-@pytest.mark.parametrize("most", [9, 10])
-def test_of_more_shards_than_the_limit_none_is_mapped(tmp_path, monkeypatch, most):
-    monkeypatch.setattr(shard_column, "_MAX_SHARDS", most)
-    lane = CompressedLane(tmp_path, compressed_spec(), 120)
-    column = ShardColumn([lane], "frames")
-    for seed in range(3):
-        ids, expected = ids_of([lane], 100, seed)
-        assert column.take(ids).tobytes() == expected.tobytes()
-        assert len(column._shards) == (10 if most == 10 else 0)
-
-
-def test_shards_that_come_once_there_are_very_many_are_not_mapped(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_column, "_MAX_SHARDS", 3)
-    lane = CompressedLane(tmp_path, compressed_spec(), 60)
-    lane.head = 36
-    column = ShardColumn([lane], "frames")
-    column.read(0, 0, 36)
-    lane.head = 60
-    column.refresh()
-    assert column.read(0, 0, 60).tobytes() == lane.rows.tobytes()
-    assert sorted(column._shards) == [(0, 0), (0, 1), (0, 2)]
 
 
 @pytest.mark.parametrize("step", [-1, 1])
@@ -432,29 +243,6 @@ def test_chunks_that_were_read_from_another_store_are_not_given(tmp_path, monkey
         lane.file(row // 12).write_bytes(b"of the other store")
 
 
-@pytest.mark.usefixtures("how_many")
-def test_two_threads_decode_at_once(tmp_path):
-    lanes = [
-        CompressedLane(tmp_path / str(n), compressed_spec(shape=(50,)), 200, 180) for n in (0, 1)
-    ]
-    column = ShardColumn(lanes, "frames")
-    start, wrong = threading.Barrier(4), []
-
-    def work(seed):
-        start.wait()
-        for round_ in range(20):
-            ids, expected = ids_of(lanes, 64, 100 * seed + round_)
-            if column.take(ids).tobytes() != expected.tobytes():
-                wrong.append((seed, round_))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 # ---------------------------------------------------------------- chunks that stay decoded
 
 
@@ -487,15 +275,3 @@ def test_a_column_that_keeps_its_chunks_decodes_each_once(tmp_path, decoded, wid
     out = np.zeros((48, 3), np.uint8)
     assert kept.take(every, out) is out
     assert out.tobytes() == lanes[0].rows[:48].tobytes()
-
-
-def test_what_there_is_no_room_for_is_decoded_without_being_kept(tmp_path, decoded, monkeypatch):
-    monkeypatch.setattr(shard_column, "_LEAST_CHUNKS", 1)
-    lane = CompressedLane(tmp_path, compressed_spec(12, 4), 120)
-    kept = KeptColumn(ShardColumn([lane], "frames"), 8)  # three chunks
-    ids, expected = ids_of([lane], 200)
-    assert kept.take(ids).tobytes() == expected.tobytes()
-    decoded.clear()
-    for _ in range(3):
-        assert kept.take(np.array([3, 4, 9])).tobytes() == lane.rows[[3, 4, 9]].tobytes()
-    assert decoded == [0, 1, 2]

@@ -43,10 +43,6 @@ def test_a_chunk_file_is_mapped_where_its_rows_have_their_index(files, tmp_path)
         files.put(0, 1, tmp_path / "c.6")
 
 
-def test_a_lane_has_room_for_the_chunks_that_it_was_given(files):
-    assert [files.has_room(1, stop) for stop in (5, 7, 8)] == [True, True, False]
-
-
 def test_entries_have_their_index_where_each_environment_has_its_part_of_a_file():
     rows = memory_maps.GRANULARITY // 8
     # Of 3 and 2 environments, their chunk files of so many ticks each; and a lane of rows.

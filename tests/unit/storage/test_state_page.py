@@ -46,13 +46,6 @@ def page(tmp_path, boot):
     return one
 
 
-def test_a_fresh_page_is_of_one_page_and_not_trusted(tmp_path, boot):
-    one = State.create(tmp_path / "state")
-    assert (tmp_path / "state").stat().st_size == 4096
-    assert not one.trusted(best(0, one.boot))
-    assert not one.trusted(best())
-
-
 def test_a_page_is_as_it_was_made_until_its_first_session_and_no_copy_of_it_is(tmp_path, boot):
     path = tmp_path / "lane" / ".live" / "state"
     path.parent.mkdir(parents=True)
@@ -106,17 +99,6 @@ def test_the_page_is_not_trusted_below_what_is_known_to_be_durable(page):
     assert not page.trusted(best(12))
 
 
-def test_a_copy_of_the_page_is_not_trusted(page, tmp_path):
-    (tmp_path / "copy").write_bytes((tmp_path / "state").read_bytes())
-    assert not State(tmp_path / "copy", writable=False).trusted(best(11))
-    assert State(tmp_path / "state", writable=False).trusted(best(11))
-
-
-def test_a_page_without_its_magic_is_not_trusted(page):
-    page.words[0] += 1
-    assert not page.trusted(best(11))
-
-
 def test_a_state_page_is_no_session_before_it_is_whole(page):
     seen = []
 
@@ -140,15 +122,6 @@ def test_a_state_page_is_no_session_before_it_is_whole(page):
     page.words = words
     assert [usable for usable, _ in seen] == [False] * (len(seen) - 1) + [True]
     assert seen[-1][1] == [10, 16, 20]
-
-
-def test_a_session_number_is_stored_after_the_rest_of_the_page_and_a_barrier(page, monkeypatch):
-    page.start(base=0, tail_start=0, committed=9, before=0)
-    seen = []
-    words = (SESSION, BASE, TAIL_START, COMMITTED)
-    monkeypatch.setattr(platform, "barrier", lambda: seen.append([page.words[at] for at in words]))
-    page.start(base=10, tail_start=16, committed=20, before=0)
-    assert seen == [[0, 0, 0, 9], [0, 10, 16, 20]]
 
 
 def test_every_session_has_another_number_and_none_is_0(page):
@@ -182,15 +155,6 @@ def test_a_page_that_no_session_began_is_refused(page, tmp_path):
             State(tmp_path / "state", writable=writable)
     page.words[0] = 0
     assert not State(tmp_path / "state", writable=False).is_written()
-
-
-def test_a_page_that_is_not_there_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        State(tmp_path / "state", writable=True)
-
-
-def test_the_names_of_the_words_are_those_of_the_format():
-    assert (SESSION, BASE, TAIL_START, COMMITTED) == (1, 2, 3, 4)
 
 
 @pytest.fixture
@@ -227,14 +191,6 @@ def test_a_page_that_another_lane_shares_by_a_link_is_trusted_in_its_own_only(li
     assert os.listdir(other.parent) == os.listdir(live.parent) == ["state"]
 
 
-def test_a_page_keeps_its_trust_when_it_gets_a_file_of_its_own(live, tmp_path):
-    other = tmp_path / "link"
-    os.link(live, other)
-    State.make_own(live)
-    assert live.stat().st_ino != other.stat().st_ino
-    assert is_trusted(live)
-
-
 def copy(source, target):
     shutil.copyfile(source, target)
 
@@ -253,25 +209,6 @@ def test_a_page_that_a_copy_was_restored_over_is_not_trusted(live, tmp_path, res
     restore(tmp_path / "copy", live)
     assert live.stat().st_ino == number
     assert not is_trusted(live)
-
-
-def test_a_second_copy_that_is_restored_over_a_page_is_noticed_as_the_first_was(live, tmp_path):
-    shutil.copyfile(live, tmp_path / "copy")
-    shutil.copyfile(tmp_path / "copy", live)
-    State(live, writable=True).start(base=0, tail_start=0, committed=11, before=0)
-    assert is_trusted(live)
-    shutil.copyfile(live, tmp_path / "copy")
-    shutil.copyfile(tmp_path / "copy", live)
-    assert not is_trusted(live)
-
-
-def test_a_page_on_a_file_system_without_blocks_beyond_the_end_is_trusted(
-    tmp_path, boot, monkeypatch
-):
-    monkeypatch.setattr(durable_writes, "_call_fallocate", lambda *_: False)
-    one = State.create(tmp_path / "state")
-    one.start(base=0, tail_start=0, committed=11, before=0)
-    assert is_trusted(tmp_path / "state")
 
 
 @pytest.mark.parametrize("cluster", [4096, 16384, 2 << 20])

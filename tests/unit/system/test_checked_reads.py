@@ -78,17 +78,6 @@ def test_directories_of_a_store_are_no_links(tmp_path):
             checked_reads.check_directories(tmp_path, "a", path)
 
 
-def test_an_identity_is_of_what_has_the_name_and_of_no_link(tmp_path):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "one")
-    assert checked_reads.identity(tmp_path / "one") not in (
-        None,
-        checked_reads.identity(tmp_path / "link"),
-    )
-    assert checked_reads.identity(tmp_path / "nothing") is None
-    assert checked_reads.identity(tmp_path / "nothing" / "below") is None
-
-
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_what_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch, read):
     (tmp_path / "f").write_bytes(b"abc")

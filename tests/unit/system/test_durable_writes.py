@@ -11,7 +11,6 @@ import pytest
 import mmreplay
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.system import checked_reads, durable_writes, platform
-from mmreplay.system.disk_errors import FailedSyncError
 
 PACKAGE = Path(mmreplay.__file__).parent
 
@@ -40,7 +39,8 @@ MODULES = {"fcntl", "mmap", "ctypes", "msvcrt", "shutil", "tempfile"}
 AT_HOME = {
     "system/platform.py": {"ctypes", "fcntl", "LIBC"},
     "system/memory_maps.py": {"ctypes", "mmap", "LIBC"},
-    "system/durable_writes.py": CHANGES | {"ctypes", "tempfile", "fcntl", "LIBC"},
+    "system/durable_writes.py": CHANGES | {"tempfile", "fcntl"},
+    "system/linux_calls.py": {"ctypes", "fcntl", "LIBC"},
     "system/locks.py": {"fcntl"},
     # What is no store: files of other libraries and of the page, below a name that they get whole.
     "exchange/lerobot_files.py": {"write_text"},
@@ -99,14 +99,6 @@ def test_an_fsync_that_failed_is_a_failed_store_also_on_a_full_disk(tmp_path, mo
 # ---------------------------------------------------------------- writing whole files
 
 
-def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "f"
-    for data in (b"first", b"", b"x" * 100_000):
-        durable_writes.write_file(path, data)
-        assert path.read_bytes() == data
-    assert [one.name for one in tmp_path.iterdir()] == ["f"]
-
-
 def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(tmp_path, monkeypatch):
     path, log = tmp_path / "f", []
     real = {"fsync": os.fsync, "replace": os.replace}
@@ -157,14 +149,6 @@ def test_a_write_that_is_interrupted_leaves_no_partial_file_either(tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_short_writes_are_gone_on_with(tmp_path, monkeypatch):
-    real = os.write
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:7]))
-        durable_writes.write_file(tmp_path / "f", bytes(range(100)))
-    assert (tmp_path / "f").read_bytes() == bytes(range(100))
-
-
 def test_bytes_in_the_middle_of_a_file_are_overwritten(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"0123456789")
@@ -189,15 +173,6 @@ def test_an_allocated_file_has_its_size_and_all_its_blocks(tmp_path):
     assert path.read_bytes() == bytes(1 << 20)
 
 
-def test_allocating_keeps_what_is_there(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
-    durable_writes.allocate(path, 10)
-    assert path.read_bytes() == b"abc" + bytes(7)
-    durable_writes.allocate(path, 10)
-    assert path.read_bytes() == b"abc" + bytes(7)
-
-
 @pytest.mark.parametrize(
     ("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)]
 )
@@ -210,23 +185,6 @@ def test_a_file_that_cannot_be_allocated_is_gone_again(tmp_path, monkeypatch, nu
     with pytest.raises(error, match="allocating 8,192 bytes"):
         durable_writes.allocate(tmp_path / "f", 8192)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_was_there_stays_when_it_cannot_be_allocated(tmp_path, monkeypatch):
-    path = tmp_path / "f"
-    path.write_bytes(b"abc")
-    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
-    with pytest.raises(DiskFullError):
-        durable_writes.allocate(path, 8192)
-    assert path.read_bytes() == b"abc"
-
-
-def test_nothing_is_allocated_through_a_link(tmp_path):
-    outside = tmp_path / "outside"
-    (tmp_path / "f").symlink_to(outside)
-    with pytest.raises(FailedStoreError):
-        durable_writes.allocate(tmp_path / "f", 100)
-    assert not outside.exists()
 
 
 def test_without_fallocate_zeros_are_written(tmp_path, monkeypatch):
@@ -251,113 +209,7 @@ def test_the_end_of_a_file_is_zeroed_and_its_length_stays(tmp_path, monkeypatch,
     assert path.read_bytes() == b"x" * offset + bytes(size - offset)
 
 
-def test_the_end_of_a_file_gives_its_blocks_back(tmp_path):
-    path, size = tmp_path / "f", 1 << 20
-    path.write_bytes(b"x" * size)
-    os.sync()
-    durable_writes.zero_ranges(path, [(100_000, size - 100_000)])
-    assert path.stat().st_size == size
-    assert path.stat().st_blocks * 512 <= 200_000
-
-
-def test_several_ranges_are_zeroed_and_what_lies_between_stays(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(b"abcdefgh")
-    durable_writes.zero_ranges(path, [(1, 2), (4, 0), (6, 2)])
-    assert path.read_bytes() == b"a\0\0def\0\0"
-
-
-def test_unlink_and_sync_of_a_missing_file(tmp_path):
-    durable_writes.unlink(tmp_path / "none")
-    durable_writes.sync_file(tmp_path / "none", missing_ok=True)
-    with pytest.raises(FailedStoreError, match="cannot be opened to make it durable"):
-        durable_writes.sync_file(tmp_path / "none")
-    (tmp_path / "d").mkdir()
-    with pytest.raises(FailedStoreError, match="removing a file"):
-        durable_writes.unlink(tmp_path / "d")
-
-
 # ---------------------------------------------------------------- directories
-
-
-def test_a_directory_takes_its_name_only_if_nothing_stands_there(tmp_path):
-    def build():
-        built = tmp_path / "built"
-        built.mkdir(exist_ok=True)
-        (built / "f").write_bytes(b"new")
-        return built
-
-    place = tmp_path / "place"
-    assert durable_writes.replace_directory(build(), place)
-    assert (place / "f").read_bytes() == b"new"
-    assert not durable_writes.replace_directory(build(), place)
-    assert (tmp_path / "built" / "f").exists()
-    (tmp_path / "file").write_bytes(b"old")
-    assert not durable_writes.replace_directory(build(), tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == b"old"
-    with pytest.raises(FailedStoreError, match="renaming"):
-        durable_writes.replace_directory(build(), tmp_path / "no" / "place")
-
-
-def test_every_file_and_directory_of_a_tree_is_synced(tmp_path, monkeypatch):
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    for name in ("f", "a/f", "a/b/f"):
-        (tmp_path / name).write_bytes(b"x")
-    synced = []
-    monkeypatch.setattr(durable_writes, "_fsync", lambda one: synced.append(os.fstat(one).st_ino))
-    monkeypatch.setattr(
-        durable_writes, "_fdatasync", lambda one: synced.append(os.fstat(one).st_ino)
-    )
-    durable_writes.sync_tree(tmp_path)
-    everything = [tmp_path, *tmp_path.rglob("*")]
-    assert sorted(synced) == sorted(one.stat().st_ino for one in everything)
-
-
-def test_of_many_that_are_synced_each_is_tried_and_a_failed_sync_comes_before_other_errors(
-    tmp_path, monkeypatch
-):
-    files = [tmp_path / str(number) for number in range(20)]
-    for file in files[1:]:
-        file.write_bytes(b"x")
-    synced, broken = [], files[10].stat().st_ino
-
-    def sync(descriptor):
-        synced.append(os.fstat(descriptor).st_ino)
-        if synced[-1] == broken:
-            raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(durable_writes, "_fdatasync", sync)
-    with pytest.raises(FailedSyncError, match=r"/10: fsync failed"):
-        durable_writes.sync_all(files)
-    assert sorted(synced) == sorted(file.stat().st_ino for file in files[1:])
-    with pytest.raises(FailedStoreError, match=r"/0: cannot be opened") as e:
-        durable_writes.sync_all(files[:3])
-    assert not isinstance(e.value, FailedSyncError)
-    durable_writes.sync_all([])
-
-
-def test_each_of_many_files_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
-    synced, named, real = set(), [], durable_writes._replace
-    monkeypatch.setattr(durable_writes, "_fsync", lambda one: synced.add(os.fstat(one).st_ino))
-
-    def replace(path, target):
-        assert path.stat().st_ino in synced
-        named.append(target)
-        real(path, target)
-
-    monkeypatch.setattr(durable_writes, "_replace", replace)
-    files = {tmp_path / str(number): bytes([number]) * 5 for number in range(20)}
-    durable_writes.write_files(files)
-    assert sorted(named) == sorted(files)
-    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
-    assert tmp_path.stat().st_ino in synced
-
-
-def test_a_new_file_takes_the_place_of_none(tmp_path):
-    durable_writes.write_new(tmp_path / "f", b"one")
-    with pytest.raises(FailedStoreError, match="writing f failed"):
-        durable_writes.write_new(tmp_path / "f", b"another")
-    assert (tmp_path / "f").read_bytes() == b"one"
 
 
 def test_a_tree_is_removed_and_no_link_is_followed(tmp_path):
@@ -374,15 +226,6 @@ def test_a_tree_is_removed_and_no_link_is_followed(tmp_path):
     assert not tree.exists()
     assert (outside / "precious").read_bytes() == b"x"
     durable_writes.remove_tree(tree)  # what is gone is fine
-
-
-def test_directories_are_made_with_those_above_them(tmp_path):
-    durable_writes.make_directory(tmp_path / "a" / "b")
-    durable_writes.make_directory(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
-    (tmp_path / "f").write_bytes(b"")
-    with pytest.raises(FailedStoreError, match="making a directory"):
-        durable_writes.make_directory(tmp_path / "f" / "a")
 
 
 # ---------------------------------------------------------------- second names and exchanges
@@ -417,22 +260,6 @@ def test_a_file_that_is_shared_has_the_size_that_it_must_have(tmp_path):
     assert not (tmp_path / "target").exists()
 
 
-def test_a_link_that_finds_no_room_is_a_full_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(durable_writes.os, "link", failing(errno.ENOSPC))
-    (tmp_path / "source").write_bytes(b"abc")
-    with pytest.raises(DiskFullError):
-        durable_writes.share_file(tmp_path / "source", tmp_path / "target")
-    assert not (tmp_path / "target").exists()
-
-
-def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
-    (tmp_path / "source").write_bytes(b"abc")
-    monkeypatch.setattr(durable_writes.os, "write", failing(errno.ENOSPC))
-    with pytest.raises(DiskFullError):
-        durable_writes.copy_file(tmp_path / "source", tmp_path / "target")
-    assert not (tmp_path / "target").exists()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")
 def test_two_directories_exchange_their_names(tmp_path):
     one, other = tmp_path / "one", tmp_path / "folder" / "other"
@@ -442,31 +269,3 @@ def test_two_directories_exchange_their_names(tmp_path):
     if not durable_writes.exchange(one, other):
         pytest.skip("this file system exchanges no names")
     assert (checked_reads.identity(other), checked_reads.identity(one)) == was
-
-
-def test_what_is_missing_is_not_exchanged(tmp_path):
-    (tmp_path / "one").mkdir()
-    if sys.platform == "linux":
-        with pytest.raises(FailedStoreError, match="exchanging failed: No such file"):
-            durable_writes.exchange(tmp_path / "one", tmp_path / "other")
-    assert (tmp_path / "one").exists()
-
-
-def test_without_a_c_library_nothing_is_exchanged(tmp_path, monkeypatch):
-    monkeypatch.setattr(platform, "LIBC", None)
-    assert not durable_writes.exchange(tmp_path / "one", tmp_path / "other")
-
-
-def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatch):
-    file = tmp_path / "file"
-    with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
-        durable_writes.sync_file(file)
-    assert not isinstance(caught.value, FailedSyncError)
-    file.write_bytes(b"x")
-
-    def fail(_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(durable_writes, "_fdatasync", fail)
-    with pytest.raises(FailedSyncError, match="fsync failed"):
-        durable_writes.sync_file(file)

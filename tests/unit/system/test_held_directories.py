@@ -6,7 +6,7 @@ import pytest
 
 from mmreplay.errors import FailedStoreError
 from mmreplay.system import checked_reads, durable_writes
-from mmreplay.system.held_directories import HeldDirectory, at, shown
+from mmreplay.system.held_directories import HeldDirectory, shown
 
 
 @pytest.fixture
@@ -62,26 +62,6 @@ def test_reads_are_of_the_directory_that_is_held(held, tmp_path):
     checked_reads.check_directories(held.root, "below")
 
 
-def test_a_path_has_what_the_package_needs_of_pathlib(held, tmp_path):
-    path = held.root / "below" / "x"
-    assert (str(path), path.name) == (str(tmp_path / "a" / "below" / "x"), "x")
-    assert path.parent == held.root / "below" == held.root.joinpath("below")
-    assert path.with_name("y") == held.root / "below/y"
-    assert len({path, held.root / "below" / "x", path.parent}) == 2
-    assert (path.exists(), path.parent.is_dir(), (held.root / "f").is_dir()) == (False, True, False)
-    (tmp_path / "a" / "link").symlink_to("below")
-    assert ((held.root / "link").is_symlink(), (held.root / "link").is_dir()) == (True, True)
-    (tmp_path / "a" / "itself").symlink_to("itself")
-    itself = held.root / "itself"
-    assert (itself.exists(), itself.is_dir(), itself.is_symlink()) == (False, False, True)
-    assert str(held.root.parent) == str(tmp_path)
-    assert held.root / "" == held.root
-    assert (held.root / "..").exists()
-    (tmp_path / "a" / "loop").symlink_to("loop")
-    assert (held.root / "loop").is_symlink()
-    assert ((held.root / "loop").exists(), (held.root / "loop").is_dir()) == (False, False)
-
-
 def test_links_are_followed_once_when_it_is_opened(held, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to("a")
@@ -111,10 +91,3 @@ def test_one_that_was_removed_says_so(held, tmp_path):
         with pytest.raises(FailedStoreError, match="was removed while it was open"):
             call()
     assert os.listdir(tmp_path / "a") == []
-
-
-def test_a_closed_one_leads_nowhere(held):
-    held.close()
-    held.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.stat(at(held.root / "f")[0], dir_fd=at(held.root / "f")[1])

@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -50,28 +49,12 @@ def test_another_process_is_kept_out_until_the_holder_dies(tmp_path, other_holde
     locks.DirectoryLock(tmp_path, who=str).release()
 
 
-def test_a_second_writer_of_the_same_process_is_kept_out_too(tmp_path):
-    lock = locks.DirectoryLock(tmp_path, who=str)
-    with pytest.raises(LockedError, match=str(tmp_path)):
-        locks.DirectoryLock(tmp_path, patience_s=0, who=str)
-    assert locks.is_locked(tmp_path)
-    lock.release()
-    lock.release()
-    assert not locks.is_locked(tmp_path)
-
-
 def test_a_lock_that_is_released_soon_is_waited_for(tmp_path):
     lock = locks.DirectoryLock(tmp_path, who=str)
     timer = threading.Timer(0.05, lock.release)
     timer.start()
     locks.DirectoryLock(tmp_path, patience_s=300, who=str).release()
     timer.join()
-
-
-def test_a_dropped_lock_keeps_nobody_out(tmp_path):
-    lock = locks.DirectoryLock(tmp_path, who=str)
-    del lock
-    assert not locks.is_locked(tmp_path)
 
 
 def test_a_lock_whose_writer_was_dropped_is_waited_for_as_long_as_it_takes(tmp_path):
@@ -107,11 +90,6 @@ def test_a_lock_that_was_not_taken_closes_nothing_later(tmp_path):
     finally:
         os.close(number)
     lock.release()
-
-
-def test_looking_whether_a_lock_is_held_does_not_keep_it(tmp_path):
-    assert not locks.is_locked(tmp_path)
-    locks.DirectoryLock(tmp_path, patience_s=0, who=str).release()
 
 
 def test_a_forked_child_releases_the_lock_and_the_parent_keeps_it(tmp_path, child):
@@ -153,12 +131,6 @@ def test_a_directory_that_cannot_be_locked_at_all_is_a_failed_store(tmp_path, mo
         locks.DirectoryLock(tmp_path, who=str)
 
 
-def test_the_holder_says_who_and_since_when():
-    about = json.loads(locks.holder())
-    assert about["pid"] == os.getpid()
-    assert about.keys() == {"pid", "host", "since"}
-
-
 def test_a_held_lock_is_on_the_directory_that_had_the_path_when_it_was_taken(tmp_path):
     """Waiting for the lock of a directory that another one replaces."""
     old, new = tmp_path / "store", tmp_path / "new"
@@ -178,22 +150,6 @@ def test_a_held_lock_is_on_the_directory_that_had_the_path_when_it_was_taken(tmp
     assert locks.is_locked(old)
     assert not locks.is_locked(tmp_path / "damaged")
     held.release()
-
-
-def test_a_lock_is_waited_for_while_another_thread_takes_one(tmp_path, monkeypatch):
-    held, others, real = locks.DirectoryLock(tmp_path, who=str), [], locks.DirectoryLock.is_on
-    (tmp_path / "other").mkdir()
-
-    def is_on(self, directory):
-        if not others:  # as if at this moment, while the locks are looked through
-            others.append(locks.DirectoryLock(tmp_path / "other", who=str))
-        return real(self, directory)
-
-    monkeypatch.setattr(locks.DirectoryLock, "is_on", is_on)
-    with pytest.raises(LockedError, match="in this process"):
-        locks.DirectoryLock(tmp_path, patience_s=0, who=str)
-    held.release()
-    assert others
 
 
 def test_nobody_holds_a_directory_that_is_gone(tmp_path):

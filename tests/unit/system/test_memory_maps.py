@@ -31,15 +31,6 @@ def test_a_map_shows_the_file_and_outlives_it(tmp_path, either_map):
         view[0] = 1
 
 
-def test_a_writable_map_writes_to_the_file_and_is_seen_by_others(tmp_path, either_map):
-    path = tmp_path / "f"
-    path.write_bytes(bytes(100))
-    writing, reading = memory_maps.map_file(path, writable=True), memory_maps.map_file(path, 100)
-    writing[10] = 7
-    assert reading[10] == 7
-    assert path.read_bytes()[10] == 7
-
-
 def test_a_file_of_another_size_is_not_mapped(tmp_path, either_map):
     path = tmp_path / "f"
     path.write_bytes(bytes(100))
@@ -111,29 +102,3 @@ def test_there_is_no_reservation_where_there_is_no_mmap_or_no_room_for_it(monkey
     monkeypatch.setattr(platform, "LIBC", None)
     with pytest.raises(OSError, match="no mmap"):
         memory_maps.Reservation(4096)
-
-
-def test_advice_changes_nothing_that_is_read(tmp_path, either_map):
-    path = tmp_path / "f"
-    path.write_bytes(bytes(range(256)) * 100)
-    data = memory_maps.map_file(path)
-    memory_maps.advise_random(data)
-    memory_maps.advise_needed(data, [(0, 100), (5000, 3), (25_000, 600)])
-    memory_maps.populate_read(data)
-    memory_maps.populate(data)
-    assert data.tobytes() == bytes(range(256)) * 100
-
-
-def test_what_was_just_written_is_resident(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(b"x" * 40_000)
-    data = memory_maps.map_file(path)
-    assert memory_maps.resident(data) == 1
-    assert memory_maps.resident(data[5000:5010]) == 1
-
-
-def test_without_a_c_library_nothing_is_known_to_be_resident(tmp_path, monkeypatch):
-    monkeypatch.setattr(platform, "LIBC", None)
-    path = tmp_path / "f"
-    path.write_bytes(b"x" * 4096)
-    assert memory_maps.resident(memory_maps.map_file(path)) == 0

@@ -3,13 +3,12 @@
 import errno
 import os
 import resource
-import threading
 
 import pytest
 
 import mmreplay
 from mmreplay.errors import DiskFullError, FailedStoreError
-from mmreplay.system import checked_reads, durable_writes, locks, staging
+from mmreplay.system import durable_writes, locks, staging
 from tests.support.disks.trees import names
 
 Field = mmreplay.Field
@@ -116,38 +115,3 @@ def test_an_interrupt_before_it_is_locked_leaves_no_directory(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt), staging.staging_directory(tmp_path / "s.zarr"):
         pass
     assert names(tmp_path) == []
-
-
-def test_directories_that_many_build_at_once_stay(tmp_path):
-    failures = []
-
-    def build(number):
-        try:
-            for _ in range(10):
-                with staging.staging_directory(tmp_path / "s.zarr") as built:
-                    durable_writes.make_directory(built / str(number))
-                    durable_writes.write_file(built / str(number) / "file", b"", durable=False)
-                    assert checked_reads.names(built) == [str(number)]
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=build, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert not failures
-    assert names(tmp_path) == []
-
-
-def test_a_temporary_directory_is_made_beside_others_without_a_search_for_garbage(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    searches = []
-    monkeypatch.setattr(locks.gc, "collect", lambda: searches.append(1))
-    made = [staging.locked_temporary_directory() for _ in range(3)]
-    assert [folder.exists() for folder, _ in made] == [True] * 3
-    for _, lock in made:
-        lock.release()
-    assert searches == []

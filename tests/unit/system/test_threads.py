@@ -1,7 +1,6 @@
 """Threads that an interrupt cannot harm, and the same call for many things at once."""
 
 import _thread
-import contextlib
 import functools
 import os
 import subprocess
@@ -12,7 +11,7 @@ import time
 import pytest
 
 from mmreplay.system import threads
-from mmreplay.system.threads import Flag, Thread, Workers, run_in_threads
+from mmreplay.system.threads import Flag, Workers, run_in_threads
 
 WAIT = 60  # seconds, for what comes at once: only a hang takes as long
 
@@ -47,20 +46,6 @@ def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threa
     assert [str(one) for one in failures] == ["3"]
 
 
-@pytest.mark.parametrize(("alone_s", "helped"), [(1e9, False), (0, True)])
-def test_threads_help_only_once_it_has_taken_long(monkeypatch, alone_s, helped):
-    monkeypatch.setattr(threads, "_ALONE_S", alone_s)
-    met, begun = [], threading.Barrier(2)
-
-    def call(_):
-        with contextlib.suppress(threading.BrokenBarrierError):
-            begun.wait(WAIT if helped else 0)
-            met.append(threading.current_thread())
-
-    run_in_threads(call, range(2))
-    assert len(set(met)) == 2 * helped
-
-
 @pytest.mark.usefixtures("at_once")
 def test_what_ends_a_call_in_a_thread_ends_the_caller_once_all_have_ended():
     begun, ended = threading.Barrier(2, timeout=60), []
@@ -76,23 +61,6 @@ def test_what_ends_a_call_in_a_thread_ends_the_caller_once_all_have_ended():
         run_in_threads(call, range(20))
     assert sorted(ended) == [0, *range(2, 20)]
     assert run_in_threads(call, []) == ([], [])
-
-
-@pytest.mark.usefixtures("at_once")
-def test_an_interrupt_while_others_call_is_raised_once_they_have_ended():
-    mine, begun, ended = threading.current_thread(), threading.Barrier(2, timeout=60), []
-
-    def call(one):
-        begun.wait()
-        if threading.current_thread() is not mine:
-            for _ in range(3):  # also while it waits again
-                _thread.interrupt_main()
-                time.sleep(0.01)
-            ended.append(one)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_in_threads(call, range(2))
-    assert len(ended) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a priority is of a process elsewhere")
@@ -131,54 +99,6 @@ def test_workers_that_have_ended_take_nothing():
     assert not workers.hand_over(lambda: done.append("after"))
     workers.end()
     assert done == ["before"]
-
-
-@pytest.mark.parametrize("is_started", [True, False])
-def test_a_task_that_comes_while_its_threads_are_told_to_end_is_done_once(is_started, monkeypatch):
-    workers, done = Workers(1, "mine"), []
-    queue = workers._tasks
-    if is_started:
-        workers.hand_over(lambda: None)
-
-    class Late:
-        """The queue of somebody who was held up just before he put his task into it."""
-
-        def put(self, task):
-            workers.end()
-            queue.put(task)
-
-    monkeypatch.setattr(workers, "_tasks", Late())
-    workers.hand_over(lambda: done.append("late"))
-    assert done == ["late"]
-
-
-@pytest.mark.parametrize("method", ["__init__", "start"])
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
-def test_a_thread_that_gets_no_second_one_works_without_a_name(monkeypatch, method, error):
-    def fail(*_, **__):
-        raise error
-
-    names = []
-    thread = Thread(lambda: names.append(_thread.get_ident()), "mine")
-    monkeypatch.setattr(threading.Thread, method, fail)
-    thread.start()
-    thread.wait()
-    assert names != [_thread.get_ident()]
-    assert len(names) == 1
-
-
-def test_a_thread_whose_start_fails_after_it_has_started_works_once(monkeypatch):
-    start, done = threading.Thread.start, []
-
-    def fail(thread):
-        start(thread)
-        raise MemoryError
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    thread = Thread(lambda: (time.sleep(0.05), done.append(1)), "mine")
-    thread.start()
-    thread.wait()
-    assert done == [1]
 
 
 ENDING = """

@@ -42,9 +42,8 @@ def impossible(request):
     return request.param
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
+def test_an_impossible_path_has_no_store(folder, impossible):
+    for read in (
         mmreplay.open,
         mmreplay.load,
         lambda path: mmreplay.load([pathlib.Path(path)]),
@@ -54,17 +53,14 @@ def impossible(request):
         mmreplay.repair,
         lambda path: mmreplay.snapshot(path, "copy.zarr"),
         lambda path: mmreplay.snapshot(path, "copy.zarr", lambda done, total: None),
-    ],
-)
-def test_an_impossible_path_has_no_store(folder, impossible, read):
-    with pytest.raises(StoreNotFoundError):
-        read(impossible)
-    assert [one.name for one in folder.iterdir()] == ["store.zarr"]
+    ):
+        with pytest.raises(StoreNotFoundError):
+            read(impossible)
+        assert [one.name for one in folder.iterdir()] == ["store.zarr"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_nothing_is_created_at_an_impossible_path(folder, impossible):
+    for make in (
         lambda path: mmreplay.create(path, **FIELDS),
         lambda path: mmreplay.create(path, **FIELDS, append=True),
         lambda path: mmreplay.create(path, **FIELDS, lane="mine"),
@@ -73,12 +69,10 @@ def test_an_impossible_path_has_no_store(folder, impossible, read):
         lambda path: mmreplay.snapshot("store.zarr", path),
         lambda path: mmreplay.record("CartPole-v1", path, 3),
         lambda path: mmreplay.record("CartPole-v1", path, 3, append=True),
-    ],
-)
-def test_nothing_is_created_at_an_impossible_path(folder, impossible, make):
-    with pytest.raises(SchemaError, match=r"(path|target): '.*nothing can be made there"):
-        make(impossible)
-    assert [one.name for one in folder.iterdir()] == ["store.zarr"]
+    ):
+        with pytest.raises(SchemaError, match=r"(path|target): '.*nothing can be made there"):
+            make(impossible)
+        assert [one.name for one in folder.iterdir()] == ["store.zarr"]
 
 
 def test_a_name_leaves_room_for_the_longer_one_of_the_staging_directory(tmp_path, monkeypatch):
@@ -94,25 +88,22 @@ def test_a_name_leaves_room_for_the_longer_one_of_the_staging_directory(tmp_path
         mmreplay.create("x" * 255, **FIELDS)
 
 
-@pytest.mark.parametrize("path", NO_PATHS)
-@pytest.mark.parametrize(
-    "call",
-    [
-        mmreplay.open,
-        mmreplay.verify,
-        mmreplay.repair,
-        lambda path: mmreplay.create(path, **FIELDS),
-        lambda path: ReplayBuffer(path, **FIELDS),
-        lambda path: mmreplay.snapshot(path, "copy.zarr"),
-        lambda path: mmreplay.record("CartPole-v1", path, 3, append=True),
-    ],
-)
-def test_an_argument_that_is_no_path_is_named(folder, path, call):
-    with pytest.raises(SchemaError, match=r"path: expected a path, .* found "):
-        call(path)
-    with pytest.raises(SchemaError, match=r"target: expected a path, .* found "):
-        mmreplay.snapshot("store.zarr", path)
-    assert [one.name for one in folder.iterdir()] == ["store.zarr"]
+def test_an_argument_that_is_no_path_is_named(folder):
+    for path in NO_PATHS:
+        for call in (
+            mmreplay.open,
+            mmreplay.verify,
+            mmreplay.repair,
+            lambda path: mmreplay.create(path, **FIELDS),
+            lambda path: ReplayBuffer(path, **FIELDS),
+            lambda path: mmreplay.snapshot(path, "copy.zarr"),
+            lambda path: mmreplay.record("CartPole-v1", path, 3, append=True),
+        ):
+            with pytest.raises(SchemaError, match=r"path: expected a path, .* found "):
+                call(path)
+            with pytest.raises(SchemaError, match=r"target: expected a path, .* found "):
+                mmreplay.snapshot("store.zarr", path)
+            assert [one.name for one in folder.iterdir()] == ["store.zarr"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import zarr
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import FormatError
-from mmreplay.format import parse, plan
+from mmreplay.format import plan
 from mmreplay.schema import Schema
 from mmreplay.storage.checkpoint import CheckpointFile
-from mmreplay.storage.state_page import State
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_writer
@@ -23,30 +22,6 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 def open_lane(path):
     return open_writer(path, {"capacity": 1000}, 0.0)
-
-
-def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
-    schema = Schema.make({"a": Field((3,), codec="lz4"), "b": Field()}, Field(), {"x": Field()})
-    planned = plan.plan_lane(schema, 2, None)
-    path = tmp_path / "lane"
-    build_lane.build_lane(path, schema, planned, 2, {"capacity": None, "padding": "reset"})
-    for folder in [path, *(one for one in path.rglob("*") if one.is_dir())]:
-        assert (folder / "zarr.json").exists() is (folder.name != ".live")
-    own = parse.parse_root((path / "zarr.json").read_bytes(), "here")
-    assert (own["rows"], own["first"], own["closed"], own["kind"]) == (0, 0, False, "lane")
-    for log, specs in ((path, planned.rows), (path / "finals", planned.finals)):
-        best = CheckpointFile(log / ".live" / "checkpoint", own["uuid"]).best
-        assert (best.head, best.tail_start, best.base, best.before) == (0, 0, 0, 0)
-        assert best.generation == 1
-        assert not State(log / ".live" / "state", writable=False).trusted(best)
-        tail = log / ".live" / "frames~a.tail"
-        assert tail.stat().st_size == 2 * specs["frames/a"].chunk_bytes
-        assert tail.stat().st_blocks * 512 >= tail.stat().st_size
-    group = zarr.open_group(path, mode="r", zarr_format=3)
-    assert group["frames/a"].shape == (0, 2, 3)
-    assert group["finals/frames/a"].shape == (0, 3)
-    with mmreplay.open(path) as store:
-        assert len(store) == 0
 
 
 def respell(path, change):

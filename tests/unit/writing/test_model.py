@@ -1,4 +1,4 @@
-"""Whatever is called in whatever order, what zarr reads afterwards is what a plain list says."""
+"""Calls that find no room or are interrupted in any line: zarr reads afterwards what a model says."""
 
 import errno
 import linecache
@@ -12,57 +12,15 @@ import pytest
 import mmreplay
 from mmreplay.errors import DiskFullError
 from tests.support.disks.faults import ALLOCATING, faulty_disk
-from tests.support.documents import attributes
 from tests.support.effort import by_effort
-from tests.support.modelled_lane import FRAMES, Play
-from tests.support.quiet import settle
+from tests.support.modelled_lane import Play
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 WRITING = str(Path(mmreplay.__file__).parent / "writing")
 
 
-@pytest.mark.parametrize("lanes", [None, 1, 3])
-@pytest.mark.parametrize("kind", FRAMES)
-def test_what_zarr_reads_is_what_was_written(tmp_path, power_cut, kind, lanes):
-    for seed in range(by_effort(3, 10, 400)):
-        luck = random.Random(f"{seed} {kind} {lanes}")
-        one = Play(tmp_path / f"{seed}.zarr", kind, lanes)
-        for _ in range(luck.randint(1, 4)):
-            for _ in range(luck.choice((0, 1, 3, 12, 40))):
-                one.play(luck)
-                if luck.random() < 0.1:
-                    one.flush()
-            one.end(luck.choice(("close", "kill", "power")), power_cut)
-            one.open()
-        one.end("close")
-
-
-@pytest.mark.parametrize("lanes", [None, 1, 3])
-@pytest.mark.parametrize("kind", FRAMES)
-def test_a_capacity_leaves_the_newest_transitions_whatever_happens(
-    tmp_path, power_cut, kind, lanes
-):
-    luck = random.Random(f"{kind} {lanes}")
-    one = Play(tmp_path / "s.zarr", kind, lanes, capacity=31)
-    for how in ("close", "kill", "power", "kill", "close"):
-        for _ in range(90):
-            one.play(luck)
-        one.flush()
-        settle(one.writer)
-        for _ in range(20):
-            one.play(luck)
-        settle(one.writer)  # it may have flushed, and evicted
-        one.flush()
-        one.end(how, power_cut)
-        one.open()
-    one.end("close")
-    assert attributes(one.path)["first"] > 300
-    assert attributes(one.path)["first_final"] > 10
-
-
-@pytest.mark.parametrize("lanes", [None, 3])
-@pytest.mark.parametrize("kind", ["lz4", "dict"])
+@pytest.mark.parametrize(("kind", "lanes"), [("lz4", None), ("dict", 3)])
 def test_a_call_that_finds_no_room_changes_nothing_and_works_later(tmp_path, kind, lanes):
     luck, n_refused = random.Random(f"{kind} {lanes}"), 0
     one = Play(tmp_path / "s.zarr", kind, lanes)
@@ -81,7 +39,7 @@ def test_a_call_that_finds_no_room_changes_nothing_and_works_later(tmp_path, kin
                 do()
 
         one.call = call
-        for at in range(1, by_effort(40, 80, 400)):
+        for at in range(1, by_effort(14, 80, 400)):
             disk.fail(ALLOCATING, errno.ENOSPC, at=at % 13 + 1, forever=at % 2 == 0)
             for _ in range(12):
                 one.play(luck)
@@ -92,7 +50,7 @@ def test_a_call_that_finds_no_room_changes_nothing_and_works_later(tmp_path, kin
                 one.open()
             disk.heal()
     one.end("close")
-    assert n_refused > 15
+    assert n_refused > 4
 
 
 def _is_with(frame):
@@ -127,15 +85,14 @@ def interrupted(do, at):
     return False
 
 
-@pytest.mark.parametrize("lanes", [None, 3])
-@pytest.mark.parametrize("kind", ["lz4", "dict"])
+@pytest.mark.parametrize(("kind", "lanes"), [("lz4", None), ("lz4", 3)])
 @pytest.mark.parametrize("call", ["step", "last step", "reset", "reset after a flush"])
 def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
     one, at, luck = Play(tmp_path / "s.zarr", kind, lanes), 0, random.Random(call)
     everyone = list(range(lanes or 1))
     hit = True
     while hit:
-        at += by_effort(3, 2, 1)
+        at += by_effort(7, 2, 1)
         ending = luck.choice(("go on", "go on", "flush", "kill", "close"))
         one.reset(everyone)
         for _ in range(at % 4 + 1):
@@ -152,7 +109,7 @@ def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
             if hit and ending == "flush":
                 one.writer.flush()
                 if "step" in call and one.writer.rows > head:
-                    assert np.atleast_1d(one.writer.running).tolist() == one.model.running()
+                    assert np.atleast_1d(one.writer.running).tolist() == one.model.is_running()
                 if "reset" in call or one.writer.rows == head:
                     do()
 

@@ -2,15 +2,12 @@
 
 import threading
 
-import numpy as np
 import pytest
-import zarr
 
 import mmreplay
 from mmreplay.errors import (
     DiskFullError,
 )
-from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.writing import seal
@@ -64,22 +61,6 @@ def test_two_threads_share_the_parts_and_none_is_encoded_twice():
     assert {who[part] for part in range(1, 6)} == {(me, True)}
 
 
-def test_the_sealing_thread_encodes_fast_once_the_writer_has_to_help():
-    ways, hurry = [], threading.Event()
-
-    def encode(part, fast):
-        ways.append(fast)
-        if part == 0:
-            in_thread(lambda: (job.work(fast=True), hurry.set())).join()
-        return b""
-
-    # The writer takes parts 1 and up in the middle of part 0; those left are hurried too.
-    job, _ = job_of(3, encode)
-    job.run()
-    assert hurry.is_set()
-    assert ways == [False, True, True]
-
-
 @pytest.mark.parametrize("part", [0, 2, 4])
 def test_an_encoding_that_fails_is_kept_as_the_jobs_error_and_nothing_is_finished(part):
     def encode(this, fast):
@@ -119,24 +100,6 @@ def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thr
     assert done == [[bytes([n]) for n in range(4)]]
 
 
-def test_a_job_that_is_interrupted_where_there_is_no_thread_can_be_run_again():
-    interrupts = [KeyboardInterrupt, None]
-
-    def finish(parts):
-        if (interrupt := interrupts.pop(0)) is not None:
-            raise interrupt
-        done.append(parts)
-
-    job, done = job_of(3, finish=finish)
-    with pytest.raises(KeyboardInterrupt):
-        job.run()
-    assert not job.done.is_set
-    for _ in range(2):
-        job.run()
-    assert (job.done.is_set, job.error, interrupts) == (True, None, [])
-    assert done == [[b"\0", b"\1", b"\2"]]
-
-
 # ---------------------------------------------------------------- the tail of a lane
 
 
@@ -160,51 +123,6 @@ def test_a_seal_without_its_checkpoint_does_not_free_the_tail(make, story, lz4, 
     kill(writer)
     with mmreplay.open(writer.path) as store:
         story.check(store)
-
-
-def test_a_short_shard_holds_nothing_of_older_rows(make, story, lz4):
-    writer = make(**lz4)
-    story.play(writer, 33)  # the tail has been round twice
-    writer.close()
-    spec = writer.files.rows.specs["frames"]
-    whole = zarr.open_array(writer.path / "frames", mode="r")
-    assert whole.shape == (33, 3)
-    from mmreplay.format import compression
-    from mmreplay.storage import shard_file
-
-    shard = shard_file.Shard(
-        chunk_files.chunk_path(writer.path, spec, 4), spec, compression.make_codec(spec.codec)
-    )
-    out = np.full((4, 3), 99, np.uint8)
-    shard.decode(0, out.reshape(-1))
-    assert out[1:].tolist() == [[0, 0, 0]] * 3
-    assert shard.slices[1] is None
-
-
-def test_a_writer_helps_a_sealing_thread_that_is_too_slow(make, story, lz4, monkeypatch):
-    from mmreplay.format import compression
-
-    writer = make(**lz4)
-    begun, held, fasts = threading.Event(), threading.Event(), []
-    real = compression.encode
-
-    def encode(codec, data, *, fast=False):
-        fasts.append((threading.current_thread() is threading.main_thread(), fast))
-        if len(fasts) == 1:
-            begun.set()
-            assert held.wait(WAIT)
-        if len(fasts) == 2:
-            held.set()
-        return real(codec, data, fast=fast)
-
-    monkeypatch.setattr(compression, "encode", encode)
-    story.play(writer, 9)
-    assert begun.wait(WAIT)
-    story.play(writer, 30, reset=False)
-    # The first half has two chunks: the thread was held up in one, so the writer did the other.
-    assert fasts[:2] == [(False, False), (True, True)]
-    drain(writer)
-    assert_store_matches(story, writer)
 
 
 def test_a_tail_full_to_the_last_row_goes_on_after_a_kill(make, story, lz4, kill, monkeypatch):
