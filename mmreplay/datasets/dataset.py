@@ -22,10 +22,10 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets import subsets
-from mmreplay.datasets.ahead import Ahead
-from mmreplay.datasets.draws import Draw, Samplers, not_evicted, state_of_bits
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
+from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
+from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 from mmreplay.reading.located import LateRebuilder
@@ -61,7 +61,7 @@ class Dataset(WindowSource):
         prefetch: int = 0,
         selection: Selection | None = None,
     ) -> None:
-        self.ahead, self._selection = Ahead(prefetch), selection
+        self.read_ahead, self._selection = ReadAhead(prefetch), selection
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
         unshared_seed = None if is_reproducible(seed) else type(seed).__name__  # may differ by rank
@@ -72,12 +72,12 @@ class Dataset(WindowSource):
     def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self.samplers = Samplers(store, settings, self._selection)
+        self.draws = StoreDraws(store, settings, self._selection)
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: all but what can be made again from the store and the settings."""
-        state = {name: value for name, value in self.__dict__.items() if name != "samplers"}
+        state = {name: value for name, value in self.__dict__.items() if name != "draws"}
         with self.generator.bit_generator.lock:
             return {**state, "generator": copy.deepcopy(self.generator)}
 
@@ -91,21 +91,23 @@ class Dataset(WindowSource):
         bits = np.random.SeedSequence(self._epochs.seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
         self._read_from(self.store, self.settings)  # a thread may have been in the samplers
-        self.ahead.forget()
+        self.read_ahead.forget()
 
     @property
     def prefetch(self) -> int:
         """Most batches that are read ahead; see `load`."""
-        return self.ahead.n
+        return self.read_ahead.n
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
-        return self.samplers.look(lambda transitions: transitions.n_transitions)
+        return self.draws.look(lambda transitions: transitions.n_transitions)
 
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
         live, generator = self.store.live, self.generator
-        if self.ahead.n:
-            return self.ahead.next(live, generator, self.begin_sample, (size, replace, group), out)
+        if self.read_ahead.n:
+            return self.read_ahead.next(
+                live, generator, self.begin_sample, (size, replace, group), out
+            )
         draw = self.begin_sample(generator, size, replace, group)
         batch = live.gather(draw.choose, draw.gatherer, out)
         if draw.finish is not None:
@@ -116,10 +118,10 @@ class Dataset(WindowSource):
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
-        return self.samplers.transitions(generator, size, replace, group)
+        return self.draws.transitions(generator, size, replace, group)
 
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:
-        gatherer = self.samplers.gatherer
+        gatherer = self.draws.gatherer
         return self.read_batches(given, lambda _: gatherer)
 
     def read_batches(
@@ -128,12 +130,12 @@ class Dataset(WindowSource):
         """See `batches`; each is rebuilt by what `gatherer_of` makes of a seed of its own."""
         self._epochs.check(given, self.settings, None)
         if not len(self):
-            raise EmptyBufferError(f"{self.store.path}: {self.samplers.why_empty}")
-        live, every = self.store.live, self.samplers.every_transition()
+            raise EmptyBufferError(f"{self.store.path}: {self.draws.why_empty}")
+        live, every = self.store.live, self.draws.every_transition()
 
         def read_each(parts: Iterable[Part]) -> Iterator[Batch]:
             draws = (Draw(choose, gatherer_of(seed), kept=kept) for choose, kept, seed in parts)
-            return self.ahead.each(live, draws)
+            return self.read_ahead.each(live, draws)
 
         return self._epochs.read(given, self.settings, None, live, every, not_evicted, read_each)
 
@@ -149,8 +151,9 @@ class Dataset(WindowSource):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called, of this object or of one of the same store.
 
-        Draws go on with the next one. `batches`, or `sequence_batches`, called as then, goes on in
-        the middle of the epoch, also if rows have come since, or the store was moved or copied.
+        Draws continue with the next one. `batches`, or `sequence_batches`, called with the same
+        arguments, continues in the middle of the epoch, also if the store was moved or copied;
+        `batches` also if rows have come since.
 
         Raises:
             SchemaError: something that `state_dict` did not return.
@@ -192,7 +195,7 @@ class Dataset(WindowSource):
             changes["clip_reward"] = clip_reward
         if stack is not ...:  # None means something here
             changes["stack"] = stack
-        gatherer = self.samplers.gatherer
+        gatherer = self.draws.gatherer
         if changes:
             gatherer = self.store.live.gatherer(dataclasses.replace(self.settings, **changes))
         return self.store.live.gather_ids(ids, gatherer, out)
@@ -206,8 +209,8 @@ class Dataset(WindowSource):
     def _sample_windows(
         self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
-        return self.ahead.next(
-            self.store.live, self.generator, self.samplers.sequences, (windows, size), out
+        return self.read_ahead.next(
+            self.store.live, self.generator, self.draws.sequences, (windows, size), out
         )
 
     def sequence_batches(
@@ -251,12 +254,12 @@ class Dataset(WindowSource):
         )
         windows = Windows(length, burn_in, boundary, stride)
         self._epochs.check(given, self.settings, windows)
-        live, gatherer = self.store.live, self.samplers.sequence_gatherer(windows)
-        every, valid = self.samplers.every_window(windows), live.valid_ids
+        live, gatherer = self.store.live, self.draws.sequence_gatherer(windows)
+        every, valid = self.draws.every_window(windows), live.valid_ids
 
         def read_each(parts: Iterable[Part]) -> Iterator[SequenceBatch]:
             draws = (Draw(choose, gatherer, kept=kept) for choose, kept, _ in parts)
-            return self.ahead.each(live, draws)
+            return self.read_ahead.each(live, draws)
 
         return self._epochs.read(given, self.settings, windows, live, every, valid, read_each)
 
@@ -275,8 +278,8 @@ class Dataset(WindowSource):
             SchemaError: a value out of its range.
         """
         size = whole_number("batch_size", batch_size)
-        return self.ahead.next(
-            self.store.live, self.generator, self.samplers.portions, (Windows(length), size)
+        return self.read_ahead.next(
+            self.store.live, self.generator, self.draws.portions, (Windows(length), size)
         )
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
@@ -292,7 +295,7 @@ class Dataset(WindowSource):
         """
         size = whole_number("n", n)
         replace = true_or_false("replace", replace)
-        return self.samplers.trajectories(self.generator, size, replace=replace)
+        return self.draws.trajectories(self.generator, size, replace=replace)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -302,7 +305,7 @@ class Dataset(WindowSource):
     @property
     def ids(self) -> Ids:
         """Every valid transition id, ascending."""
-        return self.samplers.look(lambda transitions: transitions.ids())
+        return self.draws.look(lambda transitions: transitions.ids())
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
@@ -365,14 +368,14 @@ class Dataset(WindowSource):
         Batches that were read ahead are forgotten, so that the next one is of what is there now.
         """
         self.store.refresh()
-        self.ahead.drop()
+        self.read_ahead.drop()
         return self
 
     def close(self) -> None:
         """Close the store, unless it is that of the dataset that this was selected of."""
         if self._selection is None:
             self.store.close()
-        self.ahead.close()  # after it, so that no other thread begins to read ahead once more
+        self.read_ahead.close()  # after it, so that no other thread begins to read ahead once more
 
     def __enter__(self) -> Self:
         return self

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.combine import AnyBatch, fill, schema_of, unshared
 from mmreplay.batches.sequences import SequenceBatch
-from mmreplay.datasets.draws import draw_seed, own_generator
 from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.datasets.source import Around, Source, WindowSource
+from mmreplay.datasets.store_draws import draw_seed, own_generator
 from mmreplay.errors import SchemaError
 from mmreplay.sampling.windows import Windows
 from mmreplay.schema import Schema

@@ -1,7 +1,7 @@
-"""`Epochs`: which epoch of a dataset comes next, and how far its batches have come.
+"""`Epochs`: which epoch of a dataset comes next, and the position of its batches.
 
 Invariant: an epoch's order follows from its seed, its number, the arguments and the rows that were
-there when it began, so that its place in it, a number, is all that is needed to go on with it.
+there when it began, so that a position is all that is needed to continue it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.settings import Settings
-from mmreplay.episode_index import EarlierIndex, Index
+from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.frame_chunks import FrameChunks
@@ -37,12 +37,11 @@ Part = tuple[Choose, KeptFrames | None, list[int]]
 
 _POOL_BYTES = 192 << 20
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
-_NONE: Ids = np.empty(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EpochArguments:
-    """Those of `Dataset.batches` and `sequence_batches`; SchemaError for one out of its range."""
+    """The arguments of `Dataset.batches`; SchemaError for one out of its range."""
 
     batch_size: int
     epochs: int | None
@@ -86,8 +85,8 @@ class _Place:
 class Epochs:
     """The epochs of one dataset.
 
-    `unshared_seed` names the kind of seed that other ranks cannot be given alike; None if they can.
-    `selection` is a number that tells what is selected; None for everything.
+    `unshared_seed` names the kind of seed, if other ranks cannot be given the same; else None.
+    `selection` is a number that identifies what is selected; None for everything.
     """
 
     def __init__(self, seed: int, unshared_seed: str | None, selection: int | None = None) -> None:
@@ -103,7 +102,7 @@ class Epochs:
         return {"seed": self.seed, **dataclasses.asdict(self._place)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; raises SchemaError if it is none."""
+        """Continue where `state` was taken; raises SchemaError if it is not a valid state."""
         try:
             seed = whole_number("seed", state["seed"], 0)
             place = _Place(
@@ -222,13 +221,13 @@ class Epochs:
                 "of the epoch in which the state was saved that was loaded",
                 "begin an epoch instead, with epoch=",
             )
-            if windows is None:
-                ids = _before(listed(index), _stops(then))
-            elif any(start > old for (start, _), (old, _) in zip(lanes, then, strict=False)):
-                ids = _NONE  # where windows begin goes by the oldest steps
-            else:
-                ids = listed(cast("Index", EarlierIndex(index, _stops(then))))
-            return ids, then, live.frame_chunks, live.uuids[: len(then)]
+            if windows is not None and lanes != then:
+                raise SchemaError(
+                    f"{live.path}: an epoch of windows continues only while the store does not "
+                    f"change, and rows have come or gone since its state was saved; begin an epoch "
+                    f"instead, with epoch="
+                )
+            return _before(listed(index), then), then, live.frame_chunks, live.uuids[: len(then)]
 
         # Listed once: another thread may take new rows between two looks at the index.
         ids, lanes, chunks, uuids = live.look(read)
@@ -330,19 +329,14 @@ def _default_rows(row_bytes: int) -> int:
 def _checked_order(order: Mapping[str, Any]) -> dict[str, Any]:
     """As `_Place` has it, of a state; raises as `Epochs.load` expects."""
     lanes = [[whole_number("lanes", row, 0) for row in (one, two)] for one, two in order["lanes"]]
-    # Earlier states have none, and are believed.
-    uuids = tuple(map(str, order.get("uuids", ())))
+    uuids = tuple(map(str, order["uuids"]))
     size = whole_number("size", order["size"], 0)
     return {**order, "lanes": lanes, "size": size, "uuids": uuids}
 
 
-def _stops(lanes: Sequence[Sequence[int]]) -> Ids:
-    """Where the extents of lanes end."""
-    return np.array([stop for _, stop in lanes], np.int64)
-
-
-def _before(ids: Ids, stops: Ids) -> Ids:
-    """Those of the ids that lie before these ends of their lanes."""
+def _before(ids: Ids, lanes: Sequence[Sequence[int]]) -> Ids:
+    """The ids within these extents of lanes."""
+    stops = np.array([stop for _, stop in lanes], np.int64)
     ids = ids[ids >> LANE_SHIFT < stops.size]
     out: Ids = ids[ids & ROW_MASK < stops[ids >> LANE_SHIFT]]
     return out

@@ -17,9 +17,9 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.datasets.dataset import Dataset
-from mmreplay.datasets.draws import Draw
 from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.datasets.source import Around, EpochSource
+from mmreplay.datasets.store_draws import Draw
 from mmreplay.errors import SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field, Schema
@@ -134,7 +134,7 @@ class Hindsight(Around, EpochSource):
         return self.data.store
 
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
-        return self.data.ahead.next(
+        return self.data.read_ahead.next(
             self.store.live, self.generator, self._begin, (size, replace, group), out
         )
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
-from mmreplay.datasets.ahead import checked_prefetch
 from mmreplay.datasets.dataset import Dataset, Seed
+from mmreplay.datasets.read_ahead import checked_prefetch
 from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.reading.store import Store
 from mmreplay.system import user_paths

@@ -17,8 +17,8 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.combine import concatenated, fill, schema_of
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset
-from mmreplay.datasets.draws import check_groups, own_generator
 from mmreplay.datasets.source import Source
+from mmreplay.datasets.store_draws import check_groups, own_generator
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.schema import Field, Schema
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
-from mmreplay.datasets.draws import Draw, errors_with_path
 from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.datasets.store_draws import Draw, errors_with_path
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, SchemaError
 from mmreplay.ids import Ids
@@ -219,7 +219,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             batch.weight[:] = weights(how.beta_at(sampler.n_batches))
             sampler.n_batches += 1
 
-        return Draw(errors_with_path(self.store.path, choose), self.samplers.gatherer, finish)
+        return Draw(errors_with_path(self.store.path, choose), self.draws.gatherer, finish)
 
     def update_priorities(self, ids: npt.ArrayLike, errors: npt.ArrayLike) -> None:
         """Give transitions the priority |error| + epsilon.

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
-from mmreplay.datasets.ahead import checked_prefetch
 from mmreplay.datasets.dataset import Dataset, Seed
+from mmreplay.datasets.read_ahead import checked_prefetch
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field

@@ -1,6 +1,5 @@
 """Which entries are transitions, and where their episodes lie: nothing else knows."""
 
-from mmreplay.episode_index.earlier_index import EarlierIndex
 from mmreplay.episode_index.episodes import EPISODE_DTYPE, LaneEpisodes
 from mmreplay.episode_index.gaps import Gaps, floor_row
 from mmreplay.episode_index.index import Index, Transitions
@@ -9,7 +8,6 @@ from mmreplay.episode_index.steps import Span, Steps
 
 __all__ = [
     "EPISODE_DTYPE",
-    "EarlierIndex",
     "Gaps",
     "Index",
     "LaneEpisodes",

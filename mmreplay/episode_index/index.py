@@ -1,8 +1,7 @@
 """`Index`: the transitions and episodes of all lanes of a store, for gatherers and samplers.
 
-Invariant: entry (row, environment) is a transition if and only if its `step` is 1 or more; no draw
-is in vain. Ids, and bounds of a lane, count entries: row * n + environment. Where no environment
-was left out, everything is arithmetic.
+Invariant: entry (row, environment) is a transition if and only if its `step` is 1 or more. Ids,
+and bounds of a lane, count entries: row * n + environment. Without gaps, draws are arithmetic.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class _Lane:
 
 
 class Index:
-    """See the module.
-
-    Whoever asks holds the lock of the store, so that nobody changes it meanwhile.
+    """See the module. A caller holds the lock of the store while it uses the index.
 
     Args:
         sources: where it reads.
@@ -152,7 +149,7 @@ class Index:
             one.finals = LaneFinals(one.n)
 
     def _settle(self) -> None:
-        """Work out what draws need, once for all lanes that changed."""
+        """Prepare what draws need, once for all lanes that changed."""
         np.cumsum(self._counts, out=self._bounds[1:])
         self._shifts = self._firsts - self._bounds[:-1]
         self._with_gaps = [n for n, lane in enumerate(self._lanes) if not lane.gaps.is_full]
@@ -167,11 +164,9 @@ class Index:
             self._settle()
         return int(self._bounds[-1])
 
-    def n_transitions_of(self, n_lanes: int) -> int:
-        """Transitions of the first so many lanes that can be sampled."""
-        if self._is_stale:
-            self._settle()
-        return int(self._bounds[n_lanes])
+    def n_transitions_of(self, lane: int) -> int:
+        """Transitions of a lane that can be sampled."""
+        return int(self._counts[lane])
 
     def window(self, lane: int) -> tuple[int, int, int]:
         """(base, first, head) of a lane: below base all is gone, below first not sampled."""

@@ -6,6 +6,7 @@ at every access, and copied.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.schema import FRAME
+from mmreplay.schema import FRAME, Schema
 
 
 class ColumnView:
@@ -87,7 +88,70 @@ class ColumnView:
         return f"<{self._path} {self.shape} {self.dtype}>"
 
 
-class LaneView:
+class RowColumns(abc.ABC):
+    """The columns of one lane by name; indexed by [row], or by [row, env]."""
+
+    schema: Schema
+
+    @abc.abstractmethod
+    def _column(self, path: str) -> ColumnView:
+        """The column at a path."""
+
+    @property
+    def frames(self) -> ColumnView | dict[str, ColumnView]:
+        """(rows, *frame) or (rows, N, *frame), before the steps; a dict for dict observations.
+
+        The observation after an episode's last step is in `Store.trajectory`, and in the array
+        ``finals/frames`` of the lane.
+        """
+        paths = self.schema.frame_paths
+        if self.schema.is_dict:
+            return {key: self._column(path) for key, path in paths.items()}
+        return self._column(paths[FRAME])
+
+    @property
+    def actions(self) -> ColumnView:
+        """(rows, *action), or (rows, N, *action)."""
+        return self._column("actions")
+
+    @property
+    def rewards(self) -> ColumnView:
+        """(rows,) or (rows, N), float32 or float64."""
+        return self._column("rewards")
+
+    @property
+    def non_terminals(self) -> ColumnView:
+        """(rows,) or (rows, N), uint8."""
+        return self._column("non_terminals")
+
+    @property
+    def resets(self) -> ColumnView:
+        """(rows,) or (rows, N), uint8: 1 where an episode begins with this step."""
+        return self._column("resets")
+
+    @property
+    def ends(self) -> ColumnView:
+        """(rows,) or (rows, N), uint8: 1 where an episode ends with this step.
+
+        In the newest row of a live lane it may still change.
+        """
+        return self._column("ends")
+
+    @property
+    def step(self) -> ColumnView:
+        """(rows,) or (rows, N), int64: the number of the step in its episode, from 1 on.
+
+        0 where an environment has no step, as it was left out of the row.
+        """
+        return self._column("step")
+
+    @property
+    def extras(self) -> dict[str, ColumnView]:
+        """Extra columns by name."""
+        return {name: self._column(path) for name, path in self.schema.extra_paths.items()}
+
+
+class LaneView(RowColumns):
     """One lane of a store: its columns by [row], or by [row, env].
 
     Attributes:
@@ -102,7 +166,10 @@ class LaneView:
         self.name: str | None = reader.metadata.get("name")
         self._lanes, self._number = lanes, number
         self.environments: int = reader.n
-        self._columns = {path: ColumnView(lanes, number, path) for path in reader.rows.specs}
+        self.schema = lanes.schema
+
+    def _column(self, path: str) -> ColumnView:
+        return ColumnView(self._lanes, self._number, path)
 
     def __repr__(self) -> str:
         return f"<mmreplay.LaneView {self.path} environments={self.environments}>"
@@ -111,58 +178,6 @@ class LaneView:
         base, first, head = self._lanes.look(lambda index: index.window(self._number))
         n = self.environments
         return base // n, first // n, head // n
-
-    @property
-    def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """(rows, *frame) or (rows, N, *frame), before the steps; a dict for dict observations.
-
-        The observation after an episode's last step is in `Store.trajectory`, and in the array
-        ``finals/frames`` of the lane.
-        """
-        if self._lanes.schema.is_dict:
-            return {key: self._columns[p] for key, p in self._lanes.schema.frame_paths.items()}
-        return self._columns[self._lanes.schema.frame_paths[FRAME]]
-
-    @property
-    def actions(self) -> ColumnView:
-        """(rows, *action), or (rows, N, *action)."""
-        return self._columns["actions"]
-
-    @property
-    def rewards(self) -> ColumnView:
-        """(rows,) or (rows, N), float32 or float64."""
-        return self._columns["rewards"]
-
-    @property
-    def non_terminals(self) -> ColumnView:
-        """(rows,) or (rows, N), uint8."""
-        return self._columns["non_terminals"]
-
-    @property
-    def resets(self) -> ColumnView:
-        """(rows,) or (rows, N), uint8: 1 where an episode begins with this step."""
-        return self._columns["resets"]
-
-    @property
-    def ends(self) -> ColumnView:
-        """(rows,) or (rows, N), uint8: 1 where an episode ends with this step.
-
-        Of the newest row of a live lane it may still change.
-        """
-        return self._columns["ends"]
-
-    @property
-    def step(self) -> ColumnView:
-        """(rows,) or (rows, N), int64: the number of the step in its episode; 0 where it has none.
-
-        From 1 on; an environment has no step in a row that it was left out of.
-        """
-        return self._columns["step"]
-
-    @property
-    def extras(self) -> dict[str, ColumnView]:
-        """Extra columns by name."""
-        return {key: self._columns[p] for key, p in self._lanes.schema.extra_paths.items()}
 
     @property
     def rows(self) -> int:
@@ -187,8 +202,4 @@ class LaneView:
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
-        return self._lanes.look(
-            lambda index: (
-                index.n_transitions_of(self._number + 1) - index.n_transitions_of(self._number)
-            )
-        )
+        return self._lanes.look(lambda index: index.n_transitions_of(self._number))

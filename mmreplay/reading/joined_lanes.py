@@ -236,7 +236,7 @@ class JoinedLanes:
             np.concatenate(tables),
             sum(counts),
             windows,
-            np.diff([self.index.n_transitions_of(n) for n in range(len(windows) + 1)]).tolist(),
+            [self.index.n_transitions_of(number) for number in numbers],
             [stop - first for _, _, first, stop in self._known],
         )
 

@@ -38,6 +38,10 @@ class LaneReader:
 
     Attributes:
         document: what its zarr.json files say.
+        metadata: attributes.mmreplay of its root.
+        schema: what a step of one environment holds.
+        environments: how many step together; None where arrays have no axis for them.
+        n: environments.
         rows, finals: its logs.
         entries: its steps as columns read them, one row for each environment of each.
         frames: the same for frames, with the pending row of a lane that is not closed.
@@ -45,6 +49,10 @@ class LaneReader:
     """
 
     document: LaneDocument
+    metadata: dict[str, Any]
+    schema: Schema
+    environments: int | None
+    n: int
     rows: LogReader
     finals: LogReader
     is_closed: bool
@@ -69,7 +77,7 @@ class LaneReader:
         n_idle = 0
         for attempt in range(_ATTEMPTS):
             if attempt:
-                # Whatever opens or closes it holds its lock. Nobody does: nothing to wait for.
+                # Without a lock, no writer is opening or closing it: there is nothing to wait for.
                 n_idle = 0 if locks.is_locked(self.path) else n_idle + 1
                 if n_idle > _IDLE_ATTEMPTS:
                     break
@@ -91,7 +99,9 @@ class LaneReader:
 
     def _load_logs(self, stamp: Stamp) -> bool:
         """Take both logs; False if they changed hands meanwhile."""
-        path, document, own = self.path, self.document, self.metadata
+        path, document = self.path, self.document
+        own = self.metadata = document.metadata
+        self.schema, self.environments, self.n = document.schema, document.environments, document.n
         self.rows = LogReader(path, document.rows, path, stamp)
         self.finals = LogReader(path / FINALS, document.finals, path, stamp)
         self.is_closed = own["closed"]
@@ -113,26 +123,6 @@ class LaneReader:
             # The newest steps may have ended episodes whose final observations are lost.
             return self.rows.load_open(uuid, capacity, trust=False)
         return True
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """attributes.mmreplay."""
-        return self.document.metadata
-
-    @property
-    def schema(self) -> Schema:
-        """What a step of one environment holds."""
-        return self.document.schema
-
-    @property
-    def environments(self) -> int | None:
-        """How many step together; None where arrays have no axis for them, as there is one."""
-        return self.document.environments
-
-    @property
-    def n(self) -> int:
-        """Environments."""
-        return self.document.n
 
     @property
     def base(self) -> int:

@@ -22,7 +22,7 @@ from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.pictures.png import even, strip_png
 from mmreplay.reading import info
-from mmreplay.reading.column_views import ColumnView, LaneView
+from mmreplay.reading.column_views import ColumnView, LaneView, RowColumns
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
@@ -32,12 +32,12 @@ from mmreplay.system import user_paths
 from mmreplay.system.held_directories import AnyPath
 
 
-class Store:
+class Store(RowColumns):
     """A store opened for reading; made by `mmreplay.open`.
 
     Takes no lock and writes nothing, whether the store is closed, live or left by a crash. A
-    context manager. Safe to use from several threads. A pickle of it holds its paths; who loads
-    that opens them again, with the rows that are there then.
+    context manager. Safe to use from several threads. A pickle of it holds its paths; loading it
+    opens them again, with the rows that are there then. A store of one lane has its columns, too.
 
     Attributes:
         path: its directory; of several stores loaded as one, the first one's.
@@ -132,54 +132,14 @@ class Store:
         """Each lane by itself."""
         return tuple(LaneView(self.live, number) for number in range(len(self.live.readers)))
 
-    def _only_lane(self) -> LaneView:
+    def _column(self, path: str) -> ColumnView:
         n_lanes = len(self.live.readers)
         if n_lanes != 1:
             raise SchemaError(
-                f"{self.path}: this store has {n_lanes} lanes; rows are numbered in "
-                f"each by itself: use store.lanes[i]"
+                f"{self.path}: this store has {n_lanes} lanes, each with rows of its own: use "
+                f"store.lanes[i]"
             )
-        return LaneView(self.live, 0)
-
-    @property
-    def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """Frames by [row] or [row, env], of a store of one lane."""
-        return self._only_lane().frames
-
-    @property
-    def actions(self) -> ColumnView:
-        """Actions by [row] or [row, env], of a store of one lane."""
-        return self._only_lane().actions
-
-    @property
-    def rewards(self) -> ColumnView:
-        """Rewards by [row] or [row, env], of a store of one lane."""
-        return self._only_lane().rewards
-
-    @property
-    def non_terminals(self) -> ColumnView:
-        """Non-terminal flags by [row] or [row, env], of a store of one lane."""
-        return self._only_lane().non_terminals
-
-    @property
-    def resets(self) -> ColumnView:
-        """Where episodes begin, by [row] or [row, env], of a store of one lane."""
-        return self._only_lane().resets
-
-    @property
-    def ends(self) -> ColumnView:
-        """Where episodes end, by [row] or [row, env], of a store of one lane."""
-        return self._only_lane().ends
-
-    @property
-    def step(self) -> ColumnView:
-        """The number of each step in its episode, from 1 on; 0 where there is none."""
-        return self._only_lane().step
-
-    @property
-    def extras(self) -> dict[str, ColumnView]:
-        """Extra columns by name, of a store of one lane."""
-        return self._only_lane().extras
+        return ColumnView(self.live, 0, path)
 
     # ------------------------------------------------------------ episodes
 

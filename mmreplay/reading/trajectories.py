@@ -6,6 +6,7 @@ index, and whatever was read once does not change.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import operator
 from collections.abc import Iterator
@@ -45,8 +46,48 @@ class Step:
     extras: dict[str, Array]
 
 
+class _Steps(abc.ABC):
+    """An episode as a sequence of `Step`; slices are lists."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Steps."""
+
+    @abc.abstractmethod
+    def read(self) -> Trajectory:
+        """All columns, read."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Step]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Step | list[Step]:
+        """A step, or a list of them; reads what has not been read.
+
+        Raises:
+            IndexError: there are not as many.
+            InvalidIdError: its rows were evicted before they were read.
+            SchemaError: another store stands at the path by now.
+        """
+        length = len(self)
+        if isinstance(index, slice):
+            numbers = range(*index.indices(length))
+            whole = self.read()
+            return [_step(whole, number) for number in numbers]
+        number = operator.index(index)
+        if not -length <= number < length:
+            raise IndexError(f"step {number}: the trajectory has {length} steps")
+        return _step(self.read(), number % length)
+
+    def __iter__(self) -> Iterator[Step]:
+        whole = self.read()
+        return (_step(whole, number) for number in range(len(whole)))
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trajectory:
+class Trajectory(_Steps):
     """One episode of T steps; a sequence of `Step`, whose slices are lists.
 
     Attributes:
@@ -78,20 +119,9 @@ class Trajectory:
     def _repr_png_(self) -> bytes | None:
         return strip_png(self.observation)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Step: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Step]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Step | list[Step]:
-        """A step, or a list of them.
-
-        Raises:
-            IndexError: there are not as many.
-        """
-        return _steps(self, index)
-
-    def __iter__(self) -> Iterator[Step]:
-        return (_step(self, number) for number in range(len(self)))
+    def read(self) -> Trajectory:
+        """Itself."""
+        return self
 
 
 class EpisodeRows(Protocol):
@@ -114,7 +144,7 @@ class EpisodeRows(Protocol):
         """
 
 
-class LazyTrajectory:
+class LazyTrajectory(_Steps):
     """A `Trajectory` whose columns are read when they are first asked for, and then kept.
 
     Attributes are those of `Trajectory`; length, ids and how it ended are known at once.
@@ -214,24 +244,6 @@ class LazyTrajectory:
     def __len__(self) -> int:
         return self._length
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Step: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Step]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Step | list[Step]:
-        """A step, or a list of them; reads what has not been read.
-
-        Raises:
-            IndexError: there are not as many.
-            InvalidIdError: its rows were evicted before they were read.
-            SchemaError: another store stands at the path by now.
-        """
-        return _steps(self, index)
-
-    def __iter__(self) -> Iterator[Step]:
-        whole = self.read()
-        return (_step(whole, number) for number in range(len(whole)))
-
     def __repr__(self) -> str:
         lane, row = self._first >> LANE_SHIFT, self._first & ROW_MASK
         place = f"row={row // self._stride}"
@@ -241,21 +253,6 @@ class LazyTrajectory:
             f"<mmreplay.LazyTrajectory lane={lane} {place} steps={self._length} "
             f"read={sorted(self._columns)}>"
         )
-
-
-def _steps(
-    trajectory: Trajectory | LazyTrajectory, index: SupportsIndex | slice
-) -> Step | list[Step]:
-    length = len(trajectory)
-    if isinstance(index, slice):
-        numbers = range(*index.indices(length))
-        whole = trajectory.read() if isinstance(trajectory, LazyTrajectory) else trajectory
-        return [_step(whole, number) for number in numbers]
-    number = operator.index(index)
-    if not -length <= number < length:
-        raise IndexError(f"step {number}: the trajectory has {length} steps")
-    whole = trajectory.read() if isinstance(trajectory, LazyTrajectory) else trajectory
-    return _step(whole, number % length)
 
 
 def _step(whole: Trajectory, number: int) -> Step:

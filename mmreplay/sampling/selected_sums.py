@@ -1,7 +1,7 @@
-"""Sums over the runs of a selection: what `EpisodeSums` are to all episodes.
+"""Sums over the runs of a selection, as `EpisodeSums` are over all episodes.
 
-Invariant: the sums are those of the index as it is now; what a run counts depends on the episode
-that it is of, as far as its steps can be sampled, and on which of them are selected.
+Invariant: the sums are those of the index as it is now; what a run counts depends on its episode,
+as far as its steps can be sampled, and on which of them are selected.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from mmreplay.episode_index import Index
 from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.sampling.episode_sums import EpisodeSums
 from mmreplay.sampling.selection import Selection
 
 Counted = tuple[Ids, Ids]
@@ -32,12 +33,25 @@ class Sums(Protocol):
         """Steps of the longest episode, or run, of those that are counted."""
 
 
-class SelectedSums:
-    """See the module.
+def sums_over(
+    selection: Selection | None,
+    count: Callable[[Ids], Ids],
+    count_selected: Callable[[Ids, Ids, Ids], Counted],
+    *,
+    whole: bool = False,
+) -> Sums:
+    """The sums over all episodes, or over those parts of them that are selected."""
+    if selection is None:
+        return EpisodeSums(count, whole=whole)
+    return SelectedSums(selection, count_selected, whole=whole)
 
-    `count(steps, skipped, kept)` tells what counts of episodes of (n,) steps of which, after
-    `skipped` (n,), the next `kept` (n,) are selected. `whole` leaves out episodes that are not
-    selected whole, or whose oldest steps cannot be sampled any more.
+
+class SelectedSums:
+    """Sums over the runs of a selection.
+
+    `count(steps, skipped, kept)` says what counts in episodes of (n,) steps of which the `kept`
+    (n,) after the first `skipped` (n,) are selected. `whole` leaves out episodes that are not
+    selected whole, or have lost their oldest steps.
     """
 
     def __init__(

@@ -10,23 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.episode_index import Index
-from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
-from mmreplay.sampling.episode_sums import EpisodeSums
-from mmreplay.sampling.selected_sums import Counted, SelectedSums, Sums
+from mmreplay.sampling.selected_sums import Counted, sums_over
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.without_replacement import distinct_ranks
+from mmreplay.sampling.transitions import distinct_ranks
 
 
 class TrajectorySampler:
     """Draws whole episodes; of a selection those all of whose steps are selected."""
 
     def __init__(self, selection: Selection | None = None) -> None:
-        self._sums: Sums
-        if selection is None:
-            self._sums = EpisodeSums(_one_each, whole=True)
-        else:
-            self._sums = SelectedSums(selection, _one_each_selected, whole=True)
+        self._sums = sums_over(selection, _one_each, _one_each_selected, whole=True)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
         """The first rows of as many episodes as there are draws in [0, 1), as ids: int64 (B,).
@@ -41,20 +36,15 @@ class TrajectorySampler:
         Raises EmptyBufferError if there is no whole episode, SchemaError if there are fewer than
         `size`.
         """
-        total = self._total(index)
-        if size > total:
-            raise SchemaError(
-                f"expected at most the {total:,} whole episodes there are, as each is drawn once; "
-                f"found {size:,}; ask for fewer, or draw with replacement"
-            )
-        return self._sums.at(distinct_ranks(total, size, seed))[0]
+        ranks = distinct_ranks(self._total(index), size, seed, "whole episodes")
+        return self._sums.at(ranks)[0]
 
     def _total(self, index: Index) -> int:
         total = self._sums.follow(index)
         if not total:
             raise EmptyBufferError(
-                "there is no whole episode to sample; one that a capacity has cut into, or that "
-                "has no step yet, is none"
+                "there is no whole episode to sample: each has no step yet, or has lost its oldest "
+                "steps to the capacity"
             )
         return total
 

@@ -1,7 +1,7 @@
 """Windows of steps: which there are in an episode, and draws of them.
 
-Invariant: each window of an index is drawn with the same probability, by one draw each; a window
-is told by the id of the first step after its burn-in, and no two of an index share one.
+Invariant: each window of an index is drawn with the same probability, by one draw each. The id of
+the first step after its burn-in identifies a window.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from mmreplay.arguments import whole_number
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
-from mmreplay.sampling.episode_sums import EpisodeSums
-from mmreplay.sampling.selected_sums import Counted, SelectedSums, Sums
+from mmreplay.sampling.selected_sums import Counted, sums_over
 from mmreplay.sampling.selection import Selection
 
 BOUNDARIES = ("drop", "pad", "shift")
@@ -26,9 +25,9 @@ BOUNDARIES = ("drop", "pad", "shift")
 class Windows:
     """Which windows an episode has.
 
-    `boundary` tells what becomes of a window that does not fit: ``drop``, ``pad`` or ``shift``;
-    `stride` are the steps from one window to the next, from the episode's oldest step on. Raises
-    SchemaError for a value out of its range.
+    `boundary` says what becomes of a window that does not fit: ``drop``, ``pad`` or ``shift``;
+    `stride` is the number of steps from one window to the next, from the episode's oldest step on.
+    Raises SchemaError for a value out of its range.
     """
 
     length: int
@@ -50,7 +49,7 @@ class Windows:
         return self.burn_in + self.length
 
     def count(self, steps: Ids) -> Ids:
-        """Windows of episodes with so many steps: int64 (n,)."""
+        """Windows per episode, from its number of steps: int64 (n,)."""
         if self.boundary == "pad":
             return np.asarray(-(-steps // self.stride), np.int64)
         if self.stride == 1 and self.boundary == "drop":  # few passes, over many episodes
@@ -67,9 +66,9 @@ class Windows:
         return np.asarray(full + (shifted | ((left < 0) & (steps > 0))), np.int64)
 
     def count_selected(self, steps: Ids, skipped: Ids, kept: Ids) -> Counted:
-        """The windows whose steps to learn from are all selected, (n,): the first, and how many.
+        """The first window whose steps to learn from are all selected, and how many, (n,) each.
 
-        Of episodes with so many steps, of which after `skipped` the next `kept` are selected.
+        Of each episode's `steps`, the `kept` after the first `skipped` are selected.
         """
         every, stop = self.count(steps), skipped + kept
         lead = 0 if self.boundary == "pad" else self.burn_in
@@ -109,11 +108,7 @@ class WindowSampler:
 
     def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
         self.windows = windows
-        self._sums: Sums
-        if selection is None:
-            self._sums = EpisodeSums(windows.count)
-        else:
-            self._sums = SelectedSums(selection, windows.count_selected)
+        self._sums = sums_over(selection, windows.count, windows.count_selected)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
         """As many windows as there are draws in [0, 1), each equally likely: int64 (B,)."""
@@ -143,11 +138,7 @@ class PortionSampler:
 
     def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
         self.windows = windows
-        self._sums: Sums
-        if selection is None:
-            self._sums = EpisodeSums(self._weight, whole=True)
-        else:
-            self._sums = SelectedSums(selection, self._weight_selected, whole=True)
+        self._sums = sums_over(selection, self._weight, self._weight_selected, whole=True)
 
     def _weight(self, steps: Ids) -> Ids:
         return np.where(steps >= self.windows.length, steps, 0)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import pickle
 
 import numpy as np
 import pytest
@@ -33,15 +32,6 @@ def test_a_batch_has_the_fields_of_the_interface():
         batch.reward = batch.discount  # type: ignore[misc]
 
 
-def test_a_batch_holds_copies():
-    rows = Rows(Frames(np.arange(12), "int64"))
-    batch = gathered(IDS, rows=rows, stack=2, n_step=2)
-    before = pickle.dumps(batch)
-    for column in rows.columns.values():
-        column.rows[:] = 0
-    assert pickle.dumps(batch) == before
-
-
 def test_no_transitions_are_a_batch_of_none():
     for settings in ({"stack": 3}, {"stack": None}, {"stack": 3, "n_step": 3, "stack_axis": -1}):
         batch = gathered([], **settings)
@@ -65,8 +55,3 @@ def test_a_notebook_shows_the_newest_frames_of_a_batch():
     batch = gathered(IDS, rows=Rows(Frames(screens, "uint8")), stack=4)
     with Image.open(io.BytesIO(batch._repr_png_())) as found:
         assert np.array_equal(np.asarray(found)[:90:10, :90:10], batch.observation[0, -1])
-
-
-def test_a_notebook_shows_no_picture_of_a_batch_of_vectors_or_of_none():
-    for ids in (IDS, []):
-        assert gathered(ids, stack=3)._repr_png_() is None

@@ -7,8 +7,8 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, SchemaError
-from mmreplay.batches.combine import concatenated, fill, schema_of, unshared
-from tests.support.oracle.checks import check_batch, check_same
+from mmreplay.batches.combine import concatenated, fill, unshared
+from tests.support.oracle.checks import check_batch
 
 
 @pytest.fixture
@@ -17,14 +17,6 @@ def data(make, story):
     writer = make(frame=frame, extras={"log_prob": Field((), "float32")})
     story.play(writer, 12, "terminated")
     return mmreplay.load(writer.path, stack=3, n_step=1)
-
-
-def test_batches_come_one_after_the_other(data):
-    parts = [data.transitions(ids) for ids in ([0], [3, 1, 2], [5, 4])]
-    whole = concatenated(parts, "abc")
-    check_batch(whole, data.transitions([0, 3, 1, 2, 5, 4]))
-    whole.reward[:] = 9
-    assert parts[0].reward[0] != 9
 
 
 @pytest.mark.parametrize(
@@ -72,22 +64,3 @@ def test_a_batch_goes_into_none_that_differs(data):
     ):
         with pytest.raises(SchemaError, match=message):
             fill(out, batch)
-
-
-@pytest.mark.parametrize("settings", [{}, {"stack": None}, {"n_step": 3}, {"stack_axis": -1}])
-def test_unshared_observations_can_be_changed_one_by_one(data, settings):
-    batch = data.transitions([3, 4], **settings)
-    apart = unshared(batch)
-    check_batch(apart, batch)
-    expected = {key: frames.copy() for key, frames in apart.next_observation.items()}
-    for frames in apart.observation.values():
-        frames[:] = 0
-    check_same(apart.next_observation, expected, "next_observation")
-
-
-def test_the_schema_is_the_stores_or_what_a_source_says(data):
-    assert schema_of(data) is data.store.schema
-    mixture = mmreplay.Mixture([data])
-    assert schema_of(mixture) is mixture.schema
-    with pytest.raises(SchemaError, match=r"expected what mmreplay\.load returns"):
-        schema_of([data])

@@ -62,13 +62,6 @@ def test_out_is_overwritten_whole_and_returned(settings, is_dict):
             assert one.dtype == other.dtype
 
 
-def test_out_may_come_from_another_gatherer_of_the_same_settings():
-    rows = Rows(SCALARS)
-    batch = gathered([0, 1], rows=rows, stack=3)
-    assert gathered([5, 6], rows=rows, out=batch, stack=3) is batch
-    assert batch.id.tolist() == [5, 6]
-
-
 def three(frames=SCALARS, stack=3, **settings):
     return gathered([0, 1, 2], frames, stack=stack, **settings)
 
@@ -114,33 +107,6 @@ def test_an_out_that_does_not_fit_is_refused_and_not_touched(make_wrong):
     assert pickle.dumps(wrong) == before
 
 
-def test_an_out_that_cannot_be_written_is_refused():
-    rows = Rows(SCALARS)
-    gatherer = TransitionGatherer(rows, Settings(stack=3))
-    batch = fetched(rows, gatherer, [0, 1, 2])
-    batch.reward.flags.writeable = False
-    with pytest.raises(SchemaError, match="out: expected a batch of 3"):
-        fetched(rows, gatherer, [0, 1, 2], batch)
-
-
-def test_an_out_of_one_size_is_not_taken_for_another():
-    rows = Rows(SCALARS)
-    gatherer = TransitionGatherer(rows, Settings(stack=3))
-    batch = fetched(rows, gatherer, [0, 1, 2])
-    fetched(rows, gatherer, [4, 5, 6], batch)
-    with pytest.raises(SchemaError, match="out: expected a batch of 2"):
-        fetched(rows, gatherer, [4, 5], batch)
-
-
-def test_a_dict_out_with_other_keys_is_refused():
-    rows = Rows({"a": SCALARS, "b": SCALARS})
-    gatherer = TransitionGatherer(rows, Settings(stack=3))
-    for other in (Rows({"a": SCALARS}), Rows({"a": SCALARS, "c": SCALARS}), Rows(SCALARS)):
-        batch = fetched(other, TransitionGatherer(other, Settings(stack=3)), [0, 1])
-        with pytest.raises(SchemaError, match="out: expected a batch of 2"):
-            fetched(rows, gatherer, [0, 1], batch)
-
-
 @pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
 def test_a_batch_is_copied_into_another_whole(settings):
     rows = Rows(SCALARS, extras={"x": Column(np.arange(12), "float32")})
@@ -155,12 +121,3 @@ def test_a_batch_is_copied_into_another_whole(settings):
         assert one.tobytes() == other.tobytes()
     batch.id[:] = 5
     assert out.id.tolist() == [8, 7, 3]
-
-
-def test_a_batch_is_not_copied_into_one_that_does_not_fit():
-    rows = Rows(SCALARS)
-    gatherer = TransitionGatherer(rows, Settings(stack=3))
-    batch, other = fetched(rows, gatherer, [0, 1, 2]), gathered([0, 1, 2], rows=rows, stack=2)
-    for wrong in (other, fetched(rows, gatherer, [0, 1]), object()):
-        with pytest.raises(SchemaError, match="out: expected a batch of 3"):
-            gatherer.copy(batch, wrong)

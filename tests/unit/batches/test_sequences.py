@@ -109,19 +109,6 @@ def test_shift_also_takes_the_window_that_ends_with_the_episode(load):
     assert batch.id.tolist() == [[-1, 0, 1, 2], [3, 4, 5, 6], [-1, 7, 8, -1]]
 
 
-def test_stacks_of_a_window_are_those_of_its_transitions(load):
-    for settings in ({}, {"padding": "zero"}, {"stack_axis": -1}):
-        for n_step in (1, 3):
-            data = load(stack=3, n_step=n_step, **settings)
-            batch = every(data, 2)
-            for number, ids in enumerate(batch.id):
-                expected = data.transitions(ids)
-                assert np.array_equal(batch.observation[number], expected.observation)
-                assert np.array_equal(batch.next_observation[number], expected.next_observation)
-                assert np.array_equal(batch.reward[number], expected.reward)
-                assert np.array_equal(batch.discount[number], expected.discount)
-
-
 def test_a_padded_step_shows_frames_of_real_steps_and_zeros(load):
     batch = every(load(stack=3), 2, 2, "pad", 2)
     assert batch.id[1].tolist() == [0, 1, 2, -1]
@@ -139,22 +126,6 @@ def test_a_padded_step_shows_frames_of_real_steps_and_zeros(load):
         [10, 10, 10],
         [10, 10, 11],
     ]
-
-
-@pytest.mark.parametrize("stack", [None, 3])
-def test_what_a_padded_step_shows_does_not_depend_on_the_steps_of_a_return(load, stack):
-    one, many = (every(load(stack=stack, n_step=n), 4, 1, "pad") for n in (1, 3))
-    padded = ~one.mask
-    assert np.array_equal(one.observation, many.observation)
-    assert np.array_equal(one.next_observation[padded], many.next_observation[padded])
-    assert not np.array_equal(one.next_observation, many.next_observation)
-
-
-def test_returns_reach_past_the_window(load):
-    batch = every(load(n_step=3), 1)
-    alone = load(n_step=3).transitions(batch.id[:, 0])
-    assert batch.reward[:, 0].tolist() == alone.reward.tolist()
-    assert batch.next_observation[:, 0].tolist() == alone.next_observation.tolist()
 
 
 def test_the_observations_of_a_window_share_their_frames(load):
@@ -197,29 +168,6 @@ def test_an_out_that_does_not_fit_is_refused(load):
             data.sample_sequences(3, 2, out=wrong)
 
 
-def test_a_dict_of_frames_is_a_dict_of_windows(make, story):
-    frame = {"a": Field((2,), "uint8", "lz4", chunk=2, shard=4), "b": Field((), "float32")}
-    writer = make(frame=frame)
-    story.play(writer, 9, "truncated")
-    with mmreplay.load(writer.path, stack=2) as data:
-        batch = data.sample_sequences(3, 4)
-        for number, ids in enumerate(batch.id):
-            expected = data.transitions(ids)
-            for name in frame:
-                assert np.array_equal(batch.observation[name][number], expected.observation[name])
-
-
-def test_a_step_has_its_number_also_where_its_episodes_beginning_is_gone(make, story):
-    writer = make(capacity=10, flush_s=0, frame=Field((64, 64), "uint8", "raw", chunk=1))
-    story.play(writer, 200)
-    writer.flush()
-    with mmreplay.load(writer.path, stack=None) as data:
-        batch = every(data, 3)
-        assert batch.id.tolist() == [[n, n + 1, n + 2] for n in range(190, 198)]
-        assert np.array_equal(batch.step, batch.id)
-        assert not batch.first.any()
-
-
 def test_a_compressed_chunk_is_decoded_once_a_window(load, monkeypatch):
     from mmreplay.storage import shard_file
 
@@ -258,34 +206,3 @@ def test_an_episode_that_is_too_short_is_named(load, path):
         with pytest.raises(EmptyBufferError, match="the longest has 4 ") as caught:
             getattr(load(), call)(3, 5)
         assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5, True, None, "3"])
-def test_a_size_is_a_number_of_windows(load, size):
-    data = load()
-    for call in (data.sample_sequences, data.sequence_batches, data.sample_portions):
-        with pytest.raises(SchemaError, match="batch_size: expected a whole number"):
-            call(size, 2)
-    with pytest.raises(SchemaError, match="n: expected a whole number"):
-        data.sample_trajectories(size)
-
-
-def test_a_length_out_of_its_range_is_refused(load):
-    data = load()
-    for call in (data.sample_sequences, data.sequence_batches, data.sample_portions):
-        for length in (0, 1.5, [3]):
-            with pytest.raises(SchemaError, match="length: expected a whole number"):
-                call(3, length)
-    with pytest.raises(SchemaError, match="epochs: expected a whole number, 0 or more"):
-        data.sequence_batches(3, 2, epochs=-1)
-
-
-def test_epochs_of_windows_have_orders_of_their_own(load):
-    one, two = load(seed=4), load(seed=4)
-    first = [batch.id.tolist() for batch in one.sequence_batches(4, 1, epochs=3)]
-    assert [len(ids) for ids in first] == [4, 4, 1] * 3
-    assert first == [
-        ids for _ in range(3) for ids in [b.id.tolist() for b in two.sequence_batches(4, 1)]
-    ]
-    epochs = [str(first[n : n + 3]) for n in (0, 3, 6)]
-    assert len(set(epochs)) == 3

@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 
-from mmreplay.format.layout import MAX_STACK
-from mmreplay.ids import LANE_SHIFT
 from tests.support.oracle.handmade_rows import (
     BEFORE,
     IDS,
-    OBSERVATIONS,
-    SCALARS,
     Column,
     Frames,
     Rows,
@@ -56,27 +52,6 @@ def test_a_stack_is_padded_in_front_of_its_episode_and_life_losses_do_not_end_it
         assert (seen.tolist(), following.tolist()) == PADDED[padding][row]
 
 
-@pytest.mark.parametrize("padding", PADDED)
-def test_one_transition_alone_is_the_same_as_among_others(padding):
-    for row in IDS:
-        batch = gathered([row], stack=3, padding=padding)
-        assert (batch.observation[0].tolist(), batch.next_observation[0].tolist()) == PADDED[
-            padding
-        ][row]
-
-
-def test_the_new_axis_stands_in_front_or_last():
-    planes = Frames(np.arange(12 * 6).reshape(12, 2, 3), "int16")
-    front = gathered([5], planes, stack=2)
-    last = gathered([5], planes, stack=2, stack_axis=-1)
-    assert front.observation.shape == (1, 2, 2, 3)
-    assert last.observation.shape == last.next_observation.shape == (1, 2, 3, 2)
-    expected = np.stack([planes.observations[5], planes.observations[6]])
-    assert np.array_equal(front.observation[0], expected)
-    assert np.array_equal(last.observation[0], np.moveaxis(expected, 0, -1))
-    assert np.array_equal(last.next_observation[0, ..., 1], planes.observations[7])
-
-
 def test_channels_of_images_are_joined_oldest_frame_first():
     images = Frames(np.arange(12 * 2 * 2 * 3).reshape(12, 2, 2, 3), "int16")
     batch = gathered([5, 3], images, stack=2, stack_axis=-1)
@@ -109,32 +84,6 @@ def test_a_stack_of_1_keeps_its_axis_and_none_drops_it(stack_axis):
     assert np.array_equal(one.next_observation.reshape(9, 2, 3), none.next_observation)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_none_and_1_are_the_same_frames_for_any_number_of_steps(n_step):
-    none = gathered(IDS, stack=None, n_step=n_step)
-    one = gathered(IDS, stack=1, n_step=n_step)
-    assert none.observation.tolist() == one.observation[:, 0].tolist()
-    assert none.next_observation.tolist() == one.next_observation[:, 0].tolist()
-
-
-def test_a_long_stack_is_mostly_padding():
-    batch = gathered([2], stack=MAX_STACK)
-    assert batch.observation[0].tolist() == [10] * 63 + [11, 12]
-    batch = gathered([2], stack=100, padding="zero")
-    assert batch.next_observation[0].tolist() == [0] * 96 + [10, 11, 12, 13]
-
-
-def test_a_dict_of_frames_is_a_dict_of_stacks():
-    rows = Rows({"a": SCALARS, "b": Frames(np.arange(24).reshape(12, 2), "float32")})
-    batch = gathered([1, 7], rows=rows, stack=2)
-    assert isinstance(batch.observation, dict)
-    assert isinstance(batch.next_observation, dict)
-    assert batch.observation["a"].tolist() == [[10, 11], [30, 30]]
-    assert batch.next_observation["a"].tolist() == [[11, 12], [30, 31]]
-    assert batch.observation["b"].tolist() == [[[0, 1], [2, 3]], [[18, 19], [18, 19]]]
-    assert batch.observation["b"].dtype == np.float32
-
-
 def test_a_stack_of_an_evicted_beginning_shows_the_frames_that_are_kept():
     steps = np.arange(1, 401)
     index = index_of(steps=steps, ends=0 * steps, finals=(), bases=100)
@@ -150,32 +99,4 @@ def test_a_stack_of_an_evicted_beginning_shows_the_frames_that_are_kept():
 # ---------------------------------------------------------------- n-step returns
 
 
-def test_lanes_do_not_run_into_each_other():
-    ids = [(lane << LANE_SHIFT) + row for lane in (2, 0, 1) for row in IDS]
-    frames = Frames(OBSERVATIONS, "uint8", 3)
-    batch = gathered(ids, frames, index=index_of(3), stack=3, n_step=3, gamma=0.5)
-    # The fakes of lane n add 100 n to everything, flags included: compare with each lane alone.
-    for number, lane in enumerate((2, 0, 1)):
-        part = slice(9 * number, 9 * number + 9)
-        alone = gathered(
-            [(lane << LANE_SHIFT) + row for row in IDS],
-            frames,
-            index=index_of(3),
-            stack=3,
-            n_step=3,
-            gamma=0.5,
-        )
-        assert np.array_equal(batch.observation[part], alone.observation)
-        assert np.array_equal(batch.next_observation[part], alone.next_observation)
-        assert np.array_equal(batch.reward[part], alone.reward)
-    for row, seen in zip(IDS, batch.observation[:9], strict=True):
-        assert seen.tolist() == [200 + value for value in PADDED["reset"][row][0]]
-
-
 # ---------------------------------------------------------------- the batch
-
-
-def test_the_same_transition_may_be_asked_for_twice():
-    batch = gathered([4, 4, 0, 4], stack=2, n_step=2)
-    assert batch.id.tolist() == [4, 4, 0, 4]
-    assert batch.observation[0].tolist() == batch.observation[3].tolist() == [20, 21]

@@ -77,42 +77,6 @@ def test_out_is_filled_with_a_batch_that_was_decorated_once(data):
         decorated.sample(16, out=data.sample(16))
 
 
-@pytest.mark.parametrize("given", [{"replace": False}, {"group": 4}, {"group": None}])
-def test_draws_are_those_of_the_data_with_the_same_arguments(path, data, given):
-    decorated = Decorated(Decorated(data, plus_one), doubled)
-    with mmreplay.load(path, stack=2, seed=1) as twin:
-        batch = decorated.sample(16, **given)
-        assert batch.id.tolist() == twin.sample(16, **given).id.tolist()
-        assert decorated.sample(16, out=batch, **given) is batch
-        expected = (data.transitions(batch.id).reward + 1) * 2
-        assert batch.reward.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"batch_size": 10, "group": 4},
-        {"batch_size": 8, "group": 4, "replace": False},
-        {"batch_size": 8, "group": 0},
-        {"batch_size": 8, "replace": 1},
-        {"batch_size": 31, "replace": False},
-    ],
-)
-def test_arguments_out_of_their_range_are_errors_of_the_data(data, given):
-    with pytest.raises(SchemaError) as own:
-        data.sample(**given)
-    with pytest.raises(SchemaError) as found:
-        Decorated(data, plus_one).sample(**given)
-    assert str(found.value) == str(own.value)
-
-
-def test_batches_do_not_share_memory_with_each_other(data):
-    decorated = Decorated(data)
-    one, other = decorated.sample(8), decorated.sample(8)
-    assert not np.shares_memory(one.action, other.action)
-    assert not np.shares_memory(one.observation, other.observation)
-
-
 def test_the_same_seed_draws_the_same_also_after_resuming(tmp_path, quick_disk):
     def run(name, *, interrupted):
         given = {"frame": Field((2,)), "action": Field(()), "seed": 3, "flush_s": 0}
@@ -154,34 +118,11 @@ def test_what_functions_draw_differs_by_batch_and_by_function(data):
     assert len(set(drawn)) == len(drawn) == 6
 
 
-def test_functions_take_no_number_of_a_draw_from_the_data_and_go_on_within_an_epoch(path, data):
-    state = data.generator.bit_generator.state
-    found = Decorated(Decorated(data, noise), noise).sample(16).id.tolist()
-    after = data.generator.bit_generator.state
-    data.generator.bit_generator.state = state
-    assert data.sample(16).id.tolist() == found
-    assert data.generator.bit_generator.state == after
-    epoch = Decorated(data, noise).batches(7)
-    next(epoch)
-    saved = data.state_dict()
-    with mmreplay.load(path, stack=2) as later:
-        later.load_state_dict(saved)
-        for one, other in zip(Decorated(later, noise).batches(7), epoch, strict=True):
-            assert one.reward.tolist() == other.reward.tolist()
-
-
 def test_epochs_are_decorated(data):
     batches = list(Decorated(data, plus_one).batches(7, epochs=2, shuffle=False))
     assert np.concatenate([batch.id for batch in batches]).tolist() == data.ids.tolist() * 2
     plain = data.transitions(data.ids).reward
     assert np.array_equal(np.concatenate([b.reward for b in batches]), np.tile(plain + 1, 2))
-
-
-def test_epochs_of_decorated_data_are_shuffled_as_the_data_is(data):
-    for given in ({"shuffle_rows": 8}, {"shuffle": "full"}):
-        plain = [batch.id.tolist() for batch in data.batches(7, epoch=1, **given)]
-        found = Decorated(data, plus_one).batches(7, epoch=1, **given)
-        assert [batch.id.tolist() for batch in found] == plain
 
 
 def test_a_decorated_dataset_shares_ids_generator_and_settings_with_its_data(data):
@@ -232,11 +173,6 @@ def test_a_function_may_refuse_the_settings(path):
     with mmreplay.load(path, n_step=3) as data:
         with pytest.raises(SchemaError, match="expected n_step=1, found 3"):
             Decorated(data, transforms.ClipReward())
-
-
-def test_a_class_is_no_function(data):
-    with pytest.raises(SchemaError, match="is called first, as in RandomShift"):
-        Decorated(data, transforms.RandomShift)
 
 
 @pytest.mark.parametrize("stack", [None, 2])

@@ -59,14 +59,6 @@ def test_a_goal_is_reached_where_it_was_achieved_and_nowhere_else(buffer):
     assert np.array_equal(after["achieved_goal"], goal)
 
 
-def test_what_is_stored_does_not_change(buffer):
-    before = buffer.transitions(buffer.ids)
-    Hindsight(buffer, sparse, probability=1).sample(100)
-    after = buffer.transitions(buffer.ids)
-    assert np.array_equal(before.reward, after.reward)
-    assert (after.observation["desired_goal"] == -1).all()
-
-
 def test_with_probability_zero_the_batches_are_those_of_the_data(tmp_path, buffer):
     buffer.flush()
     with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as plain:
@@ -110,13 +102,6 @@ def test_the_reward_gets_the_extras_of_the_steps(tmp_path, quick_disk):
         batch = Hindsight(buffer, reward, probability=1).relabel([0, 4])
     assert batch.reward.tolist() == [3 + 1.5 + 0.75, 3]
     assert seen == [{"scale": ((6,), "int16"), "pose": ((6, 4), "float32")}]
-
-
-def test_the_reward_function_is_not_called_when_no_sample_is_relabelled(buffer):
-    def reward(achieved, desired, info):
-        raise AssertionError
-
-    assert len(Hindsight(buffer, reward, probability=0).sample(8)) == 8
 
 
 def test_success_ends_the_window_where_the_task_says_so(tmp_path, quick_disk):
@@ -166,13 +151,6 @@ def test_epochs_hold_each_transition_once(buffer):
     assert (marks == -1).any()
 
 
-def test_epochs_are_shuffled_as_the_data_is(buffer):
-    for given in ({"shuffle_rows": 8}, {"shuffle": "full"}):
-        plain = [batch.id.tolist() for batch in buffer.batches(7, epoch=1, **given)]
-        found = Hindsight(buffer, sparse).batches(7, epoch=1, **given)
-        assert [batch.id.tolist() for batch in found] == plain
-
-
 def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_disk):
     fields = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
     with mmreplay.PrioritizedReplayBuffer(tmp_path / "s.zarr", alpha=1.0, **fields) as buffer:
@@ -197,36 +175,6 @@ def test_a_class_with_a_sample_of_its_own_is_refused(buffer):
     buffer.__class__ = Own
     with pytest.raises(SchemaError, match=r"found a Own, with a sample\(\) of its own"):
         Hindsight(buffer, sparse)
-
-
-def test_what_keeps_no_priorities_takes_none(buffer):
-    assert not hasattr(Hindsight(buffer, sparse), "update_priorities")
-
-
-def test_a_decorated_dataset_shares_ids_generator_and_settings_with_its_data(buffer):
-    hindsight = Hindsight(buffer, sparse, "final", 0.25)
-    assert len(hindsight) == len(buffer) == 30
-    assert hindsight.generator is buffer.generator
-    assert hindsight.settings is buffer.settings
-    assert hindsight.store is buffer.store
-    assert repr(hindsight).startswith("<mmreplay.Hindsight final probability=0.25 of <mmreplay.Rep")
-
-
-def test_an_empty_buffer_says_so(tmp_path, quick_disk):
-    with new(tmp_path / "s.zarr") as buffer:
-        with pytest.raises(mmreplay.EmptyBufferError, match=r"s\.zarr"):
-            Hindsight(buffer, sparse).sample(1)
-
-
-def test_values_that_are_no_ids_or_sizes_are_refused(buffer):
-    hindsight = Hindsight(buffer, sparse)
-    with pytest.raises(mmreplay.InvalidIdError, match="id 30 "):
-        hindsight.relabel([3, 30])
-    with pytest.raises(SchemaError, match="batch_size"):
-        hindsight.sample(0)
-    with pytest.raises(SchemaError, match="ids: expected integers"):
-        hindsight.relabel([[0]])
-    assert len(hindsight.relabel([])) == 0
 
 
 @pytest.mark.parametrize(
@@ -369,55 +317,6 @@ def many(row, episode):
     """The frames of three environments."""
     one = frame(row, episode)
     return {name: np.stack([value] * 3) for name, value in one.items()}
-
-
-def test_without_replacement_no_transition_comes_twice(buffer):
-    hindsight = Hindsight(buffer, sparse, probability=0.5)
-    batch = hindsight.sample(30, replace=False)
-    assert sorted(batch.id.tolist()) == buffer.ids.tolist()
-    assert (batch.extras["hindsight"] >= 0).any()
-    with pytest.raises(SchemaError, match="as each is drawn once"):
-        hindsight.sample(31, replace=False)
-    for data in (hindsight, buffer):
-        with pytest.raises(SchemaError, match="replace: expected True or False; found 'no'"):
-            data.sample(4, replace="no")
-    with pytest.raises(SchemaError, match="replace: expected True or False; found 1"):
-        buffer.sample_trajectories(1, replace=1)
-
-
-def test_groups_are_drawn_as_the_data_draws_them(tmp_path, quick_disk):
-    goal = Field((2,), "float32", "lz4", 4, 8)
-    given = {"frame": FRAME | {"achieved_goal": goal, "desired_goal": goal}}
-    with new(tmp_path / "s.zarr", **given) as buffer:
-        for episode in range(3):
-            play(buffer, 10, episode)
-    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as plain:
-        expected = plain.sample(32, group=4).id
-    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as data:
-        hindsight = Hindsight(data, sparse, probability=0.5)
-        batch = mmreplay.Decorated(hindsight).sample(32, group=4)
-        assert batch.id.tolist() == expected.tolist()
-        groups = batch.extras["hindsight"].reshape(8, 4) >= 0
-        assert (groups.any(1) & ~groups.all(1)).any()  # goals are each transition's own
-        with pytest.raises(SchemaError, match="group: expected groups of which 6 transitions"):
-            hindsight.sample(6, group=4)
-        with pytest.raises(SchemaError, match="group: expected a whole number, 1 or more"):
-            hindsight.sample(6, group=0)
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_prioritized_buffer_refuses_what_it_has_no_weights_for(tmp_path, quick_disk, prefetch):
-    fields = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
-    path = tmp_path / "s.zarr"
-    with mmreplay.PrioritizedReplayBuffer(path, prefetch=prefetch, **fields) as buffer:
-        play(buffer, 4)
-        hindsight = Hindsight(buffer, sparse)
-        for data in (hindsight, mmreplay.Decorated(hindsight), mmreplay.Mixture([hindsight])):
-            with pytest.raises(SchemaError, match="group: expected None, as priorities draw each"):
-                data.sample(4, group=2)
-            with pytest.raises(SchemaError, match="replace: priorities are drawn with replacement"):
-                data.sample(4, replace=False)
-            assert len(data.sample(4)) == 4
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

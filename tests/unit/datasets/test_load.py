@@ -1,7 +1,6 @@
 """`load`: one store, a list of them or a pattern, and with which settings."""
 
 import dataclasses
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +28,6 @@ def test_one_store_is_loaded_with_its_settings(loaded):
         assert data.ids.tolist() == data.store.ids.tolist()
         assert len(data.episodes) == 5
         assert data.trajectory(1).ids.tolist() == [6, 7, 8, 9, 10, 11]
-
-
-def test_the_defaults_are_those_of_the_interface(loaded, same):
-    data = loaded()
-    assert dataclasses.astuple(data.settings) == (None, 1, 0.99, "reset", 0, None)
-    assert same(data.sample(8), loaded(seed=0).sample(8))
 
 
 @pytest.mark.parametrize(
@@ -114,25 +107,6 @@ def test_a_list_or_a_pattern_numbers_lanes_on_through_all_stores(three):
     assert (reverse.ids >> LANE_SHIFT).tolist() == [0] * 5 + [1] * 5 + [2] * 3
 
 
-def test_stores_of_one_environment_and_of_many_are_loaded_as_one(three, make, same):
-    with make("d.zarr", lanes=2) as writer:
-        no = np.zeros(2, bool)
-        writer.reset(np.zeros((2, 3), np.uint8))
-        for t in range(4):
-            writer.step([t, 9], [t, 0.5], np.full((2, 3), t, np.uint8), no, no)
-    data = mmreplay.load(str(three / "*.zarr"), stack=2, n_step=3, seed=3)
-    lanes = data.ids >> LANE_SHIFT
-    assert np.bincount(lanes).tolist() == [3, 4, 5, 5, 8]
-    with mmreplay.load(three / "d.zarr", stack=2, n_step=3) as alone:
-        expected = alone.transitions(alone.ids)
-        found = data.transitions(data.ids[lanes == 4])
-        assert same(dataclasses.replace(found, id=expected.id), expected)
-    epoch = np.concatenate([batch.id for batch in data.batches(7)])
-    assert sorted(epoch.tolist()) == data.ids.tolist()
-    again = pickle.loads(pickle.dumps(data))
-    assert same(again.sample(16), data.sample(16))
-
-
 def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):
     paths = (three / "b.zarr", three / "c.zarr")
     with mmreplay.load(paths) as data:
@@ -141,16 +115,6 @@ def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):
             data.store.zarr()
     with mmreplay.open(three / "c.zarr") as store:
         assert store.paths == (three / "c.zarr",)
-
-
-def test_a_lane_of_a_store_is_loaded_alone(three):
-    assert len(mmreplay.load(three / "c.zarr" / "lane-00001")) == 5
-
-
-def test_a_store_whose_name_is_a_pattern_is_that_store(make, story):
-    writer = make("run[1].zarr")
-    story.play(writer, 3)
-    assert len(mmreplay.load(writer.path)) == 3
 
 
 @pytest.mark.parametrize(

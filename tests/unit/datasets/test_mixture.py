@@ -7,7 +7,6 @@ import pytest
 
 import mmreplay
 from mmreplay import Decorated, Field, Hindsight, Mixture, SchemaError, transforms
-from mmreplay.datasets import mixture as mixtures
 from tests.support.oracle.checks import check_same
 
 
@@ -79,20 +78,6 @@ def test_an_exact_split_is_exact(new):
             assert np.bincount(source, minlength=3).tolist() == expected
 
 
-@pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
-def test_an_exact_split_is_exact_at_either_end_of_the_draw(new, draw, monkeypatch):
-    class Fixed:
-        def random(self):
-            return draw
-
-    data = [new(f"{n}.zarr", 5) for n in range(3)]
-    monkeypatch.setattr(mixtures, "own_generator", lambda _: Fixed())
-    for size in (10, 20, 30, 100, 1000):
-        for weights in ([1, 2, 7], [3, 1, 6], [7, 3, 0], [0, 9, 1]):
-            counts = Mixture(data, weights)._counts(size)
-            assert counts.tolist() == [size // 10 * weight for weight in weights]
-
-
 def test_shares_that_are_no_whole_numbers_are_rounded_up_or_down_and_right_on_average(new):
     data = [new(f"{n}.zarr", 5) for n in range(3)]
     weights = np.array([0.5, 0.3, 0.2])
@@ -131,16 +116,6 @@ def test_groups_are_whole_and_each_is_of_one_source(new, exact):
         assert (np.abs(counts - 7 * weights) < 1).all()
 
 
-def test_without_replacement_no_source_gives_a_transition_twice(new):
-    data = [new(f"{n}.zarr", 12) for n in range(2)]
-    mixture = Mixture(data, [3, 1])
-    batch = mixture.sample(16, replace=False)
-    for number, n_rows in ((0, 12), (1, 4)):
-        assert len(set(batch.id[batch.extras["source"] == number].tolist())) == n_rows
-    with pytest.raises(SchemaError, match=r"0\.zarr: expected at most the 12 .* found 15"):
-        mixture.sample(20, replace=False)
-
-
 def test_groups_and_arguments_out_of_their_range_are_refused(offline, new):
     mixture = Mixture([offline, new("other.zarr", 12)])
     state = offline.generator.bit_generator.state
@@ -165,13 +140,6 @@ def test_the_share_of_an_empty_source_goes_to_the_others(offline, buffer, new):
     assert len(mixture) == 49
 
 
-def test_nothing_can_be_drawn_from_empty_sources(new, buffer, offline):
-    with pytest.raises(mmreplay.EmptyBufferError, match=r"live\.zarr"):
-        Mixture([buffer, new("empty.zarr", 0)]).sample(3)
-    with pytest.raises(mmreplay.EmptyBufferError, match="no source that has a weight"):
-        Mixture([buffer, offline], [1, 0]).sample(3)
-
-
 def test_out_is_filled_again(offline, buffer):
     play(buffer, 10)
     mixture = Mixture([offline, buffer])
@@ -184,17 +152,6 @@ def test_out_is_filled_again(offline, buffer):
     assert np.array_equal(batch.observation[:5], expected)
     with pytest.raises(SchemaError, match="out: expected a batch of 4"):
         mixture.sample(4, out=batch)
-
-
-def test_weights_may_change_between_batches(offline, buffer):
-    play(buffer, 10)
-    mixture = Mixture([offline, buffer])
-    assert mixture.weights.tolist() == [0.5, 0.5]
-    mixture.weights = [1, 3]
-    assert mixture.weights.tolist() == [0.25, 0.75]
-    assert np.bincount(mixture.sample(8).extras["source"]).tolist() == [2, 6]
-    mixture.weights[:] = 0
-    assert mixture.weights.tolist() == [0.25, 0.75]
 
 
 @pytest.mark.parametrize(
@@ -218,12 +175,6 @@ def test_sources_with_other_rows_or_settings_are_named(offline, new):
         Mixture((offline, 3))
 
 
-def test_sources_may_be_stored_in_other_ways(offline, new):
-    packed = new("packed.zarr", 20, frame=Field((3,), "uint8", "lz4", chunk=2, shard=4))
-    batch = Mixture([offline, packed]).sample(4)
-    assert np.array_equal(batch.observation[2:], packed.transitions(batch.id[2:]).observation)
-
-
 def test_sources_decorated_in_different_ways_are_named(offline, buffer):
     play(buffer, 5)
     to_float = transforms.PixelsToFloat()
@@ -231,18 +182,6 @@ def test_sources_decorated_in_different_ways_are_named(offline, buffer):
     assert alike.sample(4).observation.dtype == np.float32
     with pytest.raises(SchemaError, match=r"observation: float32.*and uint8.*offline.*live"):
         Mixture([Decorated(offline, to_float), buffer]).sample(4)
-
-
-def test_a_mixture_can_be_decorated_and_mixed(offline, buffer, new):
-    play(buffer, 5)
-    inner = Mixture([offline, new("other.zarr", 5)], mark="file")
-    outer = Decorated(Mixture([inner, Mixture([buffer, buffer], mark="file")]), _sign)
-    batch = outer.sample(8)
-    assert batch.extras["source"].tolist() == [0] * 4 + [1] * 4
-    assert batch.extras["file"].tolist() == [0, 0, 1, 1] * 2
-    assert set(batch.reward.tolist()) == {1.0}
-    with pytest.raises(SchemaError, match="mark="):
-        Mixture([Mixture([offline])])
 
 
 def _sign(batch, generator):
@@ -277,16 +216,6 @@ def test_errors_go_to_the_source_that_keeps_priorities(offline, buffer):
         mixture.update_priorities([1], [1.0], [2])
 
 
-def test_weights_of_the_rows_stay_the_sources_own(offline, buffer):
-    play(buffer, 10)
-
-    def halved(batch, generator):
-        return dataclasses.replace(batch, weight=batch.weight / 2)
-
-    batch = Mixture([offline, Decorated(buffer, halved)]).sample(4)
-    assert batch.weight.tolist() == [1, 1, 0.5, 0.5]
-
-
 def test_a_split_takes_no_number_from_the_sources_and_differs_from_batch_to_batch(offline, buffer):
     mixture = Mixture([buffer, offline, offline], exact=False)
     for n_steps in (0, 9):  # also while the first source is empty
@@ -310,13 +239,6 @@ def test_the_same_seeds_give_the_same_batches(new):
 
     paths = [new(f"{n}.zarr", 30).store.path for n in range(2)]
     assert run() == run()
-
-
-def test_what_is_no_list_of_sources_is_refused(offline):
-
-    for wrong in (offline, "store.zarr", 3):
-        with pytest.raises(SchemaError, match="data: expected a list of sources"):
-            Mixture(wrong)
 
 
 def test_sources_of_one_environment_and_of_many_make_one_batch(offline, tmp_path, quick_disk):

@@ -14,7 +14,6 @@ import mmreplay
 from mmreplay import PrioritizedReplayBuffer, ReplayBuffer
 from mmreplay.errors import (
     ClosedError,
-    CorruptStoreError,
     DiskFullError,
     FormatError,
     InvalidIdError,
@@ -122,41 +121,6 @@ def test_errors_that_are_not_finite_are_refused_and_change_nothing(prioritized_o
     assert (buffer.priorities(buffer.ids) == 1).all()
 
 
-@pytest.mark.parametrize("errors", [[1.0], [[1.0, 2.0]], ["a", "b"], [1j, 2j], 3.0])
-def test_errors_that_do_not_fit_the_ids_are_refused(prioritized_of, errors):
-    buffer = prioritized_of()
-    play(buffer, 3)
-    with pytest.raises(SchemaError, match="errors: expected numbers"):
-        buffer.update_priorities([0, 1], errors)
-
-
-@pytest.mark.parametrize("ids", [[0.5, 1.0], [[0, 1]], ["0", "1"]])
-def test_values_that_are_no_ids_are_refused(prioritized_of, ids):
-    buffer = prioritized_of()
-    play(buffer, 3)
-    with pytest.raises(SchemaError, match="ids: expected integers"):
-        buffer.update_priorities(ids, [1.0, 2.0])
-
-
-def test_no_ids_are_no_update(prioritized_of):
-    buffer = prioritized_of()
-    buffer.update_priorities([], [])
-    play(buffer, 3)
-    buffer.update_priorities(np.zeros(0, int), np.zeros(0))
-    assert buffer.priorities([]).tolist() == []
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint8", "bool"])
-def test_errors_may_be_of_any_number(prioritized_of, dtype):
-    buffer = prioritized_of(epsilon=0.0)
-    play(buffer, 2)
-    buffer.update_priorities(np.array([0, 1], np.uint8), np.array([0, 1], dtype))
-    assert buffer.priorities([0, 1]).tolist() == [1e-140, 1]
-    if dtype == "int8":
-        buffer.update_priorities([0], np.array([-128], dtype))
-        assert buffer.priorities([0]).tolist() == [128]
-
-
 # ---------------------------------------------------------------- what survives
 
 
@@ -205,33 +169,6 @@ def test_priorities_survive_the_death_of_the_process_right_after_the_update(
     assert buffer.priorities(buffer.ids).tolist() == expected.tolist()
 
 
-def test_a_smaller_capacity_at_reopening_evicts_priorities_too(prioritized_of):
-    buffer = prioritized_of()
-    play(buffer, 4 * ROWS)
-    given = give(buffer, np.random.default_rng(0).random(4 * ROWS) + 0.1)
-    buffer.close()
-    buffer = prioritized_of(capacity=100)
-    assert len(buffer) == 100
-    found = priorities_of(buffer)
-    assert found == {i: given[i] for i in found}
-    buffer.update_priorities([0], [1.0])
-    assert buffer.n_late_updates == 1
-    for what in (buffer.priorities, buffer.probabilities):
-        with pytest.raises(
-            InvalidIdError, match=r"id 0 \(lane 0, row 0\) was evicted: the oldest row"
-        ):
-            what([buffer.ids[0], 0])
-    play(buffer, 1)
-    buffer.close()
-    names = sorted(path.name for path in (buffer.store.path / "priorities").iterdir())
-    assert names in (["c.3", "c.4", "zarr.json"], ["c.3", "zarr.json"])
-    check_verified(buffer.store.path)
-    buffer = prioritized_of(capacity=10_000)
-    found = priorities_of(buffer)
-    del found[max(found)]
-    assert found == {i: given[i] for i in found}
-
-
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_a_plain_buffer_in_between_keeps_what_was_given(prioritized_of, end):
     buffer = prioritized_of(capacity=ROWS, epsilon=0.0)
@@ -275,18 +212,6 @@ def test_a_store_that_was_written_without_priorities_gets_them(prioritized_of):
     buffer.sample(4)
     buffer.close()
     check_verified(plain.store.path)
-
-
-def test_a_store_with_priorities_is_data_like_any_other(prioritized_of):
-    buffer = prioritized_of()
-    play(buffer, 40)
-    give(buffer, np.arange(1.0, 41))
-    buffer.close()
-    with mmreplay.load(buffer.store.path, stack=None) as data:
-        assert (data.sample(8).weight == 1).all()
-        assert len(data) == 40
-    info = mmreplay.open(buffer.store.path).info()
-    assert info["state"] == "closed"
 
 
 def test_a_power_cut_leaves_no_priority_on_rows_past_the_head(prioritized_of):
@@ -456,21 +381,6 @@ def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(prioritized_o
     check_verified(buffer.store.path)
 
 
-@pytest.mark.parametrize("at", range(3, 9))  # the first ones are tried again by the call itself
-def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(prioritized_of, at):
-    buffer = prioritized_of()
-    play(buffer, 100)
-    given = give(buffer, np.arange(1.0, 101))
-    with faulty_disk() as disk:
-        disk.fail({"write"}, 28, at=at)
-        with pytest.raises(DiskFullError):
-            buffer.close()
-    buffer.close()
-    check_verified(buffer.store.path)
-    assert zarr.open_array(buffer.store.path / "priorities", mode="r").shape == (100,)
-    assert priorities_of(prioritized_of()) == given
-
-
 def test_no_room_at_opening_leaves_the_store_to_others(prioritized_of):
     buffer = prioritized_of()
     play(buffer, 100)
@@ -482,21 +392,6 @@ def test_no_room_at_opening_leaves_the_store_to_others(prioritized_of):
             prioritized_of()
     buffer = prioritized_of()
     assert priorities_of(buffer) == given
-
-
-@pytest.mark.parametrize("end", ["close", "kill"])
-def test_priorities_removed_while_the_store_is_open_cost_no_row(prioritized_of, end, tmp_path):
-    buffer = prioritized_of(flush_s=0)
-    play(buffer, 100)
-    give(buffer, np.arange(1.0, 101))
-    (buffer.store.path / "priorities").rename(tmp_path / "gone")
-    buffer.flush()
-    play(buffer, 10)
-    if end == "close":
-        buffer.close()
-    kill(buffer)
-    check_verified(buffer.store.path)
-    assert set(priorities_of(prioritized_of()).values()) == {100.0}
 
 
 def test_a_forked_child_is_refused_and_changes_nothing(prioritized_of):
@@ -573,18 +468,6 @@ def test_threads_sample_and_update_while_another_appends(prioritized_of, variant
     check_verified(buffer.store.path)
 
 
-def test_a_file_of_another_size_is_refused(prioritized_of):
-    buffer = prioritized_of()
-    play(buffer, 10)
-    buffer.sample(1)
-    buffer.close()
-    with (buffer.store.path / "priorities/c.0").open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(CorruptStoreError, match=r"priorities/c\.0"):
-        prioritized_of()
-    assert len(prioritized_of(kind=ReplayBuffer)) == 10
-
-
 def test_a_draw_without_replacement_is_refused(prioritized_of):
     buffer = prioritized_of()
     with pytest.raises(SchemaError, match="replace: priorities are drawn with replacement"):
@@ -594,21 +477,3 @@ def test_a_draw_without_replacement_is_refused(prioritized_of):
 def test_a_draw_in_groups_is_refused(prioritized_of):
     with pytest.raises(SchemaError, match="group: expected None, as priorities draw each"):
         prioritized_of().sample(2, group=2)
-
-
-@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
-def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(
-    prioritized_of, kill, kind
-):
-    buffer = prioritized_of()
-    play(buffer, 10)
-    buffer.sample(1)
-    kill(buffer)
-    os.truncate(buffer.store.path / "priorities/c.0", 0)
-    check_verified(buffer.store.path)
-    again = prioritized_of(kind=kind)
-    assert len(again) == 10
-    if kind is PrioritizedReplayBuffer:
-        assert set(again.sample(100).id.tolist()) <= set(range(10))
-    again.close()
-    check_verified(buffer.store.path)

@@ -12,13 +12,12 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
-from mmreplay import Dataset, Field, PrioritizedReplayBuffer, ReplayBuffer
+from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer
 from mmreplay.batches.batch import Batch
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
     DiskFullError,
-    EmptyBufferError,
     LockedError,
     SchemaError,
 )
@@ -78,22 +77,6 @@ def test_a_buffer_that_finds_no_room_keeps_nobody_out(tmp_path, monkeypatch, lan
     assert "no room" in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [ReplayBuffer, mmreplay.PrioritizedReplayBuffer])
-def test_a_buffer_clips_the_rewards_of_its_returns(tmp_path, kind):
-    with kind(tmp_path / "b", n_step=3, gamma=0.5, clip_reward=(-1, 1), **RAW) as buffer:
-        buffer.reset(FRAME)
-        for reward in (5, -3, 0.5, 7):
-            buffer.step(0, reward, FRAME)
-        assert buffer.transitions([0, 1, 3]).reward.tolist() == [0.625, -0.5, 1]
-        batch = buffer.sample_sequences(1, 4)
-        assert batch.reward.tolist() == [buffer.transitions(batch.id[0]).reward.tolist()]
-        one_step = buffer.transitions([0, 1, 2, 3], n_step=1)
-        assert one_step.reward.tolist() == [1, -1, 0.5, 1]
-        assert buffer.transitions([0], clip_reward=(0, 9)).reward.tolist() == [5.125]
-        assert buffer.episodes["return"].tolist() == [9.5]
-        assert buffer.trajectory(0).reward.tolist() == [5, -3, 0.5, 7]
-
-
 def test_a_buffer_is_not_pickled_and_says_what_to_do_instead(buffer_of):
     with (
         buffer_of() as buffer,
@@ -110,29 +93,6 @@ def test_a_buffer_keeps_its_capacity_exactly(buffer_of, story):
         assert len(buffer) == len(expected)
         assert buffer.ids.tolist() == expected
         assert set(buffer.sample(300).id.tolist()) <= set(expected)
-
-
-@pytest.mark.parametrize(
-    ("capacity", "stack", "n_step"), [(1, 1, 1), (1, 4, 3), (3, 65, 5), (2, None, 1)]
-)
-def test_a_capacity_below_everything_else_works(buffer_of, story, capacity, stack, n_step):
-    buffer = buffer_of(capacity=capacity, stack=stack, n_step=n_step)
-    for length in (1, 30, 2, 100):
-        story.play(buffer.writer, length, "truncated")
-        assert len(buffer) == capacity or length == 1
-        assert len(buffer.sample(16)) == 16
-
-
-def test_a_stack_past_the_context_is_refused_with_a_capacity(buffer_of, tmp_path):
-    with pytest.raises(SchemaError, match="at most 65 where a capacity evicts rows, found 66"):
-        buffer_of(capacity=10, stack=66)
-    assert not (tmp_path / "store.zarr").exists()
-    buffer_of(stack=66).close()
-    with pytest.raises(SchemaError, match="at most 65"):
-        buffer_of(stack=66, capacity=10)
-    buffer_of(stack=4, capacity=10).close()
-    with pytest.raises(SchemaError, match="at most 65"):
-        buffer_of(stack=66)
 
 
 def test_a_buffer_goes_on_where_it_stopped(buffer_of, story):
@@ -307,21 +267,6 @@ def test_after_a_kill_the_generator_is_that_of_the_last_flush(
     assert same(buffer_of().sample(16), lost)
 
 
-def test_after_a_kill_before_the_first_flush_the_seed_counts(buffer_of, story, kill, twin_of, same):
-    buffer = buffer_of(seed=7)
-    story.play(buffer.writer, 50, "terminated")
-    buffer.sample(16)
-    kill(buffer.writer)
-    assert same(buffer_of(seed=9).sample(16), twin_of(9).sample(16))
-
-
-def test_a_store_that_was_recorded_before_takes_the_seed(make, buffer_of, story, twin_of, same):
-    writer = make()
-    story.play(writer, 50, "terminated")
-    writer.close()
-    assert same(buffer_of(seed=5).sample(16), twin_of(5).sample(16))
-
-
 @pytest.mark.parametrize(
     "state",
     [
@@ -377,51 +322,6 @@ def test_one_thread_steps_and_another_samples(buffer_of, story):
 # ---------------------------------------------------------------- a dataset that grows
 
 
-def test_a_live_buffer_gives_epochs_as_a_dataset_does(buffer_of, story):
-    buffer = buffer_of(stack=2, seed=6)
-    assert isinstance(buffer, Dataset)
-    with pytest.raises(EmptyBufferError, match="no transition yet"):
-        buffer.batches(4)
-    for length in (5, 9):
-        story.play(buffer.writer, length, "terminated")
-        batches = list(buffer.batches(4))
-        found = [one for batch in batches for one in batch.id.tolist()]
-        assert sorted(found) == story.transitions(buffer.writer.path)
-        assert batches[0].observation.shape == (4, 2, 3)
-    data = mmreplay.load(buffer.writer.path, seed=6)
-    same_epoch = [
-        [batch.id.tolist() for batch in one.batches(4, epoch=1)] for one in (buffer, data)
-    ]
-    assert same_epoch[0] == same_epoch[1]
-
-
-def test_an_epoch_of_a_live_buffer_is_that_of_its_beginning(buffer_of, story):
-    buffer = buffer_of()
-    story.play(buffer.writer, 12)
-    batches = buffer.batches(5)
-    found = next(batches).id.tolist()
-    story.play(buffer.writer, 7)
-    assert sorted(found + [one for batch in batches for one in batch.id.tolist()]) == list(
-        range(12)
-    )
-    assert sum(len(batch) for batch in buffer.batches(5)) == 19
-
-
-def test_an_epoch_takes_nothing_from_the_generator(buffer_of, story, twin_of, same):
-    buffer, twin = buffer_of(seed=7), twin_of(7)
-    story.play(buffer.writer, 50, "terminated")
-    assert same(buffer.sample(16), twin.sample(16))
-    list(buffer.batches(8))
-    assert same(buffer.sample(16), twin.sample(16))
-
-
-def test_a_buffer_is_refreshed_in_place(buffer_of, story):
-    buffer = buffer_of()
-    story.play(buffer.writer, 3)
-    assert buffer.refresh() is buffer
-    assert len(buffer) == 3
-
-
 def test_an_epoch_leaves_out_what_is_evicted_meanwhile(buffer_of):
     buffer = buffer_of(capacity=40, stack=None)
     frame = FRAME
@@ -452,19 +352,6 @@ def test_a_subclass_may_step_and_reset_in_its_own_way(tmp_path):
         assert batch.reward.tolist() == [1.5]
         assert batch.observation.tolist() == [[1]]
         assert not batch.non_terminal[0]
-
-
-def test_what_env_step_returns_last_is_not_taken_for_a_lost_life(buffer_of):
-    buffer = buffer_of()
-    buffer.reset(FRAME)
-    with pytest.raises(TypeError, match="positional argument"):
-        buffer.step(0, 0.0, FRAME, False, False, {"lives": 3})
-
-
-def test_the_error_for_a_locked_store_says_if_this_process_holds_it(buffer_of):
-    buffer_of()
-    with pytest.raises(LockedError, match="open for writing already, in this process"):
-        buffer_of()
 
 
 # ---------------------------------------------------------------- a random state of somebody else
@@ -503,20 +390,6 @@ def test_foreign_values_in_a_saved_state_are_not_saved_again(buffer_of, story, t
     again.close()
     assert len(json.dumps(attributes(again.writer.path))) < 4096
     assert mmreplay.verify(again.writer.path).findings == []
-
-
-def test_saved_sampler_state_survives_a_plain_buffer(buffer_of, tmp_path, story):
-    buffer = buffer_of()
-    story.play(buffer.writer, 5)
-    buffer.close()
-    with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
-        prioritized.sample(4)
-        prioritized.update_priorities([0, 1], [3.0, 5.0])
-        kept = prioritized._saved_state()["sampler"]
-    assert kept["largest"] > 1
-    buffer_of().close()
-    with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
-        assert prioritized._saved_state()["sampler"] == kept
 
 
 @pytest.mark.parametrize(

@@ -83,23 +83,10 @@ def test_an_id_that_cannot_be_sampled_is_named(data):
         data.select(episodes=[0]).select(ids=[0, 4])
 
 
-@pytest.mark.parametrize("given", [{"episodes": []}, {"ids": []}, {"episodes": [0], "ids": [4]}])
-def test_an_empty_selection_is_told(data, given):
-    with pytest.raises(EmptyBufferError, match=r"store\.zarr: nothing is selected of 14"):
-        data.select(**given)
-
-
 @pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.0, -0.5, float("nan"), "0.5", None, True])
 def test_a_fraction_is_more_than_none_and_less_than_all(data, fraction):
     with pytest.raises(SchemaError, match="fraction"):
         data.split(fraction)
-
-
-def test_a_split_depends_on_the_seed_alone(data, path):
-    ids = [data.split(0.5, seed=seed)[0].ids.tolist() for seed in range(6)]
-    assert len(set(map(tuple, ids))) > 1
-    with mmreplay.load(path, seed=99) as again:
-        assert [again.split(0.5, seed=seed)[0].ids.tolist() for seed in range(6)] == ids
 
 
 def test_the_same_selection_draws_the_same_and_another_one_does_not(data, path):
@@ -110,13 +97,6 @@ def test_the_same_selection_draws_the_same_and_another_one_does_not(data, path):
         assert [b.id.tolist() for b in best.batches(4)] == [b.id.tolist() for b in twin.batches(4)]
     one, other = data.split(0.5)
     assert one.generator.random() != other.generator.random()
-
-
-def test_a_seed_that_ranks_cannot_share_stays_one(path):
-    with mmreplay.load(path, seed=None) as data:
-        best = data.select(episodes=[1, 3])
-        with pytest.raises(SchemaError, match="all 2 ranks share"):
-            best.batches(2, world_size=2)
 
 
 def test_an_epoch_goes_on_with_the_same_selection_only(data):
@@ -132,26 +112,6 @@ def test_an_epoch_goes_on_with_the_same_selection_only(data):
         other.load_state_dict(state)
         with pytest.raises(SchemaError, match="selection: expected"):
             other.batches(2)
-
-
-def test_what_is_around_a_selection_draws_from_it(path, data):
-    best = data.select(episodes=[1])
-    ids = set(best.ids.tolist())
-    around = [
-        mmreplay.Decorated(best, lambda batch, _: batch),
-        mmreplay.Mixture([best, data.select(episodes=[1], ids=[4])]),
-        mmreplay.Mixture([mmreplay.Decorated(best)]),
-    ]
-    for source in around:
-        assert len(source) in {5, 6}
-        assert set(source.sample(200).id.tolist()) == ids
-    with mmreplay.load(path, stack=None, prefetch=2) as ahead:
-        selected = ahead.select(episodes=[1])
-        assert selected.prefetch == 2
-        best = data.select(episodes=[1])
-        for _ in range(4):
-            assert selected.sample(5).id.tolist() == best.sample(5).id.tolist()
-        assert sorted(i for b in selected.batches(2) for i in b.id.tolist()) == sorted(ids)
 
 
 def test_a_selection_does_not_close_the_store(data):
@@ -220,52 +180,3 @@ def test_another_store_at_the_path_is_refused(path, data, tmp_path):
             call()
     with pytest.raises(SchemaError, match="another at this path"):
         len(pickle.loads(state))
-
-
-def test_of_lanes_that_come_later_nothing_is_selected(tmp_path, quick_disk):
-    path = tmp_path / "lanes.zarr"
-    values = [0, 0], [1.0, 1.0], np.ones(2, "uint8"), [True, True], [False, False]
-    for lane in "ab":
-        with mmreplay.create(path, Field(()), ACTION, lane=lane, lanes=2) as writer:
-            writer.reset(np.zeros(2, "uint8"))
-            writer.step(*values)
-        if lane == "a":
-            data = mmreplay.load(path, stack=None)
-            chosen = data.select(episodes=[0, 1])
-    data.refresh()
-    assert len(data) == 4
-    assert chosen.episodes["id"].tolist() == chosen.ids.tolist() == [0, 1]
-    with pytest.raises(InvalidIdError, match=str(1 << 40)):
-        chosen.select(ids=[1 << 40])
-    data.close()
-
-
-def test_a_function_and_its_mask_are_of_the_same_ids(tmp_path, quick_disk):
-    """Also where a writer goes on meanwhile, and a capacity evicts."""
-    path = tmp_path / "live.zarr"
-    with mmreplay.ReplayBuffer(
-        path, 20, frame=Field((1,)), action=ACTION, stack=None, flush_s=0
-    ) as buffer:
-        play(buffer, [30])
-
-        def of_even_steps(ids):
-            play(buffer, [5])
-            return buffer.store.transitions(ids[-10:], stack=None).action % 2 == 0
-
-        def mask(ids):
-            out = np.zeros(ids.size, bool)
-            out[-10:] = of_even_steps(ids)
-            return out
-
-        assert (buffer.select(ids=mask).sample(50).action % 2 == 0).all()
-
-
-def test_cut_episodes_of_two_lanes_are_two_in_a_split(tmp_path, quick_disk):
-    paths = [tmp_path / "a.zarr", tmp_path / "b.zarr"]
-    for path in paths:
-        field = Field((1,), chunk=64)
-        with mmreplay.create(path, field, ACTION, capacity=50) as writer:
-            play(writer, [250])
-    with mmreplay.load(paths, stack=None) as data:
-        one, other = data.split(0.5)
-        assert {len(one), len(other)} == {50}

@@ -5,12 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import EarlierIndex
 from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK
 from mmreplay.sampling.episode_sums import EpisodeSums
 from tests.support.effort import by_effort
-from tests.support.lane_history import History, LostError, follow, loaded, sources
+from tests.support.lane_history import History, LostError, follow, loaded
 
 SEEDS = range(by_effort(12, 60, 600))
 MODES = {"live": (True, False), "crashed": (False, False), "closed": (False, True)}
@@ -94,7 +93,7 @@ def check(index, histories, chance, *, live):
     ranks = np.array(chance.choices(range(ids.size), k=20)) if ids.size else np.empty(0, np.int64)
     assert index.at(ranks).tolist() == ids[ranks].tolist()
     for number, one in enumerate(histories):
-        assert index.n_transitions_of(number) == sum(len(h.ids()) for h in histories[:number])
+        assert index.n_transitions_of(number) == len(one.ids())
         n = one.n
         assert index.window(number) == (one.base * n, one.first * n, one.head * n)
         start, stop = index.extent(number)
@@ -243,24 +242,6 @@ def test_steps_that_are_renewed_show_what_was_the_newest_observation_then(seed):
                 assert steps.frames(until[:, None])[place, 0] == after
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_an_earlier_index_has_the_episodes_of_then(seed):
-    chance, histories = random.Random(seed), some_histories(seed)
-    for history in histories:
-        history.capacity = None
-        history.play(chance.choice((1, 30)))
-    then = loaded(histories)
-    stops = np.array([then.extent(lane)[1] for lane in range(len(histories))])
-    expected = episodes_of(then)[0]
-    for history in histories:
-        history.play(chance.choice((0, 20)))
-    now = loaded([*histories, History(2, 3).play(9)])
-    assert episodes_of(EarlierIndex(now, stops))[0] == expected
-    ids = np.array([first for first, *_ in expected])
-    left = EarlierIndex(now, stops).span(ids).left
-    assert left.tolist() == [steps for _, steps, *_ in expected]
-
-
 def test_many_rows_with_gaps_are_drawn_evenly_and_old_ones_are_forgotten():
     history = History(4, 1, idle=0.5, capacity=500)
     index = loaded([history])
@@ -286,14 +267,3 @@ def test_columns_that_contradict_each_other_are_told(lost):
     with pytest.raises(CorruptStoreError, match=r"row 30 has no transition|`step` is 0"):
         index = loaded([history])
         index.at(np.arange(index.n_transitions))
-
-
-def test_a_lane_of_one_environment_is_loaded_without_a_look_at_its_flags():
-    history = History(1, 1).play(50)
-    assert loaded([history]).ids().tolist() == list(range(50))
-    columns = sources([history])
-    for column in (columns.step, columns.ends, columns.resets):
-        column.take = column.view = None
-    index = type(loaded([history]))(columns, [1])
-    index.load("lane", (0, 50), history.known_finals(), None)
-    assert index.at(np.array([3, 49])).tolist() == [3, 49]

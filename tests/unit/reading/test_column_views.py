@@ -5,7 +5,6 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.reading.live_lanes import LiveLanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -101,14 +100,6 @@ def test_a_column_is_indexed_as_a_numpy_array_is(columns, key):
         assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("key", PARTS, ids=repr)
-def test_further_indices_are_those_of_numpy_too(columns, key):
-    view, array = columns[0]
-    found, expected = view[key], array[key]
-    assert found.shape == expected.shape
-    assert found.tobytes() == expected.tobytes()
-
-
 @pytest.mark.parametrize("key", WRONG, ids=repr)
 def test_what_numpy_refuses_is_refused(columns, key):
     for view, array in columns:
@@ -116,12 +107,6 @@ def test_what_numpy_refuses_is_refused(columns, key):
             array[key]
         with pytest.raises(IndexError):
             view[key]
-
-
-def test_an_ellipsis_before_the_only_axis_takes_elements(columns):
-    view, array = columns[1]
-    assert view[..., 0] == array[..., 0]
-    assert view[..., [1, 2]].tolist() == array[..., [1, 2]].tolist()
 
 
 def test_a_column_is_an_array_like(columns):
@@ -143,22 +128,6 @@ def test_every_read_is_a_copy(columns):
             if found.ndim:
                 found[...] = 0
         assert np.array_equal(view[:], array)
-
-
-def test_reading_one_row_does_not_look_at_all_the_others(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 300)
-    read = []
-    real = LiveLanes.read_rows
-    monkeypatch.setattr(
-        LiveLanes,
-        "read_rows",
-        lambda self, lane, path, rows: (read.append(rows.size), real(self, lane, path, rows))[1],
-    )
-    with opened(writer) as store:
-        for key in (5, slice(10, 13), [7, 7, 9], np.int64(3), (3, 1)):
-            assert store.frames[key].size > 0
-    assert read == [1, 3, 2, 1, 1]
 
 
 def test_an_empty_store_has_empty_columns(make, lz4):
@@ -200,13 +169,3 @@ def test_a_dict_observation_is_a_dict_of_columns(make, story):
         batch = store.transitions([0, 2], stack=2)
         assert isinstance(batch.observation, dict)
         assert batch.observation["b"].shape == (2, 2)
-
-
-def test_the_rows_of_a_lane_grow_with_its_writer(make, story):
-    writer = make()
-    story.play(writer, 2)
-    with mmreplay.open(writer.path) as store:
-        lane = store.lanes[0]
-        assert (lane.rows, lane.first, lane.base) == (2, 0, 0)
-        story.play(writer, 2, reset=False)
-        assert lane.rows == 4 == len(lane.rewards) == len(lane)

@@ -37,47 +37,6 @@ def test_a_block_has_four_chunks_for_each_one_beside_it_whose_frames_it_shows(ch
         assert rows(found.blocks(16, 16)) == ([128], [width])
 
 
-def test_each_lane_has_blocks_of_its_own(chunks):
-    found = chunks((LZ4, 3), (Field((4, 4), "uint8", "lz4", 4, 64), None))
-    assert rows(found.blocks(3, 1)) == ([128, 32], [3, 1])
-    assert rows(found.at_least(6)) == ([16, 8], [3, 1])
-
-
-def test_of_a_dict_the_longest_chunks_count_and_none_that_are_raw(chunks):
-    frame = {
-        "a": Field((4,), "uint8", "lz4", 4, 80),
-        "b": Field((4, 4), "uint8", "lz4", 10, 80),
-        "c": Field((), "float64", "raw"),
-    }
-    found = chunks((frame, None))
-    assert found.row_bytes == 4 + 16 + 8
-    assert rows(found.blocks(0, 1)) == ([40], [1])
-
-
-@pytest.mark.parametrize(
-    ("frame", "lanes", "chunk", "width"),
-    [
-        (Field((84, 84), "uint8", "raw"), None, 16, 1),
-        (Field((64,), "uint8", "raw"), None, 256, 1),
-        (
-            Field((4,), "uint8", "raw"),
-            3,
-            4096,
-            1,
-        ),  # rows of all of them that lie one after the other
-        (Field((64, 64), "uint8", "raw"), 3, 16, 3),  # and environment by environment
-    ],
-)
-def test_of_raw_frames_a_block_has_four_pages_for_each_one_that_it_shows(
-    chunks, frame, lanes, chunk, width
-):
-    found = chunks((frame, lanes))
-    assert rows(found.blocks(0, 1)) == ([4 * chunk], [width])
-    assert rows(found.blocks(3, 1)) == ([8 * chunk], [width])
-    assert rows(found.at_least(16)) == ([16], [width])
-    assert rows(found.at_least(17)) == ([32], [width])
-
-
 def test_blocks_of_a_store_begin_where_its_chunks_do(make, story):
     writer = make(frame=Field((3,), "uint8", "lz4", 4, 64))
     story.play(writer, 200)

@@ -1,9 +1,7 @@
 """`Store.info`: the numbers of one answer belong together, and every value is plain."""
 
-import json
 import os
 import socket
-import time
 
 import numpy as np
 import pytest
@@ -11,9 +9,6 @@ import pytest
 import mmreplay
 from mmreplay import Field, SchemaError
 from mmreplay.reading import info
-from mmreplay.reading.store import Store
-from mmreplay.system import platform
-from tests.support.oracle.pair import of_writer
 
 KEYS = set(
     "path paths format uuid versions padding env state lanes environments lane_details rows "
@@ -72,12 +67,6 @@ def test_returns_are_those_of_the_episodes(closed):
     assert found == {"min": expected.min(), "mean": expected.mean(), "max": expected.max()}
 
 
-def test_every_value_is_one_that_json_holds(closed):
-    with mmreplay.open(closed) as store:
-        about = store.info()
-    assert json.loads(json.dumps(about, allow_nan=False)) == about
-
-
 def test_the_fields_are_all_columns_with_dtype_shape_and_codec(closed):
     with mmreplay.open(closed) as store:
         fields = store.info()["fields"]
@@ -92,39 +81,6 @@ def test_the_fields_are_all_columns_with_dtype_shape_and_codec(closed):
     assert (fields["rewards"]["dtype"], fields["rewards"]["shape"]) == ("float32", [])
 
 
-def test_a_dict_observation_has_a_field_a_key(make, story):
-    frame = {
-        "pixels": Field((4, 4), "uint8", "zstd", chunk=4, shard=8),
-        "speed": Field((2,), "float32", "raw", chunk=8),
-    }
-    extras = {"log_prob": Field((), "float64", chunk=8)}
-    writer = make(frame=frame, extras=extras)
-    story.play(writer, 9)
-    writer.close()
-    with mmreplay.open(writer.path) as store:
-        about = store.info()
-    fields = about["fields"]
-    assert {name: (one["codec"], one["shape"]) for name, one in fields.items()} == {
-        "frames/pixels": ("zstd", [4, 4]),
-        "frames/speed": ("raw", [2]),
-        "actions": ("raw", []),
-        "rewards": ("raw", []),
-        "non_terminals": ("raw", []),
-        "resets": ("raw", []),
-        "ends": ("raw", []),
-        "step": ("raw", []),
-        "extras/log_prob": ("raw", []),
-        "finals/frames/pixels": ("zstd", [4, 4]),
-        "finals/frames/speed": ("raw", [2]),
-        "finals/id": ("raw", []),
-        "finals/first": ("raw", []),
-    }
-    frames, scalars = 16 + 8, 8 + 4 + 1 + 8
-    assert about["bytes_raw"] == 9 * (frames + scalars + 2 + 8) + frames + 8 + 8
-    assert about["stack"] == 4  # of images
-    assert about["bytes_stacked"] == 9 * (8 * frames + scalars)
-
-
 def test_sizes_count_blocks_raw_rows_and_vectors_in_pairs(closed):
     with mmreplay.open(closed) as store:
         about = store.info()
@@ -134,16 +90,6 @@ def test_sizes_count_blocks_raw_rows_and_vectors_in_pairs(closed):
     assert about["bytes_stacked"] == 14 * (2 * 3 + 1 + 4 + 1)
     assert about["saving_raw"] == about["bytes_raw"] / about["bytes_on_disk"]
     assert about["saving_stacked"] == about["bytes_stacked"] / about["bytes_on_disk"]
-
-
-def test_a_store_with_no_row_has_neither_returns_nor_savings(make):
-    writer = make()
-    writer.close()
-    with mmreplay.open(writer.path) as store:
-        about = store.info()
-    assert (about["rows"], about["transitions"], about["episodes"]) == (0, 0, 0)
-    assert about["returns"] is about["lengths"] is None
-    assert about["saving_raw"] is about["saving_stacked"] is None
 
 
 def test_an_infinite_return_is_none_because_json_has_no_infinity(make):
@@ -209,83 +155,6 @@ def test_a_live_store_says_who_writes_and_what_is_not_flushed(make, story):
         assert 0 <= live["last_checkpoint_s"] < 60
 
 
-def test_a_store_that_is_open_takes_the_newest_rows(make, story):
-    writer = make()
-    story.play(writer, 2)
-    with mmreplay.open(writer.path) as store:
-        assert store.info()["rows"] == 2
-        story.play(writer, 5)
-        assert store.info()["rows"] == 7
-        writer.close()
-        about = store.info()
-    assert (about["state"], about["rows"], about["open"]) == ("closed", 7, 0)
-
-
-@pytest.mark.parametrize("lanes", [None, 2])
-def test_all_is_of_one_moment_while_rows_come_and_others_are_evicted(make, monkeypatch, lanes):
-    """Whatever looked again after the rows were counted would find newer ones, and fewer old."""
-    writer = make(capacity=40, lanes=lanes, flush_s=0)
-    shape = (lanes,) if lanes else ()
-    frame, no = np.zeros((*shape, 3), np.uint8), np.zeros(shape, bool)
-
-    def play(n_episodes):
-        for _ in range(n_episodes):
-            writer.reset(frame)
-            for t in range(9):
-                writer.step(np.zeros(shape, int), np.ones(shape), frame, no | (t == 8), no)
-        writer.flush()
-
-    play(20)
-    with mmreplay.open(writer.path) as store:
-        expected = store.info()
-        endings = info.endings
-        monkeypatch.setattr(info, "endings", lambda *given: (play(10), endings(*given))[1])
-        found = store.info()
-        assert len(store) == 40
-        assert store.lanes[0].first > expected["lane_details"][0]["first"]
-    counted = (
-        "rows kept_rows transitions episodes terminated returns lengths lane_details bytes_raw"
-    )
-    for key in counted.split():
-        assert found[key] == expected[key], key
-
-
-def test_an_old_row_and_an_old_checkpoint_have_an_age(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 3)
-    writer.flush()
-    monkeypatch.setattr(platform, "uptime_s", lambda: 1e9)
-    for path in writer.path.rglob("*"):
-        os.utime(path, (1.7e9, 1.7e9))
-    with mmreplay.open(writer.path) as store:
-        live = store.info()["live"]
-    assert live["last_row_s"] > 1e6
-    assert live["last_checkpoint_s"] > 1e6
-    assert live["unflushed_rows"] == 0
-
-
-@pytest.mark.parametrize("years", [-50, 50])
-def test_an_age_is_neither_negative_nor_older_than_the_system_when_the_clock_was_set(
-    make, story, monkeypatch, years
-):
-    writer = make()
-    story.play(writer, 3)
-    now = time.time()
-    monkeypatch.setattr(platform, "uptime_s", lambda: 90.0)
-    monkeypatch.setattr(time, "time", lambda: now + years * 3e7)
-    with mmreplay.open(writer.path) as store:
-        live = store.info()["live"]
-    assert live["last_row_s"] == live["last_checkpoint_s"] == max(0.0, 90.0 * (years > 0))
-
-
-def test_a_live_store_with_no_row_has_no_newest_row(make):
-    writer = make()
-    with mmreplay.open(writer.path) as store:
-        live = store.info()["live"]
-    assert live["last_row_s"] is None
-    assert live["unflushed_rows"] == 0
-
-
 def test_what_a_dead_writer_left_is_crashed_and_its_last_episode_cut_off(make, story, kill):
     writer = make()
     story.play(writer, 5, "terminated")
@@ -338,53 +207,6 @@ def test_a_store_of_many_lanes_is_described_as_one(make, story):
     assert about["bytes_on_disk"] == allocated(writer.path)
     assert [one["transitions"] for one in about["lane_details"]] == [2, 6, 2]
     assert [one["capacity"] for one in about["lane_details"]] == [7, 7, 6]
-
-
-def test_one_live_lane_makes_a_store_live_and_one_crashed_lane_crashed(make, story, kill):
-    writers = [make(lane=name, action=ACTION) for name in ("a", "b", "c")]
-    for writer in writers:
-        story.play(writer, 3)
-    writers[0].close()
-    path = writers[0].path.parent
-    kill(writers[1])
-    with mmreplay.open(path) as store:
-        about = store.info()
-    assert about["state"] == "live"
-    assert [one["state"] for one in about["lane_details"]] == ["closed", "crashed", "live"]
-    assert [one["name"] for one in about["lane_details"]] == ["a", "b", "c"]
-    assert (about["truncated"], about["open"]) == (2, 1)
-    assert about["live"]["writers"][0]["lanes"] == [1, 2]
-    writers[2].close()
-    with mmreplay.open(path) as store:
-        assert store.info()["state"] == "crashed"
-
-
-def test_stores_loaded_together_are_described_together(make, story):
-    for name in ("one.zarr", "two.zarr"):
-        writer = make(name)
-        story.play(writer, 4, "terminated")
-        writer.close()
-    root = writer.path.parent
-    with mmreplay.load([root / "one.zarr", root / "two.zarr"]) as data:
-        about = data.store.info()
-    assert about["paths"] == [str(root / "one.zarr"), str(root / "two.zarr")]
-    assert (about["lanes"], about["transitions"]) == (2, 8)
-    assert about["bytes_on_disk"] == sum(allocated(root / n) for n in ("one.zarr", "two.zarr"))
-
-
-def test_lanes_of_one_and_of_many_environments_are_told_of_together(make, story):
-    writer, many = make("one.zarr"), of_writer(make("many.zarr", lanes=3))
-    story.play(writer, 4)
-    many.play(20)
-    with Store([writer.path, many.writer.path]) as store:
-        about, n_steps = store.info(), len(store) - 4
-        n_over = int((store.episodes["terminated"] | store.episodes["truncated"]).sum())
-    assert (about["lanes"], about["environments"], about["rows"]) == (2, 4, 4 + 20)
-    assert [one["environments"] for one in about["lane_details"]] == [1, 3]
-    assert [one["transitions"] for one in about["lane_details"]] == [4, n_steps]
-    row_bytes = 3 + 8 + 4 + 3 + 8
-    assert about["bytes_raw"] == (4 + 3 * 20) * row_bytes + n_over * FINAL_BYTES
-    assert about["fields"]["rewards"]["shape"] == []
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -451,12 +273,3 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, lanes):
             assert about["non_finite_rewards"] == width
     with mmreplay.open(path) as store:
         assert [store.info()["non_finite_rewards"] for _ in range(2)] == [width, width]
-
-
-def test_of_lanes_that_differ_it_tells_what_all_share(tmp_path):
-    path = tmp_path / "store.zarr"
-    for name, policy in (("a", "random"), ("b", "mine:play")):
-        about = {"id": "Test-v0", "policy": policy, "life_loss": False}
-        mmreplay.create(path, Field((3,)), ACTION, lane=name, metadata=about).close()
-    with mmreplay.open(path) as store:
-        assert store.info()["env"] == {"id": "Test-v0", "life_loss": False}

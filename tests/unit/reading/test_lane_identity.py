@@ -5,19 +5,6 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, SchemaError
-from mmreplay.reading.lane_identity import check_same
-
-
-@pytest.mark.parametrize(("now", "is_same"), [("ab", 1), ("abc", 1), ("a", 0), ("ba", 0), ("", 0)])
-def test_lanes_are_the_same_as_long_as_they_begin_with_those_there_were(tmp_path, now, is_same):
-    then = tuple("ab")
-    if is_same:
-        check_same(tmp_path, tuple(now), then, "that was opened", "open it again")
-        return
-    with pytest.raises(
-        SchemaError, match=r"store that was opened, found another .*; open it again"
-    ):
-        check_same(tmp_path, tuple(now), then, "that was opened", "open it again")
 
 
 def test_a_reader_says_that_another_store_has_its_path_by_now(tmp_path, caplog):

@@ -5,8 +5,6 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.episode_index import Index
-from mmreplay.storage.chunk_files import EvictedError
 
 
 class Interrupted:
@@ -47,35 +45,6 @@ def test_rows_evicted_by_another_thread_during_a_read_are_drawn_again(make, stor
         rows = (batch.id[:, None] + np.arange(-2, 1)).ravel()
         expected = story.observed(writer.path, writer.schema, rows)
         assert batch.observation.tobytes() == expected.tobytes()
-
-
-def test_rows_still_mapped_are_not_read_twice(make, story):
-    writer = make(frame=Field((64, 64), "uint8", "raw", chunk=4))
-    story.play(writer, 40)
-    with mmreplay.load(writer.path, stack=3) as data:
-        gatherer = Interrupted(data.store.live.gatherer(data.settings), data.store.refresh)
-        data.store.live.gather(lambda index: index.ids()[:8], gatherer)
-    assert gatherer.readings == 1
-
-
-def test_a_look_at_an_index_whose_files_go_away_is_repeated(make, story, monkeypatch):
-    """It reads them; a writer may close, open and evict meanwhile."""
-    writer = make()
-    story.play(writer, 5)
-    path, looks, ids = writer.path, [], Index.ids
-
-    def interrupted(index):
-        looks.append(index)
-        if len(looks) == 1:
-            raise EvictedError(str(path))
-        return ids(index)
-
-    with mmreplay.open(path) as store:
-        expected = store.ids.tolist()
-        monkeypatch.setattr(Index, "ids", interrupted)
-        assert store.ids.tolist() == expected
-        assert len(looks) == 2
-        assert looks[0] is not looks[1]  # opened again in between
 
 
 def test_rows_that_the_next_store_at_the_path_does_not_have_are_no_damage(tmp_path):

@@ -1,8 +1,6 @@
 """Read-only view of a log: closed, live or crashed; and what it notices when that changes."""
 
 import contextlib
-import json
-import os
 import shutil
 import struct
 import uuid
@@ -15,10 +13,10 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression
 from mmreplay.reading import lane_reader, log_reader
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.storage import chunk_files, lane_metadata, tail_file
+from mmreplay.storage import chunk_files, lane_metadata
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.state_page import SESSION, State
-from mmreplay.system import durable_writes, locks, platform
+from mmreplay.storage.state_page import State
+from mmreplay.system import locks, platform
 from tests.support.documents import drop_copy
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -45,35 +43,6 @@ def test_a_closed_lane_is_as_its_root_says(closed_lane):
     assert lane.entries.head == lane.frames.head == 19
     assert lane.poll()
     assert not lane.replaced()
-
-
-def test_a_live_lane_is_followed(make, story, lz4):
-    writer = make(**lz4)
-    lane = LaneReader(writer.path)
-    assert (lane.head, lane.is_live, lane.is_closed) == (0, True, False)
-    story.play(writer, 12)
-    assert lane.head == 0
-    assert lane.poll()
-    assert lane.head == 12
-    assert (lane.entries.head, lane.frames.head) == (12, 13)  # and the newest observation
-    writer._session._background.finish_tasks()
-    assert lane.rows.tail_start() == 8
-    assert lane.rows.tails["frames"].shape == (16, 3)
-    assert not lane.rows.tails["frames"].flags.writeable
-    story.play(writer, 1, "truncated")
-    assert lane.poll()
-    assert lane.extent == (0, 13, 0, 2)
-
-
-def test_a_killed_lane_is_shown_whole_while_the_system_runs(make, story, kill, lz4):
-    writer = make(**lz4)
-    story.play(writer, 20)
-    kill(writer)
-    lane = LaneReader(writer.path)
-    assert (lane.head, lane.is_closed) == (20, False)
-    assert lane.poll()
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
 
 
 @pytest.mark.parametrize("sealed", [3, 20])
@@ -167,22 +136,6 @@ def test_a_lane_that_was_replaced_by_another_is_noticed(make, story, tmp_path):
     assert LaneReader(writer.path).head == other.rows == 0
 
 
-def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 5)
-    real = platform.boot_id
-
-    def boot_id():
-        monkeypatch.setattr(platform, "boot_id", real)
-        writer.close()
-        return real()
-
-    monkeypatch.setattr(platform, "boot_id", boot_id)
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-        assert store.live.readers[0].is_closed
-
-
 N_READS = 10  # of the opening of a store with one compressed column
 
 
@@ -205,42 +158,6 @@ def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
     writer.close()
     with between_reads(writer.path, at, lambda: story.play(make(append=True), 3)) as store:
         store.refresh()
-        story.check(store)
-
-
-@pytest.mark.parametrize("at", range(1, N_READS + 1))
-@pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_lane_reopened_between_two_reads_is_read_as_one_session(
-    make, story, kill, lz4, between_reads, at, end
-):
-    writers = [make(**lz4)]
-    story.play(writers[0], 12)
-
-    def change_hands():
-        (kill if end == "kill" else type(writers[0]).close)(writers[0])
-        writers.append(make(append=True))
-        story.play(writers[1], 5)
-
-    with between_reads(writers[0].path, at, change_hands) as store:
-        story.check(store)
-        for _ in range(4):
-            story.play(writers[1], 9)
-            story.check(store)
-
-
-@pytest.mark.parametrize("at", range(1, N_READS + 1))
-def test_a_tail_that_has_its_name_and_not_yet_its_size_is_no_damage(
-    make, story, lz4, between_reads, at
-):
-    writer = make(**lz4)
-    story.play(writer, 20)
-
-    def begin_to_open_again():
-        writer.close()
-        durable_writes.make_directory(writer.path / ".live")
-        tail_file.tail_path(writer.path, writer.files.rows.specs["frames"]).touch()
-
-    with between_reads(writer.path, at, begin_to_open_again) as store:
         story.check(store)
 
 
@@ -277,26 +194,6 @@ def test_a_reader_that_comes_while_a_session_begins_finds_it(make, story, kill, 
         for store in stores:
             story.check(store)
     assert len(stores) >= 3
-
-
-def test_a_session_without_a_number_after_a_kill_is_followed_all_the_same(make, story, kill):
-    writer = make()
-    story.play(writer, 5)
-    kill(writer)
-    writer.files.rows.state.words[SESSION] = 0
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-        writer = make(append=True)
-        story.play(writer, 5)
-        story.check(store)
-
-
-def test_a_lane_that_never_comes_to_rest_is_given_up(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 5)
-    monkeypatch.setattr(State, "is_in_place", lambda self: False)
-    with pytest.raises(CorruptStoreError, match="neither closed nor live"):
-        LaneReader(writer.path)
 
 
 # ---------------------------------------------------------------- chunk files that are gone
@@ -370,53 +267,3 @@ def test_a_live_lane_whose_private_files_may_not_be_read_says_so(tmp_path, monke
 
 
 # ---------------------------------------------------------------- the copy of all documents
-
-
-@pytest.fixture
-def documents_read(monkeypatch):
-    """The zarr.json files that were read, by the path that they were opened by."""
-    seen, real = [], os.open
-
-    def open_(path, *args, **kwargs):
-        if str(path).endswith("zarr.json"):
-            seen.append(str(path))
-        return real(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", open_)
-    return seen
-
-
-@pytest.mark.parametrize("arguments", [{}, {"lanes": 2}])
-def test_opening_a_closed_lane_reads_one_document_once(make, documents_read, arguments):
-    writer = make(**arguments)
-    writer.close()
-    documents_read.clear()
-    with mmreplay.open(writer.path) as store:
-        assert len(store.episodes) == 0
-    assert documents_read == [str(writer.path / "zarr.json")]
-    drop_copy(writer.path)
-    documents_read.clear()
-    mmreplay.open(writer.path).close()
-    n_arrays = len(schema_arrays(writer.path))
-    assert len({*documents_read}) >= 1 + n_arrays // 2
-
-
-def schema_arrays(path):
-    """Every array that holds rows."""
-    return [one for one in path.rglob("zarr.json") if b'"array"' in one.read_bytes()]
-
-
-@pytest.mark.parametrize("arguments", [{}, {"lanes": 2}])
-def test_a_copy_that_was_left_in_an_open_lane_is_not_read(make, kill, arguments):
-    writer = make(**arguments)
-    writer.close()
-    old = (writer.path / "zarr.json").read_bytes()
-    kill(make(append=True))
-    document = json.loads((writer.path / "zarr.json").read_bytes())
-    document["consolidated_metadata"] = json.loads(old)["consolidated_metadata"]
-    document["consolidated_metadata"]["metadata"] = {"rewards": 3, "finals/id": 3}
-    (writer.path / "zarr.json").write_text(json.dumps(document))
-    mmreplay.open(writer.path).close()
-    make(append=True).close()
-    found = [LaneReader(writer.path, own_documents=own).document for own in (False, True)]
-    assert found[0] == found[1]

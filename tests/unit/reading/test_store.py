@@ -13,12 +13,9 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.batches.settings import Settings
-from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
+from mmreplay.errors import ClosedError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT
-from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
-from mmreplay.storage import raw_column
-from mmreplay.storage.chunk_files import EvictedError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -32,64 +29,7 @@ def opened(writer):
 # ---------------------------------------------------------------- lanes
 
 
-def test_each_lane_is_read_by_itself(make, story):
-    writer = make(n_lanes=3)
-    for number, one in enumerate(writer.writers):
-        story.play(one, 3 + number, "terminated")
-    with opened(writer) as store:
-        assert store.path == writer.path
-        assert [len(lane) for lane in store.lanes] == [3, 4, 5]
-        assert len(store) == 12
-        assert store.lanes[1].ids.tolist() == [LANE_1 + row for row in range(4)]
-        assert store.ids.tolist() == [n * LANE_1 + row for n in range(3) for row in range(3 + n)]
-        assert [lane.path.name for lane in store.lanes] == [
-            "lane-00000",
-            "lane-00001",
-            "lane-00002",
-        ]
-        assert [lane.name for lane in store.lanes] == ["0", "1", "2"]
-        story.check(store)
-        for name in (
-            "frames",
-            "actions",
-            "rewards",
-            "non_terminals",
-            "resets",
-            "ends",
-            "step",
-            "extras",
-        ):
-            with pytest.raises(SchemaError, match=r"has 3 lanes; .* use store\.lanes\[i\]"):
-                getattr(store, name)
-        assert repr(store) == f"<mmreplay.Store {writer.path} lanes=3 transitions=12>"
-
-
 # ---------------------------------------------------------------- transitions
-
-
-@pytest.mark.parametrize("codec", ["raw", "lz4"])
-def test_transitions_are_those_of_the_rows(make, story, codec):
-    writer = make(
-        frame=Field((3,), "uint8", codec, chunk=2, shard=4), extras={"x": Field((), "float32")}
-    )
-    for length in (5, 1, 0, 9, 3):
-        story.play(writer, length, "terminated")
-    story.play(writer, 4)
-    expected = story.columns(writer.path, writer.schema)
-    with opened(writer) as store:
-        ids = store.ids
-        assert ids.tolist() == story.transitions(writer.path)
-        batch = store.transitions(ids[::-1], stack=2, n_step=1, gamma=0.5)
-        rows = ids[::-1]
-        assert np.array_equal(batch.observation[:, 1], expected["frames"][rows])
-        assert np.array_equal(batch.action, expected["actions"][rows])
-        assert np.array_equal(batch.reward, expected["rewards"][rows])
-        assert np.array_equal(batch.extras["x"], expected["extras/x"][rows])
-        begins = expected["resets"][rows] == 1
-        assert np.array_equal(batch.observation[begins, 0], batch.observation[begins, 1])
-        assert np.array_equal(batch.observation[~begins, 0], expected["frames"][rows[~begins] - 1])
-        assert store.transitions(ids, out=store.transitions(ids)).id.tolist() == ids.tolist()
-        story.check(store)
 
 
 @pytest.mark.parametrize(
@@ -114,16 +54,6 @@ def test_an_id_that_is_no_transition_is_named(make, story, wrong, match):
         assert store.transitions([0, 3, 6]).id.tolist() == [0, 3, 6]
 
 
-def test_an_unsigned_id_is_named_as_it_was_given(make, story):
-    writer = make()
-    story.play(writer, 3)
-    with opened(writer) as store:
-        with pytest.raises(InvalidIdError, match=f"id {(1 << 64) - 5}"):
-            store.transitions(np.array([0, (1 << 64) - 5], np.uint64))
-        assert store.transitions(np.array([1, 2], np.uint64)).id.tolist() == [1, 2]
-        assert store.transitions(np.array([1, 2], np.int8)).id.dtype == np.int64
-
-
 @pytest.mark.parametrize("ids", [[0.0], 0, [[0, 1]], ["a"], None, [True, False], [[0], [0, 1]]])
 def test_ids_are_integers_in_a_row(make, story, ids):
     writer = make()
@@ -141,29 +71,6 @@ def test_an_evicted_id_is_no_transition_any_more(make, story):
             InvalidIdError, match=r"id 14 \(lane 0, row 14\) was evicted: .* row .* is 15"
         ):
             store.transitions([14])
-
-
-def test_padding_is_the_stores_unless_told_otherwise(make, story):
-    writer = make(padding="zero")
-    story.play(writer, 3)
-    with opened(writer) as store:
-        assert store.padding == "zero"
-        assert (store.transitions([0], stack=3).observation[0, :2] == 0).all()
-        assert (store.transitions([0], stack=3, padding="reset").observation[0] > 0).all()
-
-
-def test_a_stack_past_the_context_is_refused_where_a_capacity_evicts(make, story):
-    writer = make(capacity=50)
-    story.play(writer, 200)
-    writer.flush()
-    with opened(writer) as store:
-        assert store.transitions(store.ids, stack=65).observation.shape == (50, 65, 3)
-        with pytest.raises(SchemaError, match="at most 65"):
-            store.transitions(store.ids, stack=66)
-    writer = make("all.zarr")
-    story.play(writer, 100)
-    with opened(writer) as store:
-        assert store.transitions([99], stack=90).observation.shape == (1, 90, 3)
 
 
 # ---------------------------------------------------------------- episodes and trajectories
@@ -212,44 +119,7 @@ def test_a_trajectory_that_was_evicted_in_part_is_not_whole(make, story):
         assert store.trajectory(0).ids.tolist() == list(range(9, 15))
 
 
-def test_a_trajectory_evicted_while_it_is_read_is_not_returned(make, story, monkeypatch):
-    writer = make(capacity=100)
-    story.play(writer, 50, "terminated")
-    story.play(writer, 20)
-    real = LiveLanes.episodes
-    meanwhile = iter([True])
-
-    def episodes(self, **given):
-        found = real(self, **given)
-        if next(meanwhile, False):
-            for _ in range(10):
-                story.play(writer, 50)
-            writer.flush()
-        return found
-
-    monkeypatch.setattr(LiveLanes, "episodes", episodes)
-    with opened(writer) as store:
-        found = store.trajectory(0)
-        expected = story.columns(writer.path, writer.schema)
-        rows = found.ids
-        assert rows[0] > 70
-        assert np.array_equal(found.reward, expected["rewards"][rows])
-        assert np.array_equal(found.observation[:-1], expected["frames"][rows])
-
-
 # ---------------------------------------------------------------- following a writer
-
-
-def test_len_ids_and_sampling_follow_a_live_store_by_themselves(make, story, lz4):
-    writer = make(**lz4)
-    with opened(writer) as store:
-        for step in range(40):
-            story.play(writer, 1, reset=step % 13 == 0)
-            assert len(store) == len(story.transitions(writer.path))
-            assert store.ids.tolist() == story.transitions(writer.path)
-            assert store.lanes[0].rows == writer.rows
-            assert len(store.rewards) == writer.rows
-        story.check(store)
 
 
 def test_sessions_may_end_and_begin_under_a_store(make, story, kill, lz4):
@@ -267,18 +137,6 @@ def test_sessions_may_end_and_begin_under_a_store(make, story, kill, lz4):
             story.play(writer, 9)
             story.check(store.refresh())
             assert store.ids.tolist() == story.transitions(writer.path)
-
-
-def test_a_closed_store_is_as_it_was_until_it_is_refreshed(make, story):
-    writer = make()
-    story.play(writer, 5)
-    writer.close()
-    with opened(writer) as store:
-        writer = make(append=True)
-        story.play(writer, 5)
-        assert len(store) == 5
-        assert store.refresh() is store
-        assert len(store) == 10
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
@@ -353,71 +211,6 @@ writer.close()
             process.kill()
 
 
-def test_a_batch_is_right_though_its_session_ended_in_the_middle(make, story, lz4):
-    writer = make(**lz4)
-    story.play(writer, 30)
-    expected = story.columns(writer.path, writer.schema)["frames"]
-    with opened(writer) as store:
-        gatherer = store.live.gatherer(Settings(stack=None))
-        calls = []
-
-        def draw(index):
-            calls.append(index)
-            if len(calls) == 1:
-                writer.close()
-            return np.array([3, 29, 17])
-
-        batch = store.live.gather(draw, gatherer)
-        assert len(calls) == 2
-        assert np.array_equal(batch.observation, expected[[3, 29, 17]])
-
-
-def test_a_store_that_changes_while_it_is_opened_is_opened_again(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 5)
-    real, left = raw_column.RawColumn.refresh, [3]
-
-    def refresh(self):
-        if left[0]:
-            left[0] -= 1
-            raise EvictedError("gone")
-        real(self)
-
-    monkeypatch.setattr(raw_column.RawColumn, "refresh", refresh)
-    with opened(writer) as store:
-        story.check(store)
-    left[0] = 10**6
-    with pytest.raises(
-        CorruptStoreError, match="the store changed 100 times while it was being read"
-    ):
-        opened(writer)
-
-
-@pytest.mark.parametrize("times", [1, 100])
-def test_files_evicted_during_a_look_up_do_not_make_the_store_forget_what_it_knows(
-    make, story, monkeypatch, times
-):
-    writer = make()
-    story.play(writer, 5)
-    with opened(writer) as store:
-        known = store.live._joined
-        real, left = raw_column.RawColumn.refresh, [times]
-
-        def refresh(self):
-            if left[0]:
-                left[0] -= 1
-                raise EvictedError("gone")
-            real(self)
-
-        story.play(writer, 5)
-        with monkeypatch.context() as patch:
-            patch.setattr(raw_column.RawColumn, "refresh", refresh)
-            assert len(store)
-        # One that never comes to an end is a store that is another by now.
-        assert (store.live._joined is known) is (times == 1)
-        story.check(store)
-
-
 # ---------------------------------------------------------------- the end of it
 
 
@@ -478,11 +271,3 @@ def test_the_same_store_is_a_zarr_group(make, story):
         group = store.zarr()
         assert np.array_equal(group["rewards"][:], store.rewards[:])
         assert group.attrs["mmreplay"]["rows"] == 5
-
-
-def test_info_is_the_dict_that_the_command_prints(make, story):
-    writer = make()
-    story.play(writer, 5)
-    with opened(writer) as store:
-        info = store.info()
-    assert (info["rows"], info["transitions"], info["state"]) == (5, 5, "live")

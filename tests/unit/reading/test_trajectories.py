@@ -1,6 +1,5 @@
 """Trajectories are sequences of steps; lazy ones read a column when it is first asked for."""
 
-import dataclasses
 import io
 
 import numpy as np
@@ -9,7 +8,6 @@ from PIL import Image
 
 import mmreplay
 from mmreplay import Field, InvalidIdError, SchemaError
-from mmreplay.errors import ClosedError
 from mmreplay.reading.live_lanes import LiveLanes
 
 
@@ -28,19 +26,6 @@ def store(tmp_path_factory, story_of_module):
     writer.close()
     with mmreplay.load(writer.path, stack=None) as data:
         yield data
-
-
-def test_what_holds_arrays_is_equal_to_itself_alone(store):
-    given = [
-        store.sample(2),
-        store.sample_sequences(2, 1),
-        store.trajectory(0),
-        store.trajectory(0)[1],
-        mmreplay.transforms.Normalize(np.zeros(3), np.ones(3)),
-    ]
-    for one in given:
-        assert one != dataclasses.replace(one)
-        assert {one: "it"}[one] == "it"
 
 
 def lazy(data, number):
@@ -188,34 +173,6 @@ def test_a_trajectory_that_was_evicted_before_it_was_read_says_so(make, story):
         assert len(one) == 4
 
 
-def test_a_trajectory_evicted_while_it_is_read_is_an_error_that_says_so(make, story, monkeypatch):
-    writer = make(capacity=10)
-    story.play(writer, 4, "terminated")
-    story.play(writer, 4, "terminated")
-    with mmreplay.load(writer.path, stack=None) as data:
-        one = lazy(data, 0)
-        column = data.store.live.columns["frames"]
-        take = column.take
-
-        def late(ids, out=None):
-            found = take(ids, out)
-            story.play(writer, 4, "terminated")
-            return found
-
-        monkeypatch.setattr(column, "take", late)
-        with pytest.raises(InvalidIdError, match="was evicted before it was read"):
-            _ = one.observation
-
-
-def test_a_trajectory_of_a_closed_store_cannot_be_read(make, story):
-    writer = make()
-    story.play(writer, 3)
-    with mmreplay.load(writer.path, stack=None) as data:
-        [one] = data.sample_trajectories(1)
-    with pytest.raises(ClosedError):
-        _ = one.action
-
-
 def test_what_holds_arrays_is_shown_in_a_line(store):
     shown = repr(store.trajectory(0))
     assert shown.startswith(
@@ -242,15 +199,6 @@ def test_a_notebook_shows_frames_of_a_trajectory_and_of_a_store(make, story):
     assert store._repr_png_().startswith(b"\x89PNG")
     store.close()
     assert store._repr_png_() is None
-
-
-def test_a_notebook_shows_no_picture_of_vectors(make, story):
-    writer = make()
-    with mmreplay.open(writer.path) as store:
-        assert store._repr_png_() is None
-        story.play(writer, 20)
-        assert store._repr_png_() is None
-        assert store.trajectory(0)._repr_png_() is None
 
 
 # ---------------------------------------------------------------- another store at the path
@@ -296,40 +244,3 @@ def test_a_trajectory_never_has_rows_of_another_store(replaceable, how):
                     read()
             assert one.action is actions  # what was read stays
         assert {*data.sample_trajectories(1)[0].reward.tolist()} < {0.0, 1.0, 2.0, 1000.0}
-
-
-def test_a_trajectory_by_number_is_of_one_store(replaceable):
-    """Also if another one takes its path after its number was looked up."""
-    with mmreplay.open(replaceable) as store:
-
-        def late():
-            table = store.episodes
-            if not replaceable.with_name("aside.zarr").exists():
-                replace(replaceable, "pack")
-                store.refresh()
-            return table
-
-        whole = store.numbered_trajectory(-2, late)
-    assert whole.ids.tolist() == [0, 1, 2]
-    assert whole.action.tolist() == [1] * 3
-
-
-@pytest.mark.parametrize("story", ["longer", "reopened", "a lane more"])
-def test_a_store_that_goes_on_is_no_other_one(tmp_path, story):
-    path, fields = tmp_path / "store.zarr", (Field((1,), "int64"), Field((), "int64"))
-    lane = "a" if story == "a lane more" else None
-    writer = mmreplay.create(path, *fields, lane=lane)
-    record(writer, 7)
-    with mmreplay.load(path, stack=None) as data:
-        [one] = data.sample_trajectories(1)
-        if story == "a lane more":
-            writer.close()
-            writer = mmreplay.create(path, *fields, lane="b")
-        if story == "reopened":
-            writer.close()
-            writer = mmreplay.create(path, append=True)
-        record(writer, 8)
-        data.refresh()
-        assert len(data.episodes) == 2
-        assert one.action.tolist() == [7] * 3
-    writer.close()

@@ -9,12 +9,9 @@ import pytest
 import mmreplay
 from mmreplay import (
     CorruptStoreError,
-    Decorated,
-    EmptyBufferError,
     Field,
     Hindsight,
     InvalidIdError,
-    Mixture,
     PrioritizedReplayBuffer,
     ReplayBuffer,
     SchemaError,
@@ -89,15 +86,6 @@ def test_out_is_filled_and_returned(closed, readers):
                 ahead.sample(4, out=batch)
 
 
-def test_batches_that_were_given_share_no_memory(closed):
-    with mmreplay.load(closed("lz4", "one environment"), prefetch=3) as data:
-        batches = [data.sample(4) for _ in range(6)] + list(data.batches(4))
-    for number, one in enumerate(batches):
-        for other in batches[:number]:
-            assert not np.shares_memory(one.observation, other.observation)
-            assert not np.shares_memory(one.id, other.id)
-
-
 def test_calls_in_turns_give_the_stream_without_prefetch_and_are_not_read_ahead(closed, readers):
     path = closed("zstd", "vector")
     calls = [CALLS["sample"], CALLS["sequences"], lambda data: data.sample(3)]
@@ -113,31 +101,6 @@ def test_calls_in_turns_give_the_stream_without_prefetch_and_are_not_read_ahead(
                     check_equal(call(ahead), call(plain))
                     assert state_of(ahead) == state_of(plain)
         assert read_ahead(readers) >= 4
-
-
-def test_batches_that_nobody_asks_for_again_are_not_read_ahead(closed, readers):
-    path, sizes = closed("lz4", "one environment"), np.random.default_rng(0).permutation(40) + 1
-    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
-        for size in sizes.tolist():
-            check_equal(ahead.sample(size), plain.sample(size))
-        assert read_ahead(readers) <= 2
-        for _ in range(40):  # others draw from the generator between two batches
-            assert plain.generator.random() == ahead.generator.random()
-            check_equal(ahead.sample(5), plain.sample(5))
-        assert read_ahead(readers) <= 2
-        for _ in range(4):
-            check_equal(ahead.sample(5), plain.sample(5))
-        assert read_ahead(readers) >= 2
-
-
-def test_an_interrupt_while_a_batch_is_taken_does_not_change_the_stream(closed):
-    path = closed("lz4", "one environment")
-    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=3) as ahead:
-        for _ in range(3):
-            check_equal(ahead.sample(5), plain.sample(5))
-            ahead.ahead._jobs.popleft()  # and the generator was not set yet
-            check_equal(ahead.sample(5), plain.sample(5))
-            assert state_of(ahead) == state_of(plain)
 
 
 def test_a_generator_that_is_set_or_exchanged_counts_at_once(closed):
@@ -156,54 +119,6 @@ def test_a_generator_that_is_set_or_exchanged_counts_at_once(closed):
 
 
 # ---------------------------------------------------------------- around a dataset
-
-
-def test_a_decorated_dataset_reads_ahead(closed, readers):
-    path = closed("lz4", "one environment")
-    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
-        around = [Decorated(Decorated(one, shifted), shifted) for one in (plain, ahead)]
-        for _ in range(6):
-            expected, found = (one.sample(5) for one in around)
-            check_equal(found, expected)
-        assert read_ahead(readers) >= 3  # those that were given; the next two may be under way
-        for found, expected in zip(around[1].batches(7), around[0].batches(7), strict=True):
-            check_equal(found, expected)
-        assert read_ahead(readers) >= 4
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_sources_of_a_mixture_read_ahead(closed, readers, exact):
-    paths = [closed("lz4", kind) for kind in LANES]
-
-    def mixture(prefetch):
-        data = [mmreplay.load(path, seed=n, prefetch=prefetch) for n, path in enumerate(paths)]
-        return Decorated(Mixture(data, [2, 1, 1], exact=exact), shifted)
-
-    ahead, plain = mixture(2), mixture(0)
-    for _ in range(8):
-        check_equal(ahead.sample(8), plain.sample(8))
-    n_read = read_ahead(readers)
-    assert n_read >= 15 if exact else n_read < 40
-    for one in ahead.data.data:
-        one.close()
-
-
-@pytest.mark.parametrize("given", [{"replace": False}, {"group": 4}])
-def test_arguments_of_sample_reach_the_sources_that_read_ahead(closed, readers, given):
-    paths = [closed("lz4", kind) for kind in LANES]
-
-    def mixture(prefetch):
-        data = [mmreplay.load(path, seed=n, prefetch=prefetch) for n, path in enumerate(paths)]
-        return Decorated(Mixture(data, [2, 1, 1]), shifted)
-
-    ahead, plain = mixture(2), mixture(0)
-    for _ in range(8):
-        check_equal(ahead.sample(16, **given), plain.sample(16, **given))
-        for found, expected in zip(ahead.data.data, plain.data.data, strict=True):
-            assert state_of(found) == state_of(expected)
-    assert read_ahead(readers) >= 15
-    for one in ahead.data.data:
-        one.close()
 
 
 GOAL = Field((2,), "uint8", "lz4", chunk=4, shard=8)
@@ -284,25 +199,6 @@ def test_a_batch_is_as_old_as_its_draw_and_holds_nothing_that_was_evicted(
                 buffer.flush()
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_rows_that_are_evicted_while_a_thread_reads_are_never_given(
-    tmp_path, quick_disk, gate, codec
-):
-    given = {"frame": CODECS[codec], "action": ACTION, "flush_s": 0, "prefetch": 1}
-    with ReplayBuffer(tmp_path / "s.zarr", 50, 2, seed=1, **given) as buffer:
-        play(buffer, 90)
-        expected = DrawnAhead(buffer, 1, 4, lambda: buffer.ids, buffer.transitions)
-        for turn, n_steps in enumerate([0, 3, 20, 30, 200, 40, 400, 5, 600]):
-            gate.clear()
-            expected.check_next()  # one more is drawn, and waits
-            play(buffer, n_steps, first=turn)
-            buffer.flush()  # the files of what was evicted are gone
-            gate.set()
-            expected.check_next()
-            buffer.refresh()
-            expected.forget()
-
-
 def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick_disk):
     frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
 
@@ -359,27 +255,6 @@ def test_a_dataset_beside_a_writer_reads_ahead_and_draws_again_when_that_closes(
         check_next(data.ids)
 
 
-def test_after_a_refresh_the_next_batch_is_of_what_is_there_then(buffer_of):
-    buffer = buffer_of(prefetch=3)
-    play(buffer, 1, ends=False)
-    assert set(buffer.sample(50).id.tolist()) == {0}
-    play(buffer, 1, reset=False)
-    assert set(buffer.sample(50).id.tolist()) == {0}  # drawn before that
-    buffer.refresh()
-    assert set(buffer.sample(50).id.tolist()) == {0, 1}
-
-
-def test_what_is_drawn_ahead_of_an_empty_buffer_is_drawn_once_there_is_something(buffer_of):
-    buffer, plain = buffer_of(prefetch=2, seed=8), buffer_of("plain.zarr", seed=8)
-    for one in (buffer, plain):
-        for _ in range(3):
-            with pytest.raises(EmptyBufferError):
-                one.sample(4)
-        play(one, 5)
-    for _ in range(4):
-        check_equal(buffer.sample(4), plain.sample(4))
-
-
 def test_a_window_of_an_epoch_that_was_evicted_is_named_when_it_is_due(tmp_path, quick_disk):
     with ReplayBuffer(
         tmp_path / "s.zarr", 20, frame=CODECS["raw"], action=ACTION, flush_s=0, prefetch=3
@@ -413,17 +288,6 @@ def test_batches_by_priority_are_those_without_prefetch_with_their_weights(prior
         assert ahead.beta == plain.beta
         if turn % 4 == 3:
             check_equal(ahead.sample_sequences(2, 3), plain.sample_sequences(2, 3))
-
-
-def test_a_call_that_is_refused_now_and_then_leaves_the_others_alone(prioritized_of):
-    plain, ahead = prioritized_of("plain.zarr"), prioritized_of("ahead.zarr", prefetch=2)
-    for one in (plain, ahead):
-        prioritized.play(one, 20)
-    for _ in range(6):
-        check_equal(ahead.sample(4), plain.sample(4))
-        for one in (plain, ahead):
-            with pytest.raises(SchemaError, match="with replacement"):
-                one.sample(4, replace=False)
 
 
 def test_updates_of_priorities_count_from_the_next_draw(prioritized_of):
@@ -465,47 +329,6 @@ def test_what_a_thread_fails_with_is_raised_by_the_call_that_it_read_for(closed,
     expected = outcomes()
     assert outcomes(prefetch=3) == expected
     assert 1 < sum(isinstance(one, str) for one in expected) < 39
-
-
-def test_what_a_reward_raises_in_a_thread_is_raised_once_and_the_next_batch_comes(
-    tmp_path, quick_disk
-):
-    calls = []
-
-    def reward(achieved, desired, info):
-        calls.append(threading.current_thread().name)
-        if len(calls) == 4:
-            raise ZeroDivisionError("the fourth")
-        return np.zeros(len(achieved))
-
-    frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
-    with ReplayBuffer(
-        tmp_path / "s.zarr", frame=frame, action=ACTION, flush_s=0, prefetch=1, seed=2
-    ) as buffer:
-        buffer.reset({name: np.zeros(2, "uint8") for name in frame})
-        for _ in range(20):
-            buffer.step(0, 0.0, {name: np.zeros(2, "uint8") for name in frame})
-        hindsight, found = Hindsight(buffer, reward, "episode", 1.0), []
-        for _ in range(6):
-            try:
-                found.append(hindsight.sample(4).id.tolist())
-            except ZeroDivisionError as error:
-                found.append(str(error))
-    assert found[3] == "the fourth"
-    numbers, expected = np.random.default_rng(2), []
-    for _ in range(6):
-        expected.append((numbers.random(4) * 20).astype(int).tolist())
-        numbers.random((2, 4))
-    assert found[:3] + found[4:] == expected[:3] + expected[4:]
-    assert sum(name.startswith("mmreplay-ahead") for name in calls) == len(calls) - 1
-
-
-def test_what_goes_away_at_each_read_is_read_as_without_prefetch(closed, monkeypatch):
-    path = closed("lz4", "one environment")
-    monkeypatch.setattr(Located, "fetch", lambda located: None)
-    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
-        for _ in range(5):
-            check_equal(ahead.sample(5), plain.sample(5))
 
 
 def test_without_threads_to_be_had_batches_are_read_when_asked_for(closed, monkeypatch):

@@ -1,4 +1,4 @@
-"""`Ahead`: batches drawn and read before they are asked for, in threads.
+"""`ReadAhead`: batches drawn and read before they are asked for, in threads.
 
 Invariants:
 - The visible generator stands after the last batch that was given. Draws ahead of it are made on a
@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.datasets.draws import Draw
+from mmreplay.datasets.store_draws import Draw
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.located import Located
 from mmreplay.system.threads import Flag, Workers
 
-__all__ = ["Ahead", "checked_prefetch"]
+__all__ = ["ReadAhead", "checked_prefetch"]
 
 Read = TypeVar("Read")
 Begin = Callable[..., Draw[Read]]
@@ -78,7 +78,7 @@ def checked_prefetch(n: object) -> int:
     return whole_number("prefetch", n, 0, _MOST_BATCHES)
 
 
-class Ahead:
+class ReadAhead:
     """Reads up to `n` batches ahead of a call that is repeated. Safe for several threads."""
 
     def __init__(self, n: int) -> None:

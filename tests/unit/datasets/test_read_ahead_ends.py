@@ -1,7 +1,5 @@
 """Batches that are read ahead, when a dataset ends: closing, forks, pickles and threads."""
 
-import copy
-import pickle
 import subprocess
 import sys
 import threading
@@ -56,29 +54,6 @@ def test_threads_end_with_a_dataset_that_nobody_closes(closed, reading_threads):
     deadline = time.monotonic() + 60
     while reading_threads() and time.monotonic() < deadline:
         time.sleep(0.001)  # without the garbage collector: no cycle keeps the dataset
-    assert not reading_threads()
-
-
-def test_a_batch_that_is_waited_for_while_another_thread_closes(closed, gate, reading_threads):
-    data = mmreplay.load(closed("lz4", "one environment"), prefetch=8)
-    gate.clear()
-    data.sample(5)
-    failures = []
-
-    def wait():
-        try:
-            for _ in range(9):
-                data.sample(5)
-        except ClosedError as error:
-            failures.append(error)
-
-    waiting, closing = (threading.Thread(target=call) for call in (wait, data.close))
-    waiting.start()
-    closing.start()
-    gate.set()
-    for one in (waiting, closing):
-        one.join(60)
-        assert not one.is_alive()
     assert not reading_threads()
 
 
@@ -153,21 +128,6 @@ def test_the_saved_random_state_is_that_after_the_last_batch_given(buffer_of, ki
     assert found == expected
 
 
-def test_a_pickle_goes_on_after_the_last_batch_given(closed):
-    path = closed("lz4", "named lanes")
-    with mmreplay.load(path, seed=6) as plain, mmreplay.load(path, seed=6, prefetch=2) as data:
-        for _ in range(3):
-            check_equal(data.sample(5), plain.sample(5))
-        copies = [pickle.loads(pickle.dumps(data)), copy.deepcopy(data)]
-        expected = [plain.sample(5) for _ in range(3)]
-        for one in (*copies, data):
-            assert one.prefetch == 2
-            for batch in expected:
-                check_equal(one.sample(5), batch)
-        for one in copies:
-            one.close()
-
-
 FORKED = """
 import os, sys, mmreplay
 data = mmreplay.load(sys.argv[1], seed=int(sys.argv[2]), prefetch=int(sys.argv[3]))
@@ -207,7 +167,7 @@ data = mmreplay.load(sys.argv[1], prefetch=1)
 epoch = data.batches(4, shuffle=False)
 next(epoch)
 read = threading.Event()
-data.ahead._threads.hand_over(read.set)
+data.read_ahead._threads.hand_over(read.set)
 read.wait()  # after the second batch, by the only thread
 gate.clear()
 next(epoch)  # the third one waits
@@ -223,15 +183,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 gate.set()
 print(next(epoch).id.tolist())
 """
-
-
-def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(closed):
-    path = closed("lz4", "one environment")
-    with mmreplay.load(path) as data:
-        batches = [one.id.tolist() for one in data.batches(4, shuffle=False)]
-    done = run(FORKED_WHILE_READING, path)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [*map(str, batches[2:4]), "0", str(batches[2])]
 
 
 def test_threads_that_sample_together_get_each_batch_of_the_stream_once(closed):

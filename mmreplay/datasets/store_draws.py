@@ -1,4 +1,4 @@
-"""What is drawn from a store: `Draw`, `Samplers`, and the seeds and errors that all draws share.
+"""What is drawn from a store: `Draw`, `StoreDraws`, and the seeds and errors that all draws share.
 
 Invariants:
 - The random numbers of a draw are taken from the generator once, before the store is read, however
@@ -29,12 +29,10 @@ from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
-from mmreplay.sampling.grouped import grouped_ids
 from mmreplay.sampling.selection import Selection
 from mmreplay.sampling.trajectories import TrajectorySampler
-from mmreplay.sampling.uniform import uniform_ids
+from mmreplay.sampling.transitions import distinct_ids, grouped_ids, uniform_ids
 from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
-from mmreplay.sampling.without_replacement import distinct_ids
 
 T = TypeVar("T")
 Read = TypeVar("Read")
@@ -156,10 +154,10 @@ def errors_with_path(path: Path, draw: Callable[[Index], T]) -> Callable[[Index]
     return draw_or_raise
 
 
-class Samplers:
+class StoreDraws:
     """The draws of one store, or of what is selected of it, by one set of settings.
 
-    A draw of `ahead.Ahead` takes its numbers from the generator that it is given, once.
+    A draw of `ahead.ReadAhead` takes its numbers from the generator that it is given, once.
     """
 
     def __init__(self, store: Store, settings: Settings, selection: Selection | None) -> None:

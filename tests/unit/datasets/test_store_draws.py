@@ -1,0 +1,100 @@
+"""Draws: what they take from the generator and when, and errors that name the store."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.datasets.store_draws import errors_with_path, own_generator
+from mmreplay.errors import EmptyBufferError
+from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.storage.chunk_files import EvictedError
+
+CALLS = {
+    "sequences": lambda data: data.sample_sequences(5, 2, 1, "pad").id,
+    "portions": lambda data: data.sample_portions(5, 3).id,
+    "trajectories": lambda data: [one.ids[0] for one in data.sample_trajectories(5)],
+    "distinct trajectories": lambda data: [
+        one.ids[0] for one in data.sample_trajectories(5, replace=False)
+    ],
+    "distinct transitions": lambda data: data.sample(5, replace=False).id,
+}
+
+
+@pytest.fixture
+def path(make, story):
+    writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8))
+    for length in (3, 9, 4, 12, 1, 7):
+        story.play(writer, length, "truncated")
+    writer.close()
+    return writer.path
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_read_that_is_retried_does_not_draw_again(path, call, monkeypatch):
+    with mmreplay.load(path, seed=3) as data, mmreplay.load(path, seed=3) as twin:
+        expected = [np.array(call(twin)).tolist() for _ in range(3)]
+        retrying, failed = LiveLanes.retrying, []
+
+        def failing(lanes, read):
+            def once_more():
+                out = read()
+                if not failed:
+                    failed.append(True)
+                    raise EvictedError("in the middle")
+                return out
+
+            return retrying(lanes, once_more)
+
+        monkeypatch.setattr(LiveLanes, "retrying", failing)
+        found = []
+        for _ in range(3):
+            failed.clear()
+            found.append(np.array(call(data)).tolist())
+            assert failed
+    assert found == expected
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox])
+def test_an_own_generator_follows_from_the_data_and_takes_no_number_from_it(path, kind):
+    with mmreplay.load(path) as data:
+        numbers = []
+        for _ in range(3):
+            data.generator = np.random.Generator(kind(7))
+            for _ in range(4):
+                numbers.append(own_generator(data).random())
+                data.generator.random()
+            numbers.append(own_generator(mmreplay.Decorated(data)).random())
+        assert numbers[:5] == numbers[5:10] == numbers[10:]
+        assert len(set(numbers)) == 5
+        twin = np.random.Generator(kind(7))
+        assert twin.random(5)[4] == data.generator.random()
+
+
+def test_an_error_of_a_draw_names_the_store(path):
+    def nothing(index):
+        raise EmptyBufferError("there is nothing")
+
+    with pytest.raises(EmptyBufferError, match=f"^{path}: there is nothing$"):
+        errors_with_path(path, nothing)(None)
+
+
+def test_a_dropped_dataset_is_gone_at_once_after_all_kinds_of_draws(path):
+    data = mmreplay.load(path)
+    for call in CALLS.values():
+        call(data)
+    there = weakref.ref(data)
+    gc.disable()
+    try:
+        data.close()
+        del data
+        assert there() is None
+    finally:
+        gc.enable()
+
+
+# ---------------------------------------------------------------- by itself
