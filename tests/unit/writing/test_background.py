@@ -113,8 +113,8 @@ def test_tasks_run_one_after_the_other_in_a_thread_of_their_own():
     background.submit(lambda: order.append(("third", "")))
     background.end()  # waits for what was submitted
     assert order[-1] == ("third", "")
-    background.submit(lambda: order.append(threading.current_thread()))  # none is left
-    assert order[-1] is threading.current_thread()
+    background.submit(lambda: order.append(("here", threading.current_thread().name)))
+    assert order[-1] == ("here", threading.current_thread().name)  # no other thread is left
 
 
 def test_a_task_that_fails_ends_neither_the_thread_nor_who_waits_for_it():
