@@ -23,7 +23,6 @@ Mask = npt.NDArray[np.bool_]
 
 _BLOCK_ENTRIES = 1 << 16
 _FLAGS = ("non_terminals", "resets", "ends")
-_NO_ENTRY = np.empty(0, np.int64)
 
 NO_TRANSITION = "expected a transition in every row, found none"
 NUMBER = "expected 1, or one more than in the row before; found another"
@@ -137,11 +136,11 @@ class Rules:
         """How the numbers of steps, resets, ends and final observations fit each other."""
         log, n = self._rows, self._rows.n
         streams = {path: _Stream(self._reader, log, path) for path in ("step", "resets", "ends")}
-        finals = _Finals(self._reader, self._finals, log.base * n)
+        finals = self._read_finals()
         block = max(_BLOCK_ENTRIES // n, 1)
         row, before = log.base, None if log.base else (np.zeros(n, np.int64), np.zeros(n, bool))
         while row < log.head:
-            # Where nobody wrote, metadata may speak of any number of rows.
+            # Metadata may speak of any number of rows that nothing was stored in.
             filled = min(streams["step"].filled // n, log.head)
             if filled > row:
                 edges = np.array([row, filled - 1])[: filled - row]
@@ -153,15 +152,64 @@ class Rules:
             for path, flags in (("resets", resets), ("ends", ends)):
                 self._break(log, path, FLAG, row + np.flatnonzero((flags > 1).any(1)))
             self._check_rows(row, step, resets != 0, ends != 0, before)
-            self._check_finals(row, step, ends != 0, finals)
+            self._match(row, step, ends != 0, finals)
             self._count(row, step > 0)
             before = step[-1], ends[-1] != 0
             row = stop
-        for numbers in finals.rest():
-            if log.closed:  # else of steps that are not examined
-                self._break(self._finals, "id", NO_END, numbers, "step", "ends")
+        self._check_finals(finals)
         for one in streams.values():
             one.drain()
+
+    def _read_finals(self) -> _Finals:
+        """The log of final observations, and a finding for each long hole in it."""
+        log = self._finals
+        ids, firsts = (_Stream(self._reader, log, path) for path in ("id", "first"))
+        blocks, row = [np.empty((3, 0), np.int64)], log.base
+        while row < log.head:
+            filled = min(ids.filled, log.head)
+            if filled > row:
+                edges = np.array([row, filled - 1])[: filled - row]
+                self._break(log, "id", NO_END, edges, "step", "ends")
+                row = filled
+                continue
+            stop = min(row + _BLOCK_ENTRIES, log.head)
+            values = [one.take(row, stop)[:, 0] for one in (ids, firsts)]
+            blocks.append(np.stack((np.arange(row, stop), *values)))
+            row = stop
+        for one in (ids, firsts):
+            one.drain()
+        return _Finals(np.concatenate(blocks, 1), self._rows.base * self._rows.n)
+
+    def _match(self, row: int, step: Ids, ends: Mask, finals: _Finals) -> None:
+        """Each episode that ended in these rows has a final observation."""
+        log, n, stop = self._rows, self._rows.n, row + len(step)
+        known, flat = ((step > 0) & ends).reshape(-1), step.reshape(-1)
+        which = finals.within(row * n, stop * n)
+        entries = finals.ids[which] - row * n
+        if not log.closed and stop == log.head:  # of the newest row, these say what ended
+            newest = entries[entries >= known.size - n]
+            known[-n:] = False
+            known[newest] = flat[newest] > 0
+        finals.ends[which] = known[entries]
+        odd = known[entries] & (finals.firsts[which] != finals.ids[which] - (flat[entries] - 1) * n)
+        self._break(
+            self._finals, "first", FIRST, np.sort(finals.rows[which[odd]]), "finals/id", "step"
+        )
+        known[entries] = False
+        lost = row + np.flatnonzero(known.reshape(step.shape).any(1))
+        self._break(log, "ends", NO_FINAL, lost, "step", "finals/id")
+
+    def _check_finals(self, finals: _Finals) -> None:
+        """Each final observation is of the end of an episode, in ascending rows, each once."""
+        log = self._rows
+        wrong = ~finals.ends
+        if not log.closed:
+            wrong &= finals.ids < log.head * log.n  # else of steps that are not examined
+        right = np.flatnonzero(finals.ends)
+        ids = finals.ids[right]
+        wrong[right[_repeated(ids)]] = True
+        wrong[right[np.flatnonzero(np.diff(ids // log.n) < 0) + 1]] = True
+        self._break(self._finals, "id", NO_END, finals.rows[wrong], "step", "ends")
 
     def _check_rows(
         self,
@@ -191,34 +239,6 @@ class Rules:
             wrong = (step[-1:] > 0) & ~ends[-1:]
             self._break(log, "ends", END, _rows(rows[-1:], wrong), "step")
 
-    def _check_finals(self, row: int, step: Ids, ends: Mask, finals: _Finals) -> None:
-        """Each episode that ended in these rows has one final observation, and no other has one."""
-        log, n, stop = self._rows, self._rows.n, row + len(step)
-        ended = (step > 0) & ends
-        for start, ids, firsts in finals.below(stop * n):
-            numbers = np.arange(start, start + ids.size)
-            inside = (ids >= row * n) & (ids < stop * n)
-            places = np.where(inside, ids - row * n, 0)
-            flat, known = step.reshape(-1), ended.reshape(-1)
-            if not log.closed and stop == log.head:  # of the newest row, these say what ended
-                known[places[inside & (places >= ended.size - n)]] = True
-                known &= flat > 0
-            wrong = ~inside | ~known[places]
-            known[places[~wrong]] = False  # each once
-            again = np.zeros(ids.size, bool)
-            again[_repeated(ids)] = True
-            late = np.flatnonzero(np.diff(ids // n) < 0) + 1
-            again[late] = True
-            needed = ("step", "ends")
-            self._break(self._finals, "id", NO_END, numbers[wrong | again], *needed)
-            odd = ~wrong & (firsts != ids - (flat[places] - 1) * n)
-            self._break(self._finals, "first", FIRST, numbers[odd], "finals/id", "step")
-            ended = known.reshape(ended.shape)
-        if not log.closed and stop == log.head:
-            ended[-1] = False
-        lost = row + np.flatnonzero(ended.any(1))
-        self._break(log, "ends", NO_FINAL, lost, "step", "finals/id")
-
     def _count(self, row: int, there: Mask) -> None:
         at = self._first - row
         self.n_kept += int(np.count_nonzero(there[max(at, 0) :]))
@@ -238,7 +258,7 @@ def _rows(rows: Ids, wrong: Mask) -> Ids:
 
 
 def _repeated(ids: Ids) -> Ids:
-    """The places of numbers that stand before, too."""
+    """The indices of numbers that occur earlier, too."""
     order = np.argsort(ids, kind="stable")
     same = np.flatnonzero(np.diff(ids[order]) == 0) + 1
     found: Ids = order[same]
@@ -280,54 +300,22 @@ class _Stream:
 
 
 class _Finals:
-    """Of the final observations, the ids of the last and of the first steps of their episodes.
+    """The final observations of steps that are kept, in their order.
 
-    Those before the first id of at least `first` are passed over: their steps are evicted.
+    Attributes:
+        rows, ids, firsts: their rows, the last and the first steps of their episodes.
+        ends: which of them are of an episode that ended.
     """
 
-    def __init__(self, reader: ChunkReader, log: Log, first: int) -> None:
-        self._log, self._row, self._first = log, log.base, first
-        self._ids, self._firsts = (_Stream(reader, log, path) for path in ("id", "first"))
-        self._block = (log.base, _NO_ENTRY, _NO_ENTRY)
+    def __init__(self, values: Ids, first: int) -> None:
+        if first:  # those before it are of evicted steps
+            values = values[:, np.append(np.flatnonzero(values[1] >= first), values.shape[1])[0] :]
+        self.rows, self.ids, self.firsts = values
+        self.ends = np.zeros(self.ids.size, bool)
+        self._order = np.argsort(self.ids, kind="stable")
+        self._sorted = self.ids[self._order]
 
-    def below(self, stop: int) -> Iterator[tuple[int, Ids, Ids]]:
-        """(row of the first, ids, first steps) of the next ones, up to the first id >= `stop`."""
-        while True:
-            start, ids, firsts = self._block
-            if self._first and ids.size:
-                n_old = int(np.append(np.flatnonzero(ids >= self._first), ids.size)[0])
-                start, ids, firsts = start + n_old, ids[n_old:], firsts[n_old:]
-                self._first = 0 if ids.size else self._first
-            n_here = int(np.append(np.flatnonzero(ids >= stop), ids.size)[0])
-            self._block = (start + n_here, ids[n_here:], firsts[n_here:])
-            if n_here:
-                yield start, ids[:n_here], firsts[:n_here]
-            if n_here < ids.size or not self._read():
-                return
-
-    def _read(self) -> bool:
-        """Take the next block; False if there is none."""
-        start = self._row
-        if start >= self._log.head:
-            return False
-        # Of a long hole two are enough to tell that they are wrong.
-        self._row = min(start + _BLOCK_ENTRIES, self._log.head)
-        if self._ids.filled >= self._row:
-            self._row = min(self._ids.filled, self._log.head)
-            zeros = np.zeros(min(self._row - start, 2), np.int64)
-            self._block = start, zeros, zeros
-            return True
-        ids, firsts = (one.take(start, self._row)[:, 0] for one in (self._ids, self._firsts))
-        self._block = start, ids, firsts
-        return True
-
-    def rest(self) -> Iterator[Ids]:
-        """The rows of those that are left, and the rest of the files is checked."""
-        while True:
-            start, ids, _ = self._block
-            if ids.size:
-                yield np.arange(start, start + ids.size)
-            if not self._read():
-                break
-        for one in (self._ids, self._firsts):
-            one.drain()
+    def within(self, start: int, stop: int) -> Ids:
+        """Which of them are of steps [start, stop)."""
+        low, high = np.searchsorted(self._sorted, (start, stop))
+        return self._order[low:high]
