@@ -1,6 +1,6 @@
-"""What rows may hold: docs/semantics.md, "Rows".
+"""The rules of rows: docs/semantics.md, "Rows".
 
-Invariant: a rule speaks only of rows that no writer changes any more, and of files that are sound.
+Invariant: rules are checked only for rows that no writer changes any more, and in sound files.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FIRST = "expected the first step of the episode that ends with `id`, found anoth
 
 
 class Rules:
-    """The rules for one lane; what is not as they say becomes findings with `note`.
+    """Checks the rules for one lane; `note` turns what breaks them into findings.
 
     Args:
         rows, finals: its logs.
         reader: reads their arrays.
-        first: the oldest row to sample; below it nothing is counted.
+        first: the oldest row that can be sampled; older ones are not counted.
 
     Attributes:
         n_kept: transitions from `first` on.
@@ -60,7 +60,7 @@ class Rules:
         self._wrong: dict[tuple[str, str, int, str], tuple[int, int, int, tuple[str, ...]]] = {}
 
     def note(self, notes: Notes) -> None:
-        """Add what is wrong to a lane's notes, but for what damaged files may explain."""
+        """Add the findings to a lane's notes, except those that damaged files may explain."""
         logs = {log.prefix: log for log in (self._rows, self._finals)}
         for (prefix, path, chunk, text), (first, last, count, needed) in self._wrong.items():
             if not self._reader.damaged.isdisjoint((prefix + path, *needed)):
@@ -72,7 +72,7 @@ class Rules:
             notes.find(file, f"{text}, in {where}", prefix + path, (first, last + 1))
 
     def _break(self, log: Log, path: str, text: str, rows: Ids, *needed: str) -> None:
-        """A rule is broken in these rows of an array, ascending; `needed` are others it asked."""
+        """A rule is broken in these ascending rows; it depends on the arrays `needed`, too."""
         chunks = rows // log.specs[path].chunk_rows
         for chunk in distinct(chunks).tolist():
             part, key = rows[chunks == chunk], (log.prefix, path, chunk, text)
@@ -82,7 +82,7 @@ class Rules:
     # ------------------------------------------------------------ one array
 
     def check_array(self, log: Log, path: str) -> None:
-        """The values of an array, each by itself; `check_steps` goes before."""
+        """Check the values of an array one by one, after `check_steps`."""
         spec = log.specs[path]
         has_gaps = self._has_gaps and log is self._rows
         is_bool, is_float = spec.dtype == np.bool_, spec.dtype.kind == "f"
@@ -115,12 +115,12 @@ class Rules:
             self.n_odd[array] = count + found.size, min(first, row)
 
     def _left_out(self, piece: Piece) -> Mask:
-        """Which entries are of environments that were left out; none if that cannot be read."""
+        """Which entries are of environments that were left out; none if that is unreadable."""
         log, rows = self._rows, piece.rows
         if self._absent[0] != rows:
             try:
                 step = chunk_files.read_rows(log, log.specs["step"], rows.start, rows.stop)
-            except (MmreplayError, OSError):  # a finding of its own, or evicted
+            except (MmreplayError, OSError):  # has a finding, or was evicted
                 step = np.ones((len(rows), log.n), np.int64)
             self._absent = rows, step.reshape(len(rows), -1) == 0
         absent = self._absent[1]
@@ -133,7 +133,7 @@ class Rules:
     # ------------------------------------------------------------ steps and episodes
 
     def check_steps(self) -> None:
-        """How the numbers of steps, resets, ends and final observations fit each other."""
+        """Check that steps, resets, ends and final observations fit each other."""
         log, n = self._rows, self._rows.n
         streams = {path: _Stream(self._reader, log, path) for path in ("step", "resets", "ends")}
         finals = self._read_finals()
@@ -219,7 +219,7 @@ class Rules:
         ends: Mask,
         before: tuple[Ids, Mask] | None,
     ) -> None:
-        """The rules for rows from `row` on, (rows, n) each; `before` is that before, if known."""
+        """Check rows from `row` on, (rows, n) each; `before` is the row before, if known."""
         log, there = self._rows, step > 0
         self._has_gaps |= not there.all()
         rows = np.arange(row, row + len(step))
@@ -247,12 +247,12 @@ class Rules:
 
 
 def _below(rows: Array, before: Array) -> Array:
-    """The row before each of these, where that before the first one is given."""
+    """For each row the one before it; `before` is that of the first."""
     return np.concatenate((before[None], rows[:-1]))
 
 
 def _rows(rows: Ids, wrong: Mask) -> Ids:
-    """The rows of wrong entries, one for each entry."""
+    """The row of each wrong entry."""
     found: Ids = rows[np.nonzero(wrong)[0]]
     return found
 
@@ -266,7 +266,7 @@ def _repeated(ids: Ids) -> Ids:
 
 
 class _Stream:
-    """The rows of an uncompressed array, one after the other."""
+    """Reads the rows of an uncompressed array in order."""
 
     def __init__(self, reader: ChunkReader, log: Log, path: str) -> None:
         self._pieces: Iterator[Piece] = reader.pieces(log, path)
@@ -275,11 +275,11 @@ class _Stream:
 
     @property
     def filled(self) -> int:
-        """The next entry that lies in no hole; a large number if there is none."""
+        """The next entry outside of holes; a large number at the end."""
         return 1 << 62 if self._piece is None else self._piece.first
 
     def take(self, start: int, stop: int, n: int = 1) -> Array:
-        """Entries [start, stop), as rows of n; those before are passed over."""
+        """Entries [start, stop), as rows of n; skips those before."""
         out = np.zeros(stop - start, self._dtype)
         while (piece := self._piece) is not None and piece.first < stop:
             end = piece.first + len(piece.values)
@@ -294,7 +294,7 @@ class _Stream:
         return out.reshape(-1, n) if n > 1 else out[:, None]
 
     def drain(self) -> None:
-        """Check the files that are left."""
+        """Check the remaining files."""
         for _ in self._pieces:
             pass
 
