@@ -28,7 +28,7 @@ FRAMES = {
     "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
     "joints": [(7,), "float32", "raw", 16],
 }
-LEAST = by_effort(2, 40, 1_000)
+LEAST = by_effort(1, 40, 1_000)
 BEGUN, ENDED = 0, 1  # words of what is removed in the place: how often
 
 

@@ -101,7 +101,7 @@ def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
 
 
 KEEP_WRITING_A_LANE = """
-import sys
+import sys, time
 import mmreplay
 from tests.support.oracle.frames import Described, Plot
 
@@ -120,6 +120,7 @@ with mmreplay.create(path, frame=field, action=mmreplay.Field((), "int64"), **se
         ended, cut, lost = plot.flags(lane, row)
         action, reward = plot.action(lane, row), plot.reward(lane, row)
         writer.step(action, reward, plot.frame(lane, row + 1, start), ended, cut, life_lost=lost)
+        time.sleep(0.001)  # leaves the processor to the others
 """
 
 

@@ -161,13 +161,6 @@ def messages_of(lane, file):
     return [found.message for found in verify(lane).findings if found.file == file]
 
 
-def test_a_capacity_that_was_raised_is_odd_and_no_damage(evicted):
-    edit(evicted / "zarr.json", lambda d: d["attributes"]["mmreplay"].update(capacity=100))
-    report = verify(evicted)
-    assert report.sound
-    assert "was it raised since" in report.warnings[0].message
-
-
 @pytest.mark.parametrize("entry", [3 * 2 + 1, 3 * 2])
 def test_priorities_are_valid_and_of_transitions(tmp_path, three, entry):
     with mmreplay.PrioritizedReplayBuffer(three, flush_s=0) as buffer:
