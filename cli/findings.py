@@ -1,4 +1,4 @@
-"""What `verify` finds, as a table."""
+"""The findings of `verify` as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 50
 
 
 def findings_tables(findings: Sequence[Finding]) -> list[Any]:
-    """What is damaged, and what lies in the store and is none of its files."""
+    """Tables of what is damaged, and of files that do not belong to the store."""
     parts: list[Any] = []
     damaged = [one for one in findings if not one.is_stray]
     strays = [one for one in findings if one.is_stray]

@@ -1,4 +1,4 @@
-"""``mmreplay pack``: episodes of stores joined, filtered and compressed again in one store."""
+"""``mmreplay pack``: joins, filters and recompresses episodes of stores in one store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 100_000_000
 def _numbers(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> list[int] | None:
-    """Whole numbers and ranges of them."""
+    """Parse whole numbers and ranges."""
     if value is None:
         return None
     out: list[range] = []
@@ -28,7 +28,9 @@ def _numbers(
         found = _RANGE.match(part.strip())
         first, last = (int(one or found[1]) for one in found.groups()) if found else (1, 0)
         if first > last:
-            raise click.BadParameter(f"expected numbers and ranges as in 3,10-19, found {value!r}")
+            raise click.BadParameter(
+                f"expected numbers and ranges such as 3,10-19, found {value!r}"
+            )
         out.append(range(first, last + 1))
     if sum(map(len, out)) > _MOST:
         raise click.BadParameter(f"expected at most {_MOST:,} numbers, found {value!r}")
@@ -41,17 +43,17 @@ def _numbers(
 @click.option(
     "--codec",
     metavar="NAME[:LEVEL]",
-    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.  [default: as they are]",
+    help="Compression of frames: raw, lz4, zstd, or with a level: zstd:9.  [default: as in SRC]",
 )
 @click.option("--chunk-frames", type=WholeNumber(min=1), help="Frames compressed together.")
-@click.option("--shard-frames", type=WholeNumber(min=1), help="Frames a file.")
+@click.option("--shard-frames", type=WholeNumber(min=1), help="Frames per file.")
 @click.option("--min-return", type=float, help="Keep the episodes with at least this return.")
 @click.option(
     "--episodes",
     callback=_numbers,
     metavar="N,N-N",
-    help="Keep the episodes with these numbers, as `mmreplay episodes` has them: 0-99,250. Of "
-    "several stores they are counted one after the other.",
+    help="Keep the episodes with these numbers of `mmreplay episodes`: 0-99,250. Numbers of a "
+    "further store follow those of the one before.",
 )
 @click.option(
     "--env",
@@ -61,12 +63,12 @@ def _numbers(
     help="Keep the episodes of these environments, counted from 0 over all lanes.",
 )
 @click.option(
-    "--capacity", type=WholeNumber(min=1), help="Keep this many transitions at most, the newest."
+    "--capacity", type=WholeNumber(min=1), help="Keep at most this many transitions, the newest."
 )
 @click.option(
     "--workers",
     type=WholeNumber(min=1),
-    help="Threads that compress.  [default: one a processor]",
+    help="Threads that compress.  [default: one per processor]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def pack(
@@ -84,8 +86,8 @@ def pack(
 ) -> None:
     """Write the episodes of the stores at SRC... into one closed store at DST.
 
-    All whole episodes, or those chosen, follow one another there, with new ids. Sources may be
-    live, and are not changed.
+    It contains all whole episodes, or those chosen, with new ids. The sources may be live, and are
+    not changed.
     """
     import mmreplay
 

@@ -1,4 +1,4 @@
-"""``mmreplay repair``: a sound store of what is sound in a damaged one."""
+"""``mmreplay repair``: makes a sound store of what is sound in a damaged one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="Keep what is sound after the damage, too, with new ids; episodes are cut at the damage.",
+    help="Also keep what is sound after the damage, with new ids; episodes are cut at the damage.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
 def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
     """Make the store at PATH sound again, if it is not.
 
-    Each lane keeps its steps up to the first damaged one, with their ids. The damaged store is not
-    changed: it stays beside the repaired one as PATH.damaged and shares its sound files. A sound
-    store is left alone; one that a crash left open is closed. Interrupted, call it again.
+    Each lane keeps its steps up to the first damaged one, with their ids. The damaged store stays
+    unchanged beside the repaired one as PATH.damaged, and sound files are shared. A sound store is
+    left alone; one that a crash left open is closed. If it is interrupted, call it again.
 
-    Exit status 1 if no transition could be kept of a store that had some, or may have had.
+    Exit status 1 if no transition could be kept of a store that had or may have had some.
     """
     import mmreplay
 
@@ -62,14 +62,12 @@ def _parts(done: Repair) -> list[Any]:
     if done.untrusted:
         end += f"; {_untrusted(done)}"
     parts += [f"{done.path}: repaired; {end}"]
-    parts.append(
-        f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice"
-    )
+    parts.append(f"{done.before}: the damaged store, unchanged; the two share their sound files")
     if done.beyond:
         store, before = quoted(done.path), quoted(done.before)
         parts.append(
-            f"{done.beyond:,} of the lost transitions are sound, after the damage; to keep these, "
-            f"too, with new ids: `rm -r {store} && mv {before} {store} && "
+            f"{done.beyond:,} of the lost transitions are sound, after the damage; to keep them "
+            f"with new ids: `rm -r {store} && mv {before} {store} && "
             f"mmreplay repair --skip-damaged {store}`"
         )
     return parts
@@ -82,10 +80,10 @@ def _untrusted(done: Repair) -> str:
 
 def _about(one: LaneRepair) -> str:
     if one.missing:
-        return "was lost; an empty one stands in its place"
+        return "was lost; replaced by an empty one"
     texts = [f"rows {span(*one.damaged[0])} damaged"] if one.damaged else []
     if len(one.damaged) > 1:
-        texts.append(f"and {count(len(one.damaged) - 1, 'more place')}")
+        texts.append(f"and {count(len(one.damaged) - 1, 'more range')}")
     if one.renumbered:
         texts.append("the rows after them have new ids")
     return "; ".join(texts)

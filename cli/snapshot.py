@@ -13,10 +13,10 @@ from .wording import count, echo_json, size
 @click.argument("target", metavar="DST", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print what was copied as one JSON object.")
 def snapshot(path: str, target: str, as_json: bool) -> None:
-    """Copy the store at PATH to DST as it is at this moment; its writers go on.
+    """Copy the store at PATH to DST as it is now; its writers continue.
 
-    The copy is closed and keeps all row ids. What no writer will change any more is shared with
-    the store by hard links and takes no room, as long as DST is on the same file system.
+    The copy is closed and keeps all row ids. If DST is on the same file system, files that no
+    writer will change any more are shared by hard links and use no space.
     """
     import mmreplay
 

@@ -1,4 +1,4 @@
-"""``mmreplay verify``: is a store what it was when it was written?"""
+"""``mmreplay verify``: checks that a store is as it was written."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def verify(path: str, as_json: bool) -> None:
     """Read the whole store at PATH and check every checksum and rule.
 
-    Exit status 0 if it is sound, 1 with the findings on stdout. Warnings are oddities that harm no
-    row. A store that is being written is checked up to its last flush; its writer is not disturbed.
+    Exit status 0 if it is sound, 1 with the findings on stdout. Warnings do not concern any row. A
+    store that is being written is checked up to its last flush; its writer is not disturbed.
     """
     import mmreplay
 
@@ -37,36 +37,35 @@ def verify(path: str, as_json: bool) -> None:
 
 
 def _advice(report: Report) -> str:
-    """What a user can do, and no more than `repair` does."""
+    """What the user can do about the findings."""
     store = quoted(report.path)
     first = "end its writer; then " if report.state == "live" else ""
     if all(one.is_stray for one in report.findings):
         return (
-            f"all rows are sound: {first}move the stray files away (a copy put over another store "
+            f"all rows are sound: {first}move the stray files away (copying over another store "
             f"leaves some), or `mmreplay repair {store}` makes a store without them"
         )
-    # Without some of these nobody knows what the other files hold, or how far they go.
+    # Without these the meaning or the length of the other files may be unknown.
     names = {one.file.rpartition("/")[2] for one in report.findings}
     unknown = bool({"zarr.json", ".live"} & names)
     if report.from_start:
         advice = (
-            f"no row that can be sampled lies before the damage: {first}`mmreplay repair {store}` "
-            f"may keep none, and `mmreplay repair --skip-damaged {store}` the whole episodes after "
-            f"the damage, if there are any; the others have to come back from a snapshot or "
-            f"another copy"
+            f"no row before the damage can be sampled: {first}"
+            f"`mmreplay repair --skip-damaged {store}` keeps what is sound after it; restore the "
+            f"rest from a snapshot or another copy"
         )
     else:
         some = ", if there are any" if unknown else ""
         advice = f"{first}`mmreplay repair {store}` keeps the rows before the damage{some}"
     if unknown:
-        advice += ", or says what it lacks: a file from a copy, or a newer mmreplay"
+        advice += ", or says which file or version it needs"
     return advice
 
 
 def _print(report: Report) -> None:
     parts = findings_tables(report.findings)
     if report.warnings:
-        parts += [findings_table(report.warnings, "odd, but no damage"), ""]
+        parts += [findings_table(report.warnings, "warning"), ""]
     word = "sound" if report.sound else "NOT SOUND"
     parts.append(
         f"{report.path}: {word}, {report.state}; {_read_rows(report)}; "
@@ -76,7 +75,7 @@ def _print(report: Report) -> None:
 
 
 def _read_rows(report: Report) -> str:
-    """How many rows, of how many environments, and how many were not examined."""
+    """The numbers of rows, environments and lanes, and of rows that were not read."""
     rows = count(report.rows, "row")
     if report.environments > report.lanes:
         rows += f" of {count(report.environments, 'environment')}"

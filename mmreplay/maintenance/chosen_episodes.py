@@ -1,6 +1,6 @@
-"""Which episodes of some lanes are wanted: by return, by number, by environment.
+"""Chooses episodes by return, number and environment.
 
-Invariant: an episode is wanted whole or not at all, and the order of episodes stays.
+Invariant: episodes are chosen whole, and stay in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Choice", "EpisodeNumbers", "choose"]
 
 Choice = npt.NDArray[np.void]
 EpisodeNumbers = npt.ArrayLike | Callable[[npt.NDArray[np.void]], npt.ArrayLike]
-"""Numbers of episodes, a mask over all of them, or a function of the table that gives either."""
+"""Numbers of episodes, a mask over all of them, or a function of the table that returns either."""
 
 
 def choose(
@@ -31,18 +31,18 @@ def choose(
     episodes: EpisodeNumbers | None,
     envs: Iterable[int] | None,
 ) -> Choice:
-    """The episodes that are wanted, in the order of the table.
+    """The chosen episodes, in the order of the table.
 
     Args:
-        table: (n,) of all, as `Store.episodes` gives them.
+        table: (n,) of `Store.episodes`.
         widths: environments of each lane.
         min_return: least return.
-        episodes: which of them.
+        episodes: which episodes.
         envs: which environments, counted over all lanes.
 
     Raises:
-        SchemaError: there is no such episode or environment, or what was given is none.
-        EmptyBufferError: none is wanted.
+        SchemaError: there is no such episode or environment, or an argument is not valid.
+        EmptyBufferError: no episode is chosen.
     """
     mask = np.ones(len(table), np.bool_)
     if min_return is not None:
@@ -57,7 +57,7 @@ def choose(
         best = np.nanmax(table["return"], initial=-math.inf)
         more = f"; the greatest return is {best:g}" if best > -math.inf else ""
         raise EmptyBufferError(
-            f"none of {len(table):,} whole episodes is wanted{more}: ask for others"
+            f"none of {len(table):,} whole episodes was chosen{more}: choose others"
         )
     out: Choice = table[mask]
     return out

@@ -1,4 +1,4 @@
-"""The state page and the checkpoint of a lane that is not closed: what they cannot say together.
+"""The state page and checkpoint of a lane that is not closed: do they contradict each other?
 
 Invariant: the lane is only read.
 """
@@ -31,13 +31,13 @@ def read_state(lane: AnyPath) -> State | None:
 
 
 def page_problems(lane: AnyPath, store: str) -> list[str]:
-    """What a state page of this boot cannot say next to its checkpoint; empty if it is not trusted.
+    """How a trusted state page contradicts its checkpoint.
 
-    Rows are committed before they are flushed; base and tail_start stand in the checkpoint first.
+    Rows are committed before they are flushed; base and tail_start are in the checkpoint first.
     """
     checkpoint, page = read_checkpoint(lane, store), read_state(lane)
     if checkpoint is None or page is None:
-        return []  # a finding of its own
+        return []  # has a finding already
     if not page.is_of_this_boot() or page.boot != checkpoint.best.boot:
         return []
     problems, flushed, committed = list[str](), checkpoint.best.head, page.words[COMMITTED]
@@ -50,10 +50,10 @@ def page_problems(lane: AnyPath, store: str) -> list[str]:
 
 
 def checkpoint_problem(lane: AnyPath, store: str) -> str:
-    """Whether a checkpoint that can be read was cut: the half that is gone may have said more."""
+    """Whether a readable checkpoint was cut: the missing half may have been newer."""
     expected = 2 * PAGE_BYTES
     with contextlib.suppress(OSError, CorruptStoreError):
         size = checked_reads.regular_size(lane / ".live" / "checkpoint", expected)
         if size != expected and read_checkpoint(lane, store) is not None:
             return f"expected {expected:,} bytes, found {size:,}"
-    return ""  # or it is a finding of its own
+    return ""  # or it has a finding already

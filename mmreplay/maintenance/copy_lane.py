@@ -1,8 +1,7 @@
-"""The rows of a lane in a new directory: what snapshots and repairs are made of.
+"""Copies the rows of a lane to a new directory, for snapshots and repairs.
 
-Invariant: no file of the source is changed, now or later: a chunk file gets a second name only if
-no writer of the source or of the copy will ever store into it again, all else is copied. Row ids
-stay.
+Invariant: no file of the source is changed, now or later: a chunk file is linked only if no writer
+of the source or of the copy will store into it again; all else is copied. Row ids stay.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from mmreplay.writing.open_lanes import open_writer
 
 __all__ = [
     "SIDE_DATA",
+    "check_intact",
     "close_lane",
     "copy_lane",
-    "damaged_file",
     "empty_lane",
     "is_intact",
     "read_rows",
@@ -51,7 +50,7 @@ _STEP_BYTES = 4 << 20
 
 
 def close_lane(lane: AnyPath) -> None:
-    """The ordinary way of one that was not closed: end its episodes, seal, sum up."""
+    """Close a lane as its next writer would."""
     open_writer(lane, {}, 0).close()
 
 
@@ -65,25 +64,24 @@ def copy_lane(
     moved: Callable[[int], None] = lambda _: None,
     close: Callable[[AnyPath], None] = close_lane,
 ) -> None:
-    """Make a closed lane of the rows below `stop` of one that is closed, live or left by a crash.
+    """Make a closed lane of the rows below `stop` of a closed, live or crashed lane.
 
-    With the rows come the final observations of their episodes. Episodes that run on at `stop` end
-    there as truncated, with the frames of row `stop` as their final observations: that row has to
-    be sound, too, unless none runs on.
+    Final observations of their episodes are copied, too. Episodes that run on at `stop` end there
+    as truncated; the frames of row `stop`, which has to be sound, are their final observations.
 
     Args:
         reader: the source.
         target: a directory that does not exist; it is removed again if this fails.
         stop: a row up to the head; None for all rows that are committed now.
         side_data: what else is copied.
-        wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of files that are sound, and their
-            checksums damaged or missing: the copy computes these. Any other file of a closed lane
-            without a checksum is damage: the copy would have one, and nobody could tell any more.
-        moved: called with the size of each file, or part of one, that has its place.
-        close: closes what was copied; it may write on first.
+        wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of sound files whose checksums are
+            damaged or missing: the copy computes these. Any other file of a closed lane without a
+            checksum is an error, as the copy would hide damage.
+        moved: called with the size of each file or part that was copied.
+        close: closes the copy; it may append rows first.
 
     Raises:
-        EvictedError: rows went meanwhile, or another session began: open the lane again and retry.
+        EvictedError: rows were evicted, or a session began: open the lane again and retry.
         CorruptStoreError: a row below `stop` cannot be read.
         DiskFullError, FailedStoreError: the copy could not be written.
     """
@@ -103,7 +101,7 @@ def copy_lane(
 def empty_lane(
     target: AnyPath, reader: LaneReader, *, close: Callable[[AnyPath], None] = close_lane
 ) -> None:
-    """Make a closed lane of no row, with the arrays and attributes of another."""
+    """Make a closed lane without rows, with the arrays and attributes of another."""
     try:
         _build(target, reader)
         close(target)
@@ -120,12 +118,12 @@ def _build(target: AnyPath, reader: LaneReader) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """The rows of a log that are copied.
+    """The rows [base, stop) of a log that are copied.
 
     Attributes:
-        base, stop: which; `before` counts the episodes that began below base.
-        settled: rows of uncompressed arrays below it change no more, in the source or the copy.
-        tail_start: rows below it are in shards, which never change.
+        settled: uncompressed rows below it do not change any more, in the source or the copy.
+        tail_start: compressed rows below it are in shards, which never change.
+        before: episodes that began below base.
     """
 
     base: int
@@ -136,7 +134,7 @@ class _Part:
 
 
 class _Copy:
-    """Puts rows into a lane of none that is open; arguments as of `copy_lane`."""
+    """Copies rows into an open, empty lane; arguments as in `copy_lane`."""
 
     def __init__(
         self,
@@ -187,7 +185,7 @@ class _Copy:
         self._copy_log(rows, self._target, "", part)
 
     def _copy_pending(self, stop: int) -> None:
-        """Row `stop` of frames: what was observed after the newest steps of episodes that run."""
+        """Copy row `stop` of frames: what followed the newest steps of running episodes."""
         reader, rows = self._reader, self._reader.rows
         if not stop or (reader.is_closed and stop >= rows.head):
             runs = False  # each has its final observation
@@ -206,7 +204,7 @@ class _Copy:
                     self._moved(size)
 
     def _first_final(self, stop: int, low: int, high: int) -> int:
-        """The first of the final observations [low, high) that is of a step from row `stop` on."""
+        """The first final observation of [low, high) whose step is in row `stop` or later."""
         finals, first = self._reader.finals, stop * self._reader.n
 
         def final_id(row: int) -> int:
@@ -215,12 +213,12 @@ class _Copy:
         return bisect.bisect_left(range(high), first, lo=min(low, high), key=final_id)
 
     def _copy_log(self, log: LogReader, target: AnyPath, prefix: str, part: _Part) -> None:
-        """Put the rows of a log into one of none that is open, and its checkpoint."""
+        """Copy the rows of a log into an open, empty one, and write its checkpoint."""
         whole = {
             path: (part.settled if spec.is_raw else part.tail_start) // spec.chunk_rows
             for path, spec in log.specs.items()
         }
-        # The oldest first, and before anything is read: what has two names cannot be evicted.
+        # The oldest first, and before anything is read: a linked file cannot be evicted.
         starts = (_starts(spec, part.base, whole[path]) for path, spec in log.specs.items())
         for start, path in heapq.merge(*starts):
             spec = log.specs[path]
@@ -257,7 +255,7 @@ class _Copy:
                     values[place] = 0  # closing the copy works it out
                 elif log.is_closed and not values[place]:
                     text = "expected a checksum of each chunk file, found none of some"
-                    raise damaged_file(log, path, text)
+                    raise _damaged_file(log, path, text)
             values[here.stop :] = 0
             durable_writes.write_file(
                 chunk_files.chunk_path(target, sums, file), values.tobytes(), overwritten=True
@@ -266,7 +264,7 @@ class _Copy:
     def _copy_rows(
         self, log: LogReader, spec: ArraySpec, target: AnyPath, prefix: str, start: int, stop: int
     ) -> Iterator[int]:
-        """Copy rows [start, stop), to where an open lane has them; yields bytes."""
+        """Copy rows [start, stop) to their place in an open lane; yields bytes."""
         if not spec.is_raw:
             tail = tail_file.map_tail(target, spec, writable=True)
             for row, rows in read_rows(self._reader, log, spec, start, stop):
@@ -274,14 +272,8 @@ class _Copy:
                 yield rows.nbytes
             return
         for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
-            path = chunk_files.chunk_path(log.path, spec, chunk)
-            try:
-                known = (prefix + spec.path, chunk) in self._wrong_sums
-                intact = known or is_intact(log, spec, chunk)
-            except FileNotFoundError as error:
-                raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error
-            if not intact:  # the copy would have a checksum that fits
-                raise damaged_file(log, path)
+            if (prefix + spec.path, chunk) not in self._wrong_sums:
+                check_intact(log, spec, chunk)
             window = chunk_files.open_window(target, spec, chunk)
             first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
             for row, rows in read_rows(self._reader, log, spec, first, last):
@@ -290,7 +282,7 @@ class _Copy:
 
 
 def _best(reader: LaneReader, log: LogReader) -> Checkpoint:
-    """What is durable of a log; of a closed one all of it."""
+    """The durable part of a log; of a closed one all of it."""
     own = reader.metadata
     if log.is_closed:
         before = own["episodes_before"] if log is reader.rows else 0
@@ -309,10 +301,9 @@ def _best(reader: LaneReader, log: LogReader) -> Checkpoint:
 
 
 def _tail_start(log: LogReader, stop: int) -> int:
-    """Rows below this one are in shards, which never change; a half of the tail may wait for its.
+    """Rows below this one are in shards, which never change.
 
-    A shard that is there already while its half still waits will be made again after a power cut,
-    under the same name; so it counts only once the source says so.
+    A shard that the source does not count yet would be written again after a power cut.
     """
     half = max((spec.chunk_rows for spec in log.specs.values() if not spec.is_raw), default=0)
     return min(stop - stop % half, log.tail_start()) if half else 0
@@ -325,7 +316,7 @@ def _starts(spec: ArraySpec, base: int, stop: int) -> Iterator[tuple[int, str]]:
 
 
 def _share(log: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
-    """Give a chunk file a second name in the copy; returns its size."""
+    """Link a chunk file into the copy; returns its size."""
     source = chunk_files.chunk_path(log.path, spec, chunk)
     shared = chunk_files.chunk_path(target, spec, chunk)
     try:
@@ -336,8 +327,8 @@ def _share(log: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
     return shared.stat().st_size
 
 
-def damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
-    """What to raise: a lane that was just opened again has forgotten its newest checksums."""
+def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
+    """The error to raise: a lane that was just reopened has cleared its newest checksums."""
     return EvictedError(str(path)) if log.replaced() else damaged(path, *what)
 
 
@@ -354,12 +345,26 @@ def is_intact(log: LogReader, spec: ArraySpec, chunk: int) -> bool:
     return False
 
 
+def check_intact(log: LogReader, spec: ArraySpec, chunk: int) -> None:
+    """Raise the fitting error unless a raw chunk file is there and matches its checksum.
+
+    A copy of its rows would have a checksum that fits, and so hide damage.
+    """
+    path = chunk_files.chunk_path(log.path, spec, chunk)
+    try:
+        intact = is_intact(log, spec, chunk)
+    except FileNotFoundError as error:
+        raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error
+    if not intact:
+        raise _damaged_file(log, path)
+
+
 def read_rows(
     reader: LaneReader, log: LogReader, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
-    """Rows [start, stop) of an array, as (first row, rows) in steps that fit into memory.
+    """Yield rows [start, stop) of an array as (first row, rows), a few MiB at a time.
 
-    Of frames also the pending row, if the lane is not closed.
+    Includes the pending row of frames, if the lane is not closed.
     """
     step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
     n, files = (reader.n, reader.frames) if log is reader.rows else (1, log)
@@ -375,7 +380,7 @@ def read_rows(
 
 
 def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]) -> None:
-    """Copy the random state and the priorities, as far as they are wanted and can be read."""
+    """Copy the random state and the priorities, if wanted and readable."""
     generator = _stored_generator(reader) if "generator" in wanted else None
     if generator is not None:
         where = build_lane.generator_path(target)
@@ -385,7 +390,7 @@ def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]
             _copy_priorities(reader, target)
         except DiskFullError:
             raise
-        except (MmreplayError, OSError):  # damaged, or evicted meanwhile: no row depends on it
+        except (MmreplayError, OSError):  # damaged or evicted: no row depends on it
             durable_writes.remove_tree(target / "priorities")
 
 
@@ -398,9 +403,9 @@ def _stored_generator(reader: LaneReader) -> str | None:
 
 
 def _copy_priorities(reader: LaneReader, target: AnyPath) -> None:
-    """Copy what there is of priorities; they are changed in place, so never shared.
+    """Copy the priorities; they change in place, so are never linked.
 
-    From a closed lane what does not match its checksum is left out.
+    Those of a closed lane that do not match their checksum are left out.
     """
     source = reader.path
     spec = priority_column.find_spec(source, reader.environments)

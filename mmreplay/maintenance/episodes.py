@@ -1,7 +1,7 @@
-"""The road of whatever rewrites a store: episodes are read in runs, and written by a `Writer`.
+"""Reads episodes in runs and appends runs to a lane, for all that rewrites stores.
 
-Invariant: every chosen episode comes once, in the order given, and no more than a few blocks of
-steps are in memory.
+Invariant: every chosen episode comes once, in the given order; only a few blocks of steps are in
+memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mmreplay.writing.writer import Writer
 __all__ = ["read_runs", "row_bytes", "write_runs"]
 
 _AHEAD = 8
-"""Runs that wait to be written."""
+"""Runs that are read ahead."""
 
 
 def row_bytes(schema: Schema) -> int:
@@ -38,8 +38,8 @@ def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
     """All steps of these episodes, a block at a time; a run ends where its episode does.
 
     Args:
-        store: where they are.
-        episodes: (n,) of `Store.episodes`, in the order in which they are wanted.
+        store: with these episodes.
+        episodes: (n,) of `Store.episodes`, in any order.
     """
     schema, live, uuids = store.schema, store.live, store.live.uuids
     size = block_steps(row_bytes(schema))
@@ -64,28 +64,28 @@ def write_runs(
     n_threads: int,
     wrote: Callable[[int], None] = lambda _n_steps: None,
 ) -> None:
-    """Append runs to a closed lane that nobody knows yet, close it again, and make it durable.
+    """Append runs to a closed lane that nobody uses yet, close it, and make it durable.
 
     Args:
         lane: its directory; the caller removes it if this raises.
-        runs: read in a thread, ahead of what is written.
+        runs: are read ahead in a thread.
         n_threads: that compress.
         wrote: called with the steps of each run that was written.
     """
     writer = Writer(LockedLane(lane, {}), Background(0, n_threads, building=True))
     try:
         for run in _ahead(runs):
-            writer._extend(run)  # noqa: SLF001 (of the package, for its loop)
+            writer._extend(run)  # noqa: SLF001 (within the package)
             wrote(len(run))
         writer.close()
         durable_writes.sync_tree(lane)
     except BaseException:
-        writer._release_unclosed()  # noqa: SLF001 (nobody shall have this lane)
+        writer._release_unclosed()  # noqa: SLF001 (it is removed)
         raise
 
 
 def _ahead(runs: Iterable[Steps]) -> Iterator[Steps]:
-    """The same runs; while one is used, the next ones are read in a thread."""
+    """The same runs, read ahead in a thread."""
     source, pool = iter(runs), concurrent.futures.ThreadPoolExecutor(1, "mmreplay-read")
     try:
         coming = collections.deque(pool.submit(next, source, None) for _ in range(_AHEAD))

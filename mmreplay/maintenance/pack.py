@@ -1,8 +1,8 @@
-"""`pack`: the episodes of one store or several, all of them or some, in one new closed store.
+"""`pack`: writes all or some episodes of one or several stores to one new closed store.
 
-Invariant: the new store has its name only when it is whole, durable and of rows that matched their
-checksums; the sources are only read. Interrupted, the next pack to the same place takes away what
-is left.
+Invariant: the new store gets its name when it is whole and durable, and all its rows matched their
+checksums; the sources are only read. The next pack to the same place removes what an interrupted
+one left.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from mmreplay.episode_index import EPISODE_DTYPE
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError, StoreExistsError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.maintenance.chosen_episodes import EpisodeNumbers, choose
-from mmreplay.maintenance.copy_lane import damaged_file, is_intact
+from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs
 from mmreplay.maintenance.snapshot import snapshot
 from mmreplay.reading.info import shared_metadata
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Codec, Field, Schema
-from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata, store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
@@ -49,7 +48,7 @@ class Packed:
         path: the new store.
         transitions: that can be sampled.
         episodes: whole ones.
-        left_out: whole episodes of the sources that were not wanted.
+        left_out: whole episodes of the sources that were not chosen.
         source_bytes: of the sources on disk, as allocated.
         bytes_on_disk: of the new store.
     """
@@ -82,36 +81,36 @@ def pack(
 ) -> Packed:
     """Write the whole episodes of stores, or some of them, into one closed store of one lane.
 
-    A source may be closed, live or left by a crash; it is read as of one moment, and an episode
-    that runs then ends there as truncated. The episodes follow one another in the order of the
-    sources and of `Store.episodes`, whatever lane and environment they are of, and have new ids.
-    Steps whose beginning was evicted, priorities and random state are left out.
+    A source may be closed, live or crashed; it is read as of one moment, and an episode that runs
+    then ends there as truncated. Episodes are in the order of the sources and of `Store.episodes`,
+    of any lane and environment, and have new ids. Episodes whose first steps were evicted,
+    priorities and random state are left out.
 
     Args:
         sources: a store, or several of equal rows.
         target: a directory that does not exist yet.
         codec: of the frames, see `mmreplay.Field`. None: that of the first source.
-        min_return: keep the episodes whose return is no less.
-        episodes: keep these: their numbers in `Store.episodes` of the sources one after the other,
-            a mask over it, or a function of it that gives either.
-        workers: threads that compress; None for one a processor.
-        capacity: most transitions that the new store keeps, the newest. None: no limit.
+        min_return: keep the episodes with at least this return.
+        episodes: keep these: their numbers in `Store.episodes` of the sources, concatenated, a mask
+            over it, or a function of it that returns either.
+        workers: threads that compress; None for one per processor.
+        capacity: keep this many transitions at most, the newest. None: no limit.
         envs: keep the episodes of these environments, counted over all lanes.
-        chunk_frames: frames that are compressed together; of raw ones, frames a chunk file.
-        shard_frames: frames a shard, a multiple of `chunk_frames`.
-        progress: called with bytes of rows that are done and those in all, uncompressed.
+        chunk_frames: frames that are compressed together; of raw ones, frames per chunk file.
+        shard_frames: frames per shard, a multiple of `chunk_frames`.
+        progress: called with bytes of rows done and in total, uncompressed.
 
     Raises:
         StoreNotFoundError: no store there, or no directory above the target.
-        FormatError: something there that is no store.
+        FormatError: a source is not a store.
         StoreExistsError: the target exists.
-        SchemaError: the rows of the sources differ, an argument is none, or the target lies within
-            a store.
-        EmptyBufferError: no episode is wanted.
+        SchemaError: the rows of the sources differ, an argument is not valid, or the target lies
+            within a store.
+        EmptyBufferError: no episode is chosen.
         DiskFullError: no room; nothing is left behind.
         FailedStoreError: a write or fsync failed, or a source was removed meanwhile.
-        CorruptStoreError: rows that cannot be read, or do not match their checksum; or a source
-            was opened again, or exchanged, meanwhile.
+        CorruptStoreError: rows are unreadable or do not match their checksum; or a source was
+            reopened or exchanged meanwhile.
     """
     Field((), "uint8", codec)
     lengths = {
@@ -123,12 +122,12 @@ def pack(
     if isinstance(sources, Iterable) and not isinstance(sources, str):
         paths = list(sources)
     if not paths:
-        raise SchemaError("sources: expected a store or more, found none")
+        raise SchemaError("sources: expected one or more stores, found none")
     named = [user_paths.as_path(path, "sources") for path in paths]
     where = user_paths.as_path(target, "target")
     user_paths.path_to_create(target, "target")
     if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: there is something already; choose another path")
+        raise StoreExistsError(f"{where}: already exists; choose another path")
     user_paths.check_parent(where)
     for path in named:
         read_metadata(path)
@@ -170,7 +169,7 @@ def pack(
         with Store([built]) as made:
             n_transitions, n_kept = len(made), len(made.episodes)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
-            raise StoreExistsError(f"{where}: somebody else made it at this moment")
+            raise StoreExistsError(f"{where}: another process made it at this moment")
         return Packed(
             str(where),
             n_transitions,
@@ -182,9 +181,9 @@ def pack(
 
 
 class _Source:
-    """A store that is packed, closed: one that is open is copied beside the target first.
+    """A closed store to pack: one that is not closed is copied beside the target first.
 
-    `chosen` are its episodes that are wanted, as `Store.episodes` gives them.
+    `chosen` are its chosen episodes, as in `Store.episodes`.
     """
 
     def __init__(self, path: Path, spare: AnyPath) -> None:
@@ -209,7 +208,7 @@ class _Source:
         return self.store.live.readers
 
     def runs(self) -> Iterator[Steps]:
-        """The steps that are wanted, after a look at the checksums of all that has none inside."""
+        """The chosen steps, after a check of the raw files, which have no checksums inside."""
         try:
             for reader in self.readers:
                 for log in (reader.rows, reader.finals):
@@ -222,7 +221,7 @@ class _Source:
 
     def _changed(self) -> CorruptStoreError:
         return CorruptStoreError(
-            f"{self.path}: was opened again, or exchanged, while it was being packed; pack it again"
+            f"{self.path}: was reopened or exchanged while it was being packed; pack it again"
         )
 
 
@@ -232,17 +231,11 @@ def _runs(sources: Iterable[_Source]) -> Iterator[Steps]:
 
 
 def _check_files(log: LogReader) -> None:
-    """Compare uncompressed chunk files with their checksums: the new store's would fit damage."""
+    """Compare uncompressed chunk files with their checksums."""
     for spec in log.specs.values():
         stop = -(-log.head // spec.chunk_rows) if spec.is_raw else 0
         for chunk in range(log.base // spec.chunk_rows, stop):
-            path = chunk_files.chunk_path(log.path, spec, chunk)
-            try:
-                intact = is_intact(log, spec, chunk)
-            except FileNotFoundError as error:
-                raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error
-            if not intact:
-                raise damaged_file(log, path)
+            check_intact(log, spec, chunk)
 
 
 def _check_schemas(sources: Sequence[_Source]) -> None:
@@ -252,7 +245,7 @@ def _check_schemas(sources: Sequence[_Source]) -> None:
         if not other.same_data(first):
             raise SchemaError(
                 f"{source.path}: expected rows as in {sources[0].path}, found "
-                f"{first.differences(other)}; pack them apart"
+                f"{first.differences(other)}; pack them separately"
             )
 
 
@@ -262,7 +255,7 @@ def _choose(
     episodes: EpisodeNumbers | None,
     envs: Iterable[int] | None,
 ) -> tuple[int, int]:
-    """Choose episodes of each source; how many there are, and how many are wanted."""
+    """Choose episodes of each source; returns how many there are and how many were chosen."""
     tables: list[npt.NDArray[np.void]] = []
     widths: list[int] = []
     firsts = [0]
@@ -284,7 +277,7 @@ def _choose(
 
 
 def _frames(first: Store, codec: Codec, lengths: dict[str, int | None]) -> Any:
-    """The fields of frames of the new store."""
+    """The frame fields of the new store."""
     schema: Schema = first.schema
     specs = first.live.readers[0].rows.specs
     fields = {

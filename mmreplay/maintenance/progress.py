@@ -1,4 +1,4 @@
-"""Progress in bytes, as a caller's progress bar takes it."""
+"""Progress in bytes, for the progress bar of a caller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class ByteCount:
-    """Counts bytes; tells the caller how many are done and, about, how many there are in all."""
+    """Counts bytes; reports to the caller how many are done, and about how many there are."""
 
     def __init__(
         self, progress: Callable[[int, int], None] | None, total: Callable[[], int]
@@ -18,12 +18,12 @@ class ByteCount:
     def add(self, size: int) -> None:
         """A file, or a part of one, is done."""
         self.bytes += size
-        self._tell(self.bytes)
+        self._report(self.bytes)
 
     def finish(self) -> None:
         """All is done."""
-        self._tell(self._total)
+        self._report(self._total)
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         if self._progress is not None:
             self._progress(min(done, self._total), self._total)

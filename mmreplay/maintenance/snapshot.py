@@ -1,7 +1,7 @@
-"""`snapshot`: a closed copy of a store as it is now, while its writers go on.
+"""`snapshot`: a closed copy of a store as it is now, while its writers continue.
 
-Invariant: the copy has its name only when it is whole and durable, and the source is only read.
-Interrupted, the next snapshot to the same place takes away what is left.
+Invariant: the copy gets its name when it is whole and durable; the source is only read. The next
+snapshot to the same place removes what an interrupted one left.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def snapshot(
     named, copy = user_paths.as_path(path), user_paths.as_path(target, "target")
     user_paths.path_to_create(target, "target")
     if os.path.lexists(copy):
-        raise StoreExistsError(f"{copy}: there is something already; choose another path")
+        raise StoreExistsError(f"{copy}: already exists; choose another path")
     user_paths.check_parent(copy)
     source = hold_store(named).root
     lanes = lane_paths(source)
@@ -100,13 +100,13 @@ def snapshot(
                 _copy_now(lane, built / lane.name, done)
         durable_writes.sync_tree(built)
         if not durable_writes.replace_directory(built, folder.with_name(copy.name)):
-            raise StoreExistsError(f"{copy}: somebody else made it at this moment")
+            raise StoreExistsError(f"{copy}: another process made it at this moment")
     done.finish()
     return _describe(copy)
 
 
 def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
-    """Make a closed lane of one as it is now; again if rows of it were evicted meanwhile.
+    """Copy a lane as it is now; again if rows were evicted meanwhile.
 
     Raises as `snapshot`.
     """
@@ -124,7 +124,7 @@ def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
 
 
 def _describe(copy: Path) -> Snapshot:
-    """What stands in a snapshot."""
+    """Describe a snapshot."""
     shared = own = 0
     for folder, _, names in os.walk(copy):
         for name in names:

@@ -66,7 +66,7 @@ def test_numbers_that_are_none(command, store, text):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("store.zarr", "store.zarr"), "store.zarr: there is something already; choose another"),
+        (("store.zarr", "store.zarr"), "store.zarr: already exists; choose another"),
         (
             ("store.zarr", "store.zarr/packed"),
             "store.zarr/packed: lies within the store store.zarr",

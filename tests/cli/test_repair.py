@@ -33,10 +33,10 @@ def test_a_damaged_store(command, store, folder):
         "rewards/c.1   8 to 15   expected this chunk file, found none\n"
         "\n"
         "store.zarr: repaired; kept 8 of 30 transitions, 22 lost\n"
-        "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room "
-        "twice\n"
-        "14 of the lost transitions are sound, after the damage; to keep these, too, with new "
-        "ids: `rm -r store.zarr && mv store.zarr.damaged store.zarr && mmreplay repair "
+        "store.zarr.damaged: the damaged store, unchanged; the two share their sound "
+        "files\n"
+        "14 of the lost transitions are sound, after the damage; to keep them with new ids: "
+        "`rm -r store.zarr && mv store.zarr.damaged store.zarr && mmreplay repair "
         "--skip-damaged store.zarr`\n"
     )
     assert mmreplay.verify(store).sound
@@ -119,7 +119,7 @@ def test_skip_damaged(command, store, folder):
     assert (result.status, result.err) == (0, "")
     assert result.out.splitlines()[3:] == [
         "store.zarr: repaired; kept 22 of 30 transitions, 8 lost",
-        "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
+        "store.zarr.damaged: the damaged store, unchanged; the two share their sound files",
     ]
 
 
@@ -135,11 +135,11 @@ def test_a_store_of_many_lanes(command, write, folder, play):
     lines = result.out.splitlines()
     assert lines[-6:] == [
         "lane-00000     18      0",
-        "lane-00001      0      0   was lost; an empty one stands in its place",
+        "lane-00001      0      0   was lost; replaced by an empty one",
         "lane-00002     10      8   rows 0 to 7 damaged; the rows after them have new ids",
         "",
         "run.zarr: repaired; kept 28 of 36 transitions, 8 lost",
-        "run.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
+        "run.zarr.damaged: the damaged store, unchanged; the two share their sound files",
     ]
 
 

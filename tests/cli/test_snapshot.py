@@ -52,7 +52,7 @@ def test_the_target_exists(command, store, folder):
     (folder / "copy.zarr").mkdir()
     result = command("snapshot", store, "copy.zarr")
     assert (result.status, result.out) == (1, "")
-    assert result.err == ("Error: copy.zarr: there is something already; choose another path\n")
+    assert result.err == ("Error: copy.zarr: already exists; choose another path\n")
 
 
 def test_no_store(command, folder):

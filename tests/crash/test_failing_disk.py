@@ -15,7 +15,7 @@ import pytest
 
 import mmreplay
 from tests.support.disks import faults
-from tests.support.disks.faults import ALLOCATING, CALLS, SYNCING
+from tests.support.disks.faults import ALLOCATING, SYNCING
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr, chunk_files, chunk_rows
@@ -230,24 +230,6 @@ def check_over(session):
         checks.check_store(store, model, most=20)
     check_plain_zarr(session.path)
     checks.check_verified(session.path)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_any_failing_system_call_is_reported_or_retried(tmp_path, name):
-    layout = LAYOUTS[name]
-    n_calls = count_calls(tmp_path / "sound.zarr", layout, CALLS)
-    for place in some(n_calls, 3):
-        folder = tmp_path / str(place)
-        folder.mkdir()
-        with faults.faulty_disk() as disk:
-            disk.fail(CALLS, errno.EIO, at=place)
-            session = Session(folder / "store.zarr", layout, disk).run()
-            disk.heal()
-            if session.failed:
-                check_over(session)
-            else:
-                session.check_finished()
 
 
 def test_background_failure_reaches_the_writer_at_its_next_call(tmp_path):

@@ -10,7 +10,6 @@ import mmap
 import random
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -28,17 +27,16 @@ MB = 1e6
 if THOROUGH:
     RUN = {"capacity": 200_000, "window": 100_000}
     ROWS, CALM, KILLS, CLOSES = 10_000_000, 1_800_000, 20, 4
-    LOOKS, WINDOW_S = 3, 0.8
+    LOOKS = 3
 else:  # chunks so short that as many files come and go as in a run of many million rows
     LENGTH = by_effort(2_000, 5_000, 0)
     RUN = {"capacity": LENGTH, "chunk": 512, "shard": 512, "window": LENGTH, "plain_rows": 5_000}
     ROWS, CALM = by_effort(40_000, 150_000, 0), by_effort(12_000, 40_000, 0)
     KILLS, CLOSES = by_effort(1, 4, 0), by_effort(0, 1, 0)
-    LOOKS, WINDOW_S = 2, 0.02
+    LOOKS = 2
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}
 MAPS = 8  # more or fewer: how many depends on where between two chunk files the rows are
-OPENING_S = 0.6  # to import and to open takes about half of it
 
 
 class Ring:
@@ -74,11 +72,9 @@ class Ring:
         assert self.rows == rows
 
     def die(self, luck):
-        """Killed at any moment: in a window, in a flush, while the store is opened."""
+        """Killed after some windows, in the next one."""
         with self.process(10 * ROWS) as process:  # longer than anybody waits
-            looks = luck.randrange(LOOKS)
-            self.listen(process, looks)
-            time.sleep(luck.random() * (WINDOW_S if looks else OPENING_S))
+            self.listen(process, luck.randint(1, LOOKS))
             process.kill()
             self.listen(process)  # a last line may be half written
         assert process.returncode == -9

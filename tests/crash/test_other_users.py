@@ -178,22 +178,6 @@ def refused_opening(folder):
     return {"told": told, "changed": before != after, "next": next_one}
 
 
-def finals_without_rights(folder):
-    """What is told of a lane whose final observations may not be read, and then are missing."""
-    path = folder / "v.zarr"
-    with mmreplay.create(path, mmreplay.Field((2,)), mmreplay.Field(()), lanes=2) as writer:
-        writer.reset([[1, 2], [3, 4]])
-    log = path / "finals"
-    told = [outcome(lambda: mmreplay.open(path).info())]  # imports what it needs
-    mode = log.stat().st_mode
-    log.chmod(0o600)
-    told.append(users.as_user(STRANGER, STRANGER, lambda: outcome(lambda: mmreplay.open(path))))
-    log.chmod(mode)
-    log.rename(folder / "elsewhere")
-    told.append(outcome(lambda: mmreplay.open(path)))
-    return told
-
-
 def in_a_process(*arguments):
     """No thread of the tests' own process is to be forked."""
     order = [sys.executable, __file__, *map(str, arguments)]
@@ -297,13 +281,6 @@ def test_opening_that_lacks_a_right_leaves_nothing_that_keeps_the_next_user_out(
     assert re.match("FailedStoreError: .*Permission denied.*right to write", found["told"])
     assert not found["changed"]
     assert found["next"] == ""
-
-
-def test_a_log_that_may_not_be_read_is_not_told_to_be_missing(open_path):
-    sound, refused, missing = in_a_process("finals_without_rights", open_path)
-    assert sound == ""
-    assert re.match(r"CorruptStoreError: .*finals/.*: may not be read: Permission denied", refused)
-    assert missing == ""
 
 
 if __name__ == "__main__":

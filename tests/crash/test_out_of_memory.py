@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,13 @@ FRAMES = {
 }
 
 
-def record_and_allocate(script, megabytes_at_once, delay_s):
+def record_and_allocate(script, megabytes_at_once, n_rows):
     """Rows in one thread; in another, memory that is never given back."""
     kept = []
 
     def allocate():
-        time.sleep(delay_s)
+        if n_rows:
+            actor.Chronicle.follow(script).wait_for_rows(n_rows)
         while True:
             kept.append(bytes(range(256)) * 4096 * megabytes_at_once)
 
@@ -71,7 +71,7 @@ def test_writer_killed_for_want_of_memory_loses_no_committed_row(tmp_path, measu
             known = chronicle.committed
             chronicle.acknowledge(known)
             order = dataclasses.asdict(with_session(script, number))
-            how = [str(luck.choice([1, 4, 16])), str(luck.choice([0, 0.1, 0.3]))]
+            how = [str(luck.choice([1, 4, 16])), str(luck.choice([0, 1, 300]))]
             command = [sys.executable, __file__, str(group.path), *how, json.dumps(order)]
             done = subprocess.run(command, check=False, capture_output=True)
             assert done.returncode == -9, done.stderr[-2000:]
@@ -89,6 +89,6 @@ def test_writer_killed_for_want_of_memory_loses_no_committed_row(tmp_path, measu
 
 
 if __name__ == "__main__":
-    where, size, delay, text = sys.argv[1:]
+    where, size, n_rows, text = sys.argv[1:]
     memory_group.join(Path(where))
-    record_and_allocate(Script(**json.loads(text)), int(size), float(delay))
+    record_and_allocate(Script(**json.loads(text)), int(size), int(n_rows))

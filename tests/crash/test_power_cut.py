@@ -142,23 +142,6 @@ def test_killed_in_an_eviction_and_in_the_recovery_no_row_is_missed(tmp_path):
         data.transitions(data.ids)
 
 
-def test_rows_lost_in_a_power_cut_leave_no_checksum_file(tmp_path):
-    root, image = tmp_path / "root", tmp_path / "image"
-    root.mkdir()
-    layout = LZ4
-    with power_disk(root, lambda _: None) as disk:
-        writer = layout.create(root / "s.zarr")
-        play(writer, layout, 12)
-        writer.close()  # every name is durable, and no row is in what comes
-        disk.image(image)
-    for shard in (image / "s.zarr/checksums/frames").glob("c.*"):
-        shutil.copy(shard, tmp_path / "sum")
-    with layout.create(image / "t.zarr") as writer:
-        shutil.copy(tmp_path / "sum", image / "t.zarr/checksums/frames/c.0")
-    check_plain_zarr(image / "t.zarr")
-    checks.check_verified(image / "t.zarr")
-
-
 def test_the_old_checksum_of_a_shard_rewritten_after_a_power_cut_does_not_come_back(tmp_path):
     """Its first checksum reached the disk early, and neither its end nor the second one did."""
     layout = dataclasses.replace(LZ4, action=Field((), "int64"))

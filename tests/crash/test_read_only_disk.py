@@ -10,7 +10,6 @@ import errno
 import random
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -132,8 +131,7 @@ def record_until_read_only(actors, chronicle, script, mount, luck):
     """One process records; the file system has an error meanwhile, and stops all writing."""
     pid = actors.start(script)
     if luck.random() < 0.8:
-        chronicle.wait_for_rows()
-    time.sleep(luck.random() ** 2 * 0.05)
+        chronicle.wait_for_rows(luck.randrange(60))
     mounts.write_back(mount.path, luck)
     mount.make_error()
     assert actors.wait(pid) == 0  # whatever it was told was an error of ours

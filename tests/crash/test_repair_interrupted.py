@@ -1,10 +1,9 @@
-"""`repair` is cut off at any call, by a failure, a kill or a power cut, and called again.
+"""`repair` is cut off at any call, by a kill or a power cut, and called again.
 
 Invariant: at any moment the store is there, as it was or as it shall be; after the next call it is
 repaired, and the damaged one stands beside it with every byte that it had.
 """
 
-import errno
 import json
 import os
 import random
@@ -14,9 +13,9 @@ import sys
 import pytest
 
 import mmreplay
-from mmreplay import DiskFullError, repair
+from mmreplay import repair
 from mmreplay.system import checked_reads, durable_writes
-from tests.support.disks.faults import ALLOCATING, CALLS, faulty_disk
+from tests.support.disks.faults import CALLS, faulty_disk
 from tests.support.disks.trees import contents, names
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
@@ -89,23 +88,6 @@ def exchange(request, monkeypatch):
     if not request.param:
         monkeypatch.setattr(durable_writes, "exchange", lambda one, other: False)
     return request.param
-
-
-@pytest.mark.parametrize("kind", by_effort(SOME[:1], SOME, KINDS))
-def test_failed_at_any_call_and_called_again(tmp_path, kind, exchange):
-    case, unfinished = Case(tmp_path, kind), 0
-    points = case.points(by_effort(2, 8, 10**9))
-    for at in points:
-        path = case.again()
-        with faulty_disk() as disk:
-            disk.fail(CALLS, errno.EIO, at=at, forever=True)  # nothing is tidied up, as in death
-            with pytest.raises((mmreplay.MmreplayError, OSError)):
-                repair(path)
-        unfinished += case.check_there(path)
-        assert path.exists() or not exchange
-        repair(path)
-        case.check_repaired(path)
-    assert unfinished > len(points) // 4
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody to kill")
@@ -182,23 +164,3 @@ def test_a_power_cut_at_any_call_of_the_swap_loses_nothing(tmp_path, kind, excha
         shutil.rmtree(image)
     result = measured(f"repair_power_{kind.replace(', ', '_')}_{exchange}", kind=kind)
     result.add("power cuts", n_images, "")
-
-
-@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[1:2])
-def test_a_full_disk_changes_nothing(tmp_path, kind):
-    case = Case(tmp_path, kind)
-    path, at = case.again(), 1
-    while True:
-        with faulty_disk() as disk:
-            disk.fail(ALLOCATING | {"link", "mkdir"}, errno.ENOSPC, at=at, forever=True)
-            try:
-                repair(path)
-            except DiskFullError:
-                pass
-            else:
-                break
-        assert names(path.parent) == ["store.zarr"]
-        assert contents(path) == case.before
-        at += by_effort(61, 17, 1)
-    assert at > 50
-    case.check_repaired(path)

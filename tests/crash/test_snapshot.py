@@ -4,7 +4,6 @@ Invariant: a snapshot is what its source was at one moment, lane by lane; neithe
 changes with the other; cut off, there is none, and the next one works.
 """
 
-import errno
 import os
 import random
 import shutil
@@ -15,9 +14,9 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import DiskFullError, SchemaError, StoreExistsError, snapshot
+from mmreplay import snapshot
 from tests.support.disks import faults
-from tests.support.disks.faults import ALLOCATING, CALLS, faulty_disk
+from tests.support.disks.faults import CALLS, faulty_disk
 from tests.support.disks.trees import contents, names
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
@@ -208,19 +207,6 @@ def test_a_snapshot_on_another_file_system_copies_every_file(tmp_path):
         shutil.rmtree(other)
 
 
-def test_a_snapshot_into_its_own_store_is_refused(tmp_path):
-    source = tmp_path / "store.zarr"
-    flips.build(source, flips.KINDS["raw"])
-    (tmp_path / "link").symlink_to(source)
-    for target in (source / "copy.zarr", tmp_path / "link" / "copy.zarr", source / "frames" / "x"):
-        with pytest.raises(SchemaError, match="lies within the store"):
-            snapshot(source, target)
-    with pytest.raises(StoreExistsError):
-        snapshot(source, source)
-    checks.check_verified(source)
-    assert names(tmp_path) == ["link", "store.zarr"]
-
-
 # ---------------------------------------------------------------- cut off
 
 
@@ -243,32 +229,19 @@ def points(path, n):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody to kill")
-@pytest.mark.parametrize("how", ["fails", "dies"])
-def test_cut_off_at_any_call_and_called_again(crashed, tmp_path, how):
+def test_killed_at_any_call_and_called_again(crashed, tmp_path):
     known, n_whole = rows(crashed), 0
     before = contents(crashed)
     target = tmp_path / "copy.zarr"
     every = points(crashed, by_effort(3, 10, 10**9))
-    total = max(every)
     for at in every:
-        if how == "fails":
+        child = os.fork()
+        if not child:
             with faulty_disk() as disk:
-                disk.fail(CALLS, errno.EIO, at=at, forever=True)
-                try:
-                    snapshot(crashed, target)
-                except mmreplay.FailedStoreError:
-                    pass
-                else:  # only what had become empty could not be removed
-                    assert target.exists()
-                    assert at > total - 2
-        else:
-            child = os.fork()
-            if not child:
-                with faulty_disk() as disk:
-                    disk.die(CALLS, at=at)
-                    snapshot(crashed, target)
-                os._exit(0)
-            os.waitpid(child, 0)
+                disk.die(CALLS, at=at)
+                snapshot(crashed, target)
+            os._exit(0)
+        os.waitpid(child, 0)
         if target.exists():
             n_whole += 1  # it has its name, which may not be durable
             for one in tmp_path.glob(".copy.zarr.*.tmp"):
@@ -280,23 +253,6 @@ def test_cut_off_at_any_call_and_called_again(crashed, tmp_path, how):
         shutil.rmtree(target)
     assert n_whole
     assert contents(crashed) == before
-
-
-def test_a_full_disk_leaves_nothing_behind(crashed, tmp_path):
-    target, at, known = tmp_path / "copy.zarr", 1, rows(crashed)
-    while True:
-        with faulty_disk() as disk:
-            disk.fail(ALLOCATING | {"link", "mkdir"}, errno.ENOSPC, at=at, forever=True)
-            try:
-                snapshot(crashed, target)
-            except DiskFullError:
-                pass
-            else:
-                break
-        assert names(tmp_path) == ["store.zarr"]
-        at += by_effort(61, 17, 1)
-    assert at > 100
-    assert rows(target) == known
 
 
 def test_two_at_once_to_the_same_place(crashed, tmp_path):

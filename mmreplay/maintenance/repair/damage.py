@@ -1,6 +1,6 @@
-"""Which transitions of a lane are sound, by what `verify` found.
+"""Which transitions of a lane are sound, given what `verify` found.
 
-Invariant: no row that a finding speaks of is read, and none counts as sound.
+Invariant: a row with a finding is not read and does not count as sound.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _ALL = -1
 
 
 class Known(NamedTuple):
-    """The final observations of which it is known what they are of.
+    """Final observations whose steps are known, (n,) each.
 
-    `ids` are the last steps of their episodes, ascending, `places` their rows, and `sound` says
-    which of them can be read; (n,) each.
+    `ids` are the last steps of their episodes, ascending; `places` their rows; `sound` whether they
+    can be read.
     """
 
     places: Ids
@@ -49,9 +49,9 @@ class Known(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Some rows: `step`, `ends`, and which of them are sound transitions, (rows, n) each.
+    """`step`, `ends` and which transitions are sound, (rows, n) each.
 
-    A transition is sound if all of it can be read, and the observation after it.
+    A transition is sound if it and the observation after it can be read.
     """
 
     step: Array
@@ -60,7 +60,7 @@ class Look(NamedTuple):
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans ascending, those that touch as one."""
+    """Spans in ascending order; adjacent ones are joined."""
     out: list[Span] = []
     for start, stop in sorted(spans):
         if out and start <= out[-1][1]:
@@ -71,7 +71,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def gaps(spans: Iterable[Span], start: int, stop: int) -> Iterator[Span]:
-    """What lies between merged spans, within [start, stop)."""
+    """The gaps between spans, within [start, stop)."""
     for first, last in merged(spans):
         if start < min(first, stop):
             yield start, min(first, stop)
@@ -86,12 +86,11 @@ class Damage:
     Args:
         reader: the lane.
         findings: about it.
-        lost: rows of the final observations whose `id` nothing tells.
+        lost: rows of final observations whose `id` is unknown.
 
     Attributes:
         wrong_sums: (array, chunk file) of sound files whose checksum is damaged or missing.
-        evicted: the same of shards that are damaged in rows that were evicted.
-        index: (path, rows) of `INDEX` that are damaged, and follow from the steps.
+        index: (path, rows) of damaged parts of `INDEX`.
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class Damage:
     ) -> None:
         self.reader = reader
         self.wrong_sums: set[tuple[str, int]] = set()
-        self.evicted: set[tuple[str, int]] = set()
         self.index: list[tuple[str, Span]] = []
         self._lost_finals: list[Span] = []
         self._spans: list[tuple[int, int, int, str]] = []
@@ -118,8 +116,6 @@ class Damage:
         chunk = finding.rows[0] // spec.chunk_rows
         if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
             self.wrong_sums.add((finding.array, chunk))
-        elif finding.rows[1] <= log.base:
-            self.evicted.add((finding.array, chunk))
         elif finding.message.startswith(NO_FINAL) or self._has_sum(log, spec, chunk):
             pass  # the steps are sound; or the rows, and not what lies past them
         elif log is self.reader.finals and path in INDEX:
@@ -128,15 +124,15 @@ class Damage:
             self._mark(finding)
 
     def _place(self, finding: Finding) -> tuple[LogReader, str]:
-        """The log of the array that it is about, and its path there."""
+        """The log of the finding's array, and the array's path there."""
         path = finding.array.removeprefix(f"{FINALS}/")
         return self.reader.rows if path == finding.array else self.reader.finals, path
 
     def mark_damaged(self, finding: Finding, below: Span) -> bool:
-        """Take the rows of a finding about the lane that was made of this one for damaged.
+        """Mark the rows of a finding about the copy of this lane as damaged.
 
-        `below` are the rows of steps and of final observations that it has as they were. Returns
-        False if it says nothing of them, or nothing new.
+        `below` are the rows of steps and of final observations that the copy has unchanged. Returns
+        False if the finding is not about these, or not new.
         """
         log, path = self._place(finding)
         same = below[log is self.reader.finals]
@@ -145,9 +141,11 @@ class Damage:
         return self._mark(finding)
 
     def _mark(self, finding: Finding) -> bool:
-        """The rows of a finding are damaged; False if that was known."""
+        """Mark the rows of a finding; False if they were marked."""
         log, path = self._place(finding)
         first, last = finding.rows or (0, 0)
+        if last <= log.base:  # evicted rows: the rest of their shard cannot be shared either
+            last = (first // log.specs[path].chunk_rows + 1) * log.specs[path].chunk_rows
         span = max(first, log.base), min(last, log.head)
         known = len(self._spans), len(self._lost_finals)
         if log is self.reader.finals:
@@ -162,7 +160,7 @@ class Damage:
 
     @staticmethod
     def _has_sum(log: LogReader, spec: ArraySpec, chunk: int) -> bool:
-        """Whether the rows of the last chunk file are those that its checksum is of."""
+        """Whether only bytes after the rows of the last chunk file are damaged."""
         if not spec.is_raw or not log.is_closed or (chunk + 1) * spec.chunk_rows <= log.head:
             return False
         try:
@@ -174,13 +172,13 @@ class Damage:
 
     @property
     def rows(self) -> list[Span]:
-        """The damaged rows, also those in which one environment is."""
+        """The rows with damage to any environment."""
         return merged((start, stop) for start, stop, *_ in self._spans)
 
     def stretches(self, start: int, stop: int, path: str = "") -> Iterator[Span]:
-        """Rows of [start, stop) in which everything but frames of some environments is sound.
+        """Rows of [start, stop) that are sound but for frames of some environments.
 
-        With a `path`, those in which this array is.
+        With a `path`, rows in which this array is sound.
         """
         whole = ((a, b) for a, b, env, of in self._spans if env == _ALL and path in ("", of))
         return gaps(whole, start, stop)
@@ -188,7 +186,7 @@ class Damage:
     def blocks(
         self, start: int, stop: int, path: str = "", entries: int = _BLOCK_ENTRIES
     ) -> Iterator[Span]:
-        """The same in pieces of about so many entries."""
+        """The same in pieces of about this many entries."""
         size = max(entries // self.reader.n, 1)
         for low, high in self.stretches(start, stop, path):
             yield from ((row, min(row + size, high)) for row in range(low, high, size))
@@ -199,7 +197,7 @@ class Damage:
         return starts, stops
 
     def _hits(self, start: int, stop: int, *, frames: bool) -> Mask:
-        """The damaged entries of rows [start, stop), (rows, n); only those of `frames`."""
+        """The damaged entries of rows [start, stop), (rows, n); with `frames` only frames."""
         starts, stops = self._limits
         out = np.zeros((stop - start, self.reader.n), np.bool_)
         for place in np.flatnonzero((starts < stop) & (stops > start)).tolist():
@@ -216,7 +214,7 @@ class Damage:
         return found.reshape(stop - start, self.reader.n)
 
     def look(self, start: int, stop: int) -> Look:
-        """What stands in rows [start, stop) of a stretch."""
+        """The transitions in rows [start, stop) of a stretch."""
         reader, n = self.reader, self.reader.n
         step, ends = self.read("step", start, stop), self.read("ends", start, stop) != 0
         places = self.finals.ids.searchsorted((start * n, stop * n))
@@ -235,7 +233,7 @@ class Damage:
 
     @functools.cached_property
     def finals(self) -> Known:
-        """Those of steps that are kept."""
+        """The final observations of steps that are kept."""
         log, n = self.reader.finals, self.reader.n
         places, ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for start, stop in gaps(self._unknown, log.base, log.head):
@@ -273,12 +271,12 @@ class Damage:
         return stop
 
     def n_sound(self, start: int) -> int:
-        """Sound transitions from a row on."""
+        """Number of sound transitions from a row on."""
         blocks = self.blocks(start, self.reader.head)
         return sum(int(np.count_nonzero(self.look(*rows).sound)) for rows in blocks)
 
     def n_there(self, start: int) -> int:
-        """Transitions from a row on; where `step` is lost, every entry counts."""
+        """Number of transitions from a row on; where `step` is lost, all entries count."""
         n_entries = max(self.reader.head - start, 0) * self.reader.n
         blocks = self.blocks(start, self.reader.head, "step")
         return n_entries - sum(int((self.read("step", *rows) <= 0).sum()) for rows in blocks)

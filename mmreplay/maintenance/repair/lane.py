@@ -1,6 +1,6 @@
-"""One lane of a damaged store: what can be made again, what is sound, and a new lane of that.
+"""One lane of a damaged store: rebuild what can be rebuilt, and make a new lane of what is sound.
 
-Invariant: the damaged lane is only read; no row comes along that a finding speaks of.
+Invariant: the damaged lane is only read; no row with a finding is copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mmreplay.maintenance.commit_records import read_state
 from mmreplay.maintenance.copy_lane import SIDE_DATA, close_lane, copy_lane, empty_lane
 from mmreplay.maintenance.repair.damage import Damage, Span
 from mmreplay.maintenance.repair.later_rows import LaterRows
-from mmreplay.maintenance.repair.rebuilt_files import rebuild_index, rewrite_shards
+from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
 from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.store import verify
@@ -43,10 +43,10 @@ class LaneRepair:
         beyond: sound ones among the lost, which ``skip_damaged`` would keep.
         damaged: [start, stop) of the rows that were found damaged.
         renumbered: whether transitions that were kept have other ids now.
-        missing: whether there was no such lane any more, or none that can be read; an empty one
-            stands in its place, so that the ids in later lanes hold.
+        missing: whether the lane was gone or unreadable; an empty one replaces it, so that ids in
+            later lanes stay.
         untrusted: rows after the last flush of a writer that died, which were not kept, as they
-            cannot be trusted in this place or after a restart; not among `lost`.
+            cannot be trusted here or after a restart; not counted in `lost`.
     """
 
     lane: str
@@ -66,8 +66,8 @@ class LaneRepair:
 class DamagedLane:
     """A lane that may be damaged, open for reading.
 
-    `findings` is what `verify` has found in it, `spare` where a copy with other documents may be
-    made. Raises CorruptStoreError if it cannot be opened.
+    `findings` are those of `verify`; a copy with other documents may be made at `spare`. Raises
+    CorruptStoreError if the lane cannot be opened.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class DamagedLane:
             self._side_data.remove("generator")
 
     def mark_damaged(self, findings: Iterable[Finding]) -> bool:
-        """Take what was found in the lane made of this one for damaged.
+        """Mark what was found in the new lane as damaged.
 
-        Returns False if that was known, so that to try again is of no use.
+        Returns False if it was marked already, so that another try would fail in the same way.
         """
         is_new = False
         for finding in findings:
@@ -138,7 +138,7 @@ def n_transitions(lanes: Sequence[AnyPath]) -> int:
 
 
 def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
-    """Open a lane; where files are damaged that follow from others, a copy with these made again.
+    """Open a lane, or a copy of it in which damaged files that follow from others are rebuilt.
 
     Raises CorruptStoreError if it cannot be opened.
     """
@@ -146,31 +146,30 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
     if is_readable:
         with contextlib.suppress(MmreplayError):
             damage = Damage(LaneReader(lane), findings)
-            if not damage.index and not damage.evicted:
+            if not damage.index:
                 return damage
-    opened: list[tuple[int, Damage]] = []
-    problems: list[str] = []
-    # Nothing tells which is wrong where a document and the copy of it differ, but their rows.
-    for number, trust_copy in enumerate((False,) if is_readable else (False, True)):
-        path = spare.with_name(f"{spare.name}-{number}")
+    best: tuple[int, Damage] | None = None
+    text = ""
+    # Where a document and its consolidated copy differ, the one that fits the rows is right.
+    for trust_copy in (False,) if is_readable else (False, True):
+        path = spare.with_name(f"{spare.name}-{int(trust_copy)}")
         try:
             _share(lane, path, findings, trust_copy=trust_copy)
             found = verify(str(path)).findings
             damage = Damage(LaneReader(path), found)
-            if damage.index or damage.evicted:
-                rewrite_shards(damage)
+            if damage.index:
                 lost = rebuild_index(damage)
                 found = verify(str(path)).findings
                 damage = Damage(LaneReader(path), found, lost)
-            opened.append((len(found), damage))
         except (CorruptStoreError, FormatError) as error:
-            problems.append(str(error).replace(str(path), str(lane)))
-        else:
-            if not found:
-                break
-    if opened:
-        return min(opened, key=lambda one: one[0])[1]
-    text = problems[-1].removeprefix(f"{lane}: ")
+            text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
+            continue
+        if best is None or len(found) < best[0]:
+            best = len(found), damage
+        if not found:
+            break
+    if best is not None:
+        return best[1]
     if "repair again" not in text:
         text = (
             f"cannot be repaired: {text}; put what is lost or damaged back from a backup or a "
@@ -182,11 +181,10 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
 def _share(
     lane: AnyPath, target: AnyPath, findings: Iterable[Finding], *, trust_copy: bool
 ) -> None:
-    """Give each file of a lane a second name, but for what is damaged and can be written again.
+    """Link each file of a lane, except damaged ones that can be written again.
 
-    Documents of arrays that cannot be read are written again from the copy in the lane's own
-    zarr.json, or, with `trust_copy`, all; damaged state pages as some that nobody trusts, so that
-    the checkpoints count.
+    Documents that cannot be read, with `trust_copy` all, come from the consolidated copy in the
+    lane's zarr.json. A damaged state page is replaced by zeros, so that the checkpoint counts.
     """
     findings = list(findings)
     own, document = read_own(lane)
@@ -213,10 +211,9 @@ def _share(
 
 
 def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Attributes and document of a store or lane; nothing else tells what it is, and what to keep.
+    """Attributes and document of a store or lane, which cannot be rebuilt.
 
-    Raises CorruptStoreError if it cannot be read, or is not what was written: a wrong capacity
-    would evict rows.
+    Raises CorruptStoreError if they are damaged: a wrong capacity would evict rows.
     """
     where = str(path / "zarr.json")
     try:

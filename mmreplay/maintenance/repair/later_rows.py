@@ -1,7 +1,7 @@
-"""The sound rows after the damage, appended to the copy of those before it.
+"""Appends the sound rows after the damage to the copy of those before it.
 
-Invariant: a transition is kept if it is sound. Its episode goes on in the next row if it did so
-and that row's transition is sound; else it ends there, as truncated, and begins again later.
+Invariant: every sound transition is kept. Its episode continues in the next row if it did so and
+that row's transition is sound; else it ends there as truncated, and begins again later.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class _Rows(NamedTuple):
 
     Attributes:
         values: by path, (k, n, ...): 0 where an environment is left out.
-        there: (k, n), which are not.
-        goes_on: (k, n), whose episode goes on in the next row.
-        finals: by path, the final observations of the others that are there, in this order.
+        there: (k, n), which are not left out.
+        goes_on: (k, n), whose episode continues in the next row.
+        finals: by path, the final observations of the other ones, in this order.
     """
 
     values: dict[str, Array]
@@ -51,7 +51,7 @@ class LaterRows:
     """Appends the sound rows from `start` on to a copy of those below `start`, and closes it.
 
     Attributes:
-        renumbered: whether rows that were appended have other numbers now.
+        renumbered: whether appended rows have new numbers.
     """
 
     def __init__(self, damage: Damage, start: int) -> None:
@@ -80,22 +80,22 @@ class LaterRows:
                 self._write(rows)
             self._session.close(lambda: None)
         except BaseException:
-            self._session.release_unclosed()  # nobody shall have this lane
+            self._session.release_unclosed()  # the lane is removed
             raise
 
     def _stop(self) -> None:
-        """Nothing to do: a session that is over says so itself."""
+        """Do nothing: a session that is over raises errors itself."""
 
     # ------------------------------------------------------------ read
 
     def _read(self) -> Iterator[_Rows]:
-        """What is sound, a block at a time; rows of which nothing is sound are left out."""
+        """The sound rows in blocks; rows without a sound transition are left out."""
         damage, head = self._damage, self._reader.head
         start = max(self._start, self._reader.base)
         most = max(BLOCK_BYTES // row_bytes(self._reader.schema), 1)
         n_rows = self._start
         for first, last in damage.blocks(start, head, entries=most):
-            # The first row after it says whether an episode goes on.
+            # The row after the block shows whether episodes continue.
             more = next(damage.stretches(first, min(last + 1, head)))[1]
             found = damage.look(first, more)
             goes_on = _goes_on(found.step, found.sound)[: last - first]
@@ -126,7 +126,7 @@ class LaterRows:
         return _Rows(values, there, goes_on, finals)
 
     def _values(self, spec: ArraySpec, rows: Ids, there: Mask) -> Array:
-        """Rows of an array, (k, n, ...), with zeros where an environment is left out."""
+        """Rows of an array, (k, n, ...), zeros where an environment is left out."""
         n = self._reader.n
         ids = (rows[:, None] * n + np.arange(n))[there]
         found = self._entries(spec, ids)
@@ -135,7 +135,7 @@ class LaterRows:
         return out
 
     def _entries(self, spec: ArraySpec, ids: Ids) -> Array:
-        """Entries of an array of the steps; of frames also pending ones."""
+        """Entries of an array of the steps, pending frames included."""
         reader, n = self._reader, self._reader.n
         if not spec.is_raw:
             column = self._columns.setdefault(spec.path, ShardColumn([reader.frames], spec.path))
@@ -157,7 +157,7 @@ class LaterRows:
     # ------------------------------------------------------------ write
 
     def _write(self, block: _Rows) -> None:
-        """Append rows, no more at a time than there is room for, or up to the next ends."""
+        """Append rows, each time as many as there is room for or up to the next ends."""
         session, n = self._session, self._reader.n
         words, over = session.files.rows.state.words, block.there & ~block.goes_on
         lasts = [*np.flatnonzero(over.any(1)).tolist(), len(over) - 1]
@@ -198,7 +198,7 @@ class LaterRows:
 
 
 def _goes_on(step: Array, sound: Mask) -> Mask:
-    """(k, n): whose episode goes on in the next row."""
+    """(k, n): whether the episode continues in the next row."""
     out = np.zeros(sound.shape, np.bool_)
     out[:-1] = sound[:-1] & sound[1:] & (step[1:] == step[:-1] + 1)
     return out

@@ -1,7 +1,7 @@
-"""Files of a lane that follow from its other files, made again: nothing is guessed.
+"""Rebuilds the index of final observations from the steps.
 
-Invariant: they are replaced in a copy of the lane that nobody else knows, and lose their checksums,
-which closing works out.
+Invariant: files are replaced in a copy of the lane that only this repair uses, and lose their
+checksums, which closing computes; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -12,39 +12,21 @@ from collections.abc import Iterable
 import numpy as np
 
 from mmreplay.errors import MmreplayError
-from mmreplay.format import compression, layout
+from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.maintenance.repair.damage import INDEX, Damage, Span, gaps
 from mmreplay.reading.log_reader import LogReader
-from mmreplay.storage import chunk_files, shard_file
+from mmreplay.storage import chunk_files
 from mmreplay.system import checked_reads, durable_writes
 
-__all__ = ["rebuild_index", "rewrite_shards"]
+__all__ = ["rebuild_index"]
 
 _MOST_FILES = 10_000
 
 
-def rewrite_shards(damage: Damage) -> None:
-    """Shards that are damaged in evicted rows get zeros for these."""
-    reader = damage.reader
-    for array, chunk in damage.evicted:
-        is_final = array.startswith(f"{layout.FINALS}/")
-        log = reader.finals if is_final else reader.rows
-        spec = log.specs[array.removeprefix(f"{layout.FINALS}/")]
-        path = chunk_files.chunk_path(log.path, spec, chunk)
-        codec = compression.make_codec(spec.codec or {})
-        shard = shard_file.Shard(path, spec, codec)
-        zeros = compression.encode(codec, np.zeros(spec.inner_bytes, np.uint8))
-        gone = max(log.base - chunk * spec.chunk_rows, 0) // spec.inner_rows * spec.width
-        stored = checked_reads.read_bytes(path, shard_file.file_size(path, spec))
-        parts = [stored[place[0] : place[1]] for place in shard.slices[gone:] if place is not None]
-        data = shard_file.assemble(spec, [zeros] * gone + parts)
-        _replace(log, spec, chunk, data)
-
-
 def _replace(log: LogReader, spec: ArraySpec, chunk: int, data: bytes) -> None:
-    """Write a chunk file, and forget its checksum."""
+    """Write a chunk file and clear its checksum."""
     durable_writes.write_file(chunk_files.chunk_path(log.path, spec, chunk), data, durable=False)
     sums = layout.checksum_spec(spec.path)
     file, entry = divmod(chunk, sums.chunk_rows)
@@ -56,14 +38,14 @@ def _replace(log: LogReader, spec: ArraySpec, chunk: int, data: bytes) -> None:
 
 
 def rebuild_index(damage: Damage) -> list[Span]:
-    """Make `finals/id` and `first` again, where damaged, from `step` and `ends`.
+    """Rebuild damaged chunks of `finals/id` and `first` from `step` and `ends`.
 
-    The episodes of the oldest rows, up to the first damaged one, are the first final observations,
-    if none was evicted; those of the newest rows of a closed lane are the last ones. Within a row
-    they stand in the order in which the episodes ended: what is stored tells, if it fits.
+    Episodes that end before the first damaged row are the first final observations, if none was
+    evicted; those at the end of a closed lane are the last ones. Within a row they are in the order
+    in which the episodes ended, which only `id` says.
 
     Returns:
-        Of the damaged ones, the rows of which nothing tells which episodes they are of.
+        Rows of damaged final observations whose episodes are unknown.
     """
     reader, log = damage.reader, damage.reader.finals
     damaged = [rows for _, rows in damage.index]
@@ -94,7 +76,7 @@ def rebuild_index(damage: Damage) -> list[Span]:
 
 
 def _front_and_back(damage: Damage) -> list[tuple[int, Ids, Ids]]:
-    """(row of the first, ids, first steps) of the final observations of sound rows at each end."""
+    """(first row, ids, first steps) of the final observations of sound rows at each end."""
     reader, log = damage.reader, damage.reader.finals
     head = reader.head if reader.is_closed else max(reader.head - 1, 0)
     stretches = [*damage.stretches(reader.base, head)]
@@ -126,7 +108,7 @@ def _ended(damage: Damage, rows: Span) -> tuple[Ids, Ids]:
 def _order(
     damage: Damage, start: int, ids: Ids, firsts: Ids, damaged: Iterable[Span]
 ) -> list[Span]:
-    """Put those of one row into the order in which they are stored; the places of the others."""
+    """Order those of each row as they are stored; returns the rows where that is unknown."""
     log, n = damage.reader.finals, damage.reader.n
     spec, stored = log.specs["id"], np.full(ids.size, -1)
     for first in range(start - start % spec.chunk_rows, start + ids.size, spec.chunk_rows):

@@ -1,9 +1,8 @@
-"""`repair`: a sound store of what is sound in a damaged one.
+"""`repair`: makes a sound store of what is sound in a damaged one.
 
-Invariant: no byte of the damaged store is changed. What is sound of it is put together beside it,
-verified, and takes its name when it is whole and durable; the damaged one stays under another
-name. Interrupted at any point, the store is there as it was or as it shall be, and the same call
-goes on.
+Invariant: no byte of the damaged store is changed. The new store is built beside it, verified, and
+takes its name when it is whole and durable; the damaged one stays under another name. Interrupted
+at any point, the store is as before or as it should become, and the same call continues.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +44,6 @@ __all__ = ["LaneRepair", "Repair", "repair"]
 
 Progress = Callable[[int, int], None]
 
-_LOG = logging.getLogger("mmreplay")
 _ATTEMPTS = 20
 _MOST_MISSING = 1_000  # lanes; each that is missing gets an empty one in its place
 
@@ -86,17 +82,11 @@ class Repair:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        return {
-            "path": self.path,
-            "changed": self.changed,
-            "before": self.before,
-            "kept": self.kept,
-            "lost": self.lost,
-            "beyond": self.beyond,
-            "untrusted": self.untrusted,
-            "findings": [finding.to_json() for finding in self.findings],
-            "lanes": [lane.to_json() for lane in self.lanes],
-        }
+        out = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        out |= {"lost": self.lost, "beyond": self.beyond}
+        for name in ("findings", "lanes"):
+            out[name] = [one.to_json() for one in out[name]]
+        return out
 
 
 def repair(
@@ -107,22 +97,21 @@ def repair(
 ) -> Repair:
     """Make a store sound again; one that is sound is left alone, one left by a crash is closed.
 
-    Each lane keeps its rows up to the first damaged one, with their ids. Files that are sound are
-    shared with the damaged store, which stays beside the repaired one as ``NAME.damaged``: nothing
-    of it is changed or deleted. Interrupted, call it again.
+    Each lane keeps its rows up to the first damaged one, with their ids. The damaged store stays
+    unchanged beside the repaired one as ``NAME.damaged``, and sound files are shared. If it is
+    interrupted, call it again.
 
     Args:
-        path: the store; nobody may be writing it.
-        skip_damaged: keep what is sound after the damage, too, with new ids: an episode that damage
-            lies in becomes one before it, truncated, and one after it.
+        path: the store, which no process may be writing.
+        skip_damaged: also keep what is sound after the damage, with new ids: an episode with damage
+            inside becomes one before it, truncated, and one after it.
         progress: called with bytes read and bytes in all, about.
 
     Raises:
-        StoreNotFoundError, FormatError: there is no store, or something in it may not be read.
-        SchemaError: a lane of a store of many, or a log of a lane; repair the store. Or a name of
-            such a length that nothing with a longer one can stand beside it.
-        LockedError: somebody writes there.
-        CorruptStoreError: it is damaged in a way that leaves nothing to start from.
+        StoreNotFoundError, FormatError: there is no store, or a part of it may not be read.
+        SchemaError: the path is a lane of a store or a part of a lane, or its name is too long.
+        LockedError: it is being written.
+        CorruptStoreError: the damage leaves nothing to start from.
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
@@ -167,11 +156,11 @@ def repair(
                 lanes=[],
                 untrusted=report.untrusted,
             )
-    raise LockedError(f"{root}: opened and closed by a writer all the time; end it first")
+    raise LockedError(f"{root}: a writer keeps opening and closing it; end that writer first")
 
 
 def _place(path: Path) -> Path:
-    """The store's own path, which can be given to another directory."""
+    """The store's own path, with a link to it resolved."""
     try:
         root = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
     except (OSError, RuntimeError) as error:  # a link to itself
@@ -199,29 +188,13 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
 
 
 def _close(root: AnyPath, lanes: Sequence[AnyPath]) -> bool:
-    """Close lanes that are sound, and were left open by a crash; whether there were any."""
+    """Close sound lanes that a crash left open; whether there were any."""
     left_open = [lane for lane in lanes if not read_metadata(lane)["closed"]]
     if left_open:
         durable_writes.sync_name(root)
-    with _quietly():
-        for lane in left_open:
-            close_lane(lane)
+    for lane in left_open:
+        close_lane(lane)
     return bool(left_open)
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without warnings of this thread's recoveries: what is not kept stands in the `Repair`."""
-    own = threading.get_ident()
-
-    def is_of_others(record: logging.LogRecord) -> bool:
-        return record.thread != own
-
-    _LOG.addFilter(is_of_others)
-    try:
-        yield
-    finally:
-        _LOG.removeFilter(is_of_others)
 
 
 def _stamps(lanes: Sequence[AnyPath]) -> list[Any]:
@@ -299,12 +272,12 @@ def _rebuild_lane(
             text = text.replace(f"{site.spare(name)}-{number}", str(path))
         raise CorruptStoreError(text) from error
     except EvictedError as error:
-        text = f"{root}: somebody wrote it while it was being repaired; end that first"
+        text = f"{root}: it was written while it was being repaired; end its writer first"
         raise LockedError(text) from error
 
 
 def _missing(root: AnyPath, names: Sequence[str]) -> dict[str, str]:
-    """Lanes that are gone though there are later ones, and that they are."""
+    """A message for each lane that is missing though there are later ones."""
     last = max((int(name[5:]) for name in names), default=-1)
     if last - len(names) > _MOST_MISSING:
         raise CorruptStoreError(
@@ -315,7 +288,7 @@ def _missing(root: AnyPath, names: Sequence[str]) -> dict[str, str]:
 
 
 def _add_empty(target: AnyPath, name: str, own: Mapping[str, Any]) -> LaneRepair:
-    """An empty lane for one that is gone: the number of a lane is part of its rows' ids."""
+    """An empty lane for a missing one: the number of a lane is part of its rows' ids."""
     schema = parse.schema_from_json(own["schema"], str(target))
     specs = plan.plan_from_layout(schema, own["layout"], str(target))
     planned = plan.plan_lane(plan.with_codecs(schema, specs), None, own["capacity"], 0)

@@ -1,7 +1,7 @@
-"""Where a repaired store is built, and how it takes the name of the damaged one.
+"""Builds a repaired store beside the damaged one, and exchanges their names.
 
-Invariant: at any moment the store's name belongs to the damaged store or to the whole repaired one,
-or the next repair gives it back; and nothing is removed that a repair did not build itself.
+Invariant: at any moment the name belongs to the damaged or to the complete repaired store, or the
+next repair restores it; a repair removes only what a repair has built.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
 
 
 class RepairSite:
-    """The directory beside a store in which one repair at a time builds the new one, at `new`.
+    """The directory beside a store in which one repair at a time builds the new store, at `new`.
 
     Attributes:
-        store: the damaged store's path, below the directory that it is in now.
+        store: the damaged store's path, in a directory that is held open.
     """
 
     def __init__(self, store: Path) -> None:
         try:
             self.store: AnyPath = HeldDirectory(store.parent).root / store.name
         except (OSError, ValueError, CorruptStoreError):
-            read_metadata(store)  # says that there is no store
+            read_metadata(store)  # raises the error
             raise
         self.path = self.store.with_name(f".{store.name}.repair.tmp")
         self.new = self.path / "new"
@@ -43,9 +43,9 @@ class RepairSite:
         self._lock: locks.DirectoryLock | None = None
 
     def __enter__(self) -> Self:
-        """Lock; finish or undo what an interrupted repair began."""
+        """Lock; finish or undo an interrupted repair."""
         if checked_reads.identity(self.path) is None and checked_reads.identity(self.store) is None:
-            read_metadata(self.store)  # says that there is no store
+            read_metadata(self.store)  # raises the error
         if problem := checked_reads.name_problem(self.path):
             raise SchemaError(
                 f"path: {self.store}: a repair needs a name beside it, {self.path.name!r:.300}: "
@@ -61,13 +61,15 @@ class RepairSite:
         try:
             durable_writes.make_directory(self.path)
             self._lock = locks.DirectoryLock(self.path, who=lambda: ": another repair")
-        except FileNotFoundError as error:  # it is done, and removed this directory just now
-            raise LockedError(f"{self.store}: was just repaired; look at it again") from error
+        except FileNotFoundError as error:  # another repair has just removed this directory
+            raise LockedError(
+                f"{self.store}: another repair has just ended; verify the store"
+            ) from error
         self._settle()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind; what the damaged store is in stays until it has its name."""
+        """Remove the directory, once both stores have their names."""
         try:
             self._settle()
             durable_writes.remove_tree(self.path)
@@ -76,7 +78,7 @@ class RepairSite:
                 self._lock.release()
 
     def _settle(self) -> None:
-        """Give each store the name that it should have, and remove what else is here."""
+        """Give each store its name, and remove everything else here."""
         if checked_reads.identity(self._old) is not None:
             if checked_reads.identity(self.store) is None:
                 durable_writes.rename(self._old, self.store)
@@ -85,7 +87,7 @@ class RepairSite:
         elif (
             checked_reads.identity(self.new) is not None
             and checked_reads.identity(self._mark) is not None
-            # Unless the store is where it was, it is what has been exchanged for the new one.
+            # If another directory is at the store's path now, the names were exchanged.
             and checked_reads.identity(self.store) != self._marked()
         ):
             self._aside(self.new)
@@ -94,7 +96,7 @@ class RepairSite:
             durable_writes.remove_tree(self.path / name)
 
     def _marked(self) -> tuple[int, int] | None:
-        """The identity that the damaged store had before the swap; None if nothing is marked."""
+        """The identity of the damaged store before the swap; None without a mark."""
         with contextlib.suppress(ValueError, MmreplayError):
             device, inode = json.loads(
                 checked_reads.read_bytes(self._mark, layout.MAX_METADATA_BYTES)
@@ -103,13 +105,13 @@ class RepairSite:
         return None
 
     def spare(self, lane: str) -> AnyPath:
-        """How the names of copies of a damaged lane begin; `lane` is empty for the only one."""
+        """Prefix of the paths of copies of a damaged lane; `lane` is empty if there is one lane."""
         return self.path / f"spare-{lane}"
 
     def swap(self, damaged: HeldDirectory) -> AnyPath:
-        """Give the new store the name of the damaged one; returns where that is now.
+        """Give the new store the name of the damaged one; returns the new path of that.
 
-        Raises LockedError if another directory has that name by now; it keeps it.
+        Raises LockedError, and changes nothing, if another directory has that name by now.
         """
         self._check_there(damaged, self.store)
         mark = json.dumps(checked_reads.identity(damaged.root)).encode()
@@ -136,7 +138,7 @@ class RepairSite:
 
     @contextlib.contextmanager
     def _unmarked_on_error(self, damaged: HeldDirectory) -> Iterator[None]:
-        """If no name could be changed, what was built has none to get; see `_settle`."""
+        """Remove the mark if the names could not be changed; see `_settle`."""
         try:
             yield
         except MmreplayError:
@@ -147,11 +149,11 @@ class RepairSite:
     def _check_there(
         self, damaged: HeldDirectory, place: AnyPath, undo: Callable[[], object] | None = None
     ) -> None:
-        """Raise LockedError unless it is the damaged store that is at a place."""
+        """Raise LockedError unless the damaged store is at `place`."""
         with contextlib.suppress(FileNotFoundError):
             if damaged.is_at(place):
                 return
-        if undo is not None:  # another took the name at this very moment, and gets it back
+        if undo is not None:  # another store took the name at this moment
             undo()
             durable_writes.unlink(self._mark)
         raise LockedError(
@@ -160,7 +162,7 @@ class RepairSite:
         )
 
     def _aside(self, store: AnyPath) -> AnyPath:
-        """Give the damaged store the first name for such ones that is free."""
+        """Rename the damaged store to the first free name for such stores."""
         aside = next(path for path in _asides(self.store) if checked_reads.identity(path) is None)
         durable_writes.rename(store, aside)
         durable_writes.sync_directory(aside.parent)
@@ -169,7 +171,7 @@ class RepairSite:
 
 
 def _asides(store: AnyPath) -> Iterator[AnyPath]:
-    """The names that damaged stores get, one after the other."""
+    """The names for damaged stores, in order."""
     yield store.with_name(f"{store.name}.damaged")
     for number in itertools.count(2):
         yield store.with_name(f"{store.name}.damaged-{number}")

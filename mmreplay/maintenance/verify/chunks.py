@@ -1,7 +1,7 @@
 """The chunk files of one lane: size, checksum, and the rows in them, each file read once.
 
-Invariant: a file is read before it is mapped, so that a bad sector is an error and not the end of
-the process; what lies in holes is never looked at.
+Invariant: a file is read before it is mapped, so that a bad sector is an error and does not end the
+process; holes are skipped.
 """
 
 from __future__ import annotations
@@ -28,30 +28,27 @@ from mmreplay.system.held_directories import AnyPath
 __all__ = ["NO_CHECKSUM", "WRONG_CHECKSUM", "ChunkReader", "Piece"]
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
-"""Of a chunk file: nothing tells whether it is another, or, if it is raw, damaged."""
+"""Without a checksum it is unknown whether a chunk file is the right one and undamaged."""
 
 WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
-"""Of a chunk file that is sound: a bit that flips in it changes many bits of its crc32c."""
+"""The file is sound: a flipped bit in it would change many bits of its crc32c."""
 
 Entries = tuple[int, int | None, Array]
-"""First, environment and values as of `Piece`, of all that stand in a file."""
-
-_Inner = tuple[str, tuple[int, int], int | None]
-"""What is wrong with an inner chunk, its rows, and its environment, if others have their own."""
+"""First, environment and values as in `Piece`, of a whole file."""
 
 _MISSING = "expected this chunk file, found none"
 _PIECE_BYTES = 4 << 20
-_FEW = 16  # missing files, or inner chunks of a shard, that each have a finding
+_FEW = 16  # missing files that each have a finding
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Entries of an array that lie one after the other in a chunk file, and are kept.
+    """Consecutive entries of an array in a chunk file, of rows that are kept.
 
     Attributes:
-        first: the first of them: row * n + environment; a row if `environment` is given.
-        environment: whose entries they are, where a file has a part for each one; else None.
-        n: entries of a row, 1 where `environment` is given.
+        first: row * n + environment of the first; its row if `environment` is given.
+        environment: of all of them, where a file has a part for each environment; else None.
+        n: entries per row, 1 where `environment` is given.
         values: (k, *entry_shape).
     """
 
@@ -62,7 +59,7 @@ class Piece:
 
     @property
     def rows(self) -> range:
-        """Those that they are in."""
+        """The rows of these entries."""
         return range(self.first // self.n, -(-(self.first + len(self.values)) // self.n))
 
 
@@ -70,12 +67,12 @@ class ChunkReader:
     """Reads the arrays of one lane, and notes what is wrong with their files.
 
     Args:
-        notes: takes it.
+        notes: of the lane.
         tally: of the whole store.
         state: of the lane.
 
     Attributes:
-        damaged: the arrays that have damaged files, by their paths below the lane.
+        damaged: paths below the lane of the arrays with damaged files.
     """
 
     def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
@@ -84,9 +81,9 @@ class ChunkReader:
         self._sums: tuple[tuple[str, int], Array | None] | None = None
 
     def pieces(self, log: Log, path: str, *, by_entry: bool = True) -> Iterator[Piece]:
-        """All chunk files of an array; unless `by_entry` they are checked, and nothing is yielded.
+        """Check all chunk files of an array, and with `by_entry` yield the entries of kept rows.
 
-        Left out is what lies in holes, below the base or past the head.
+        Holes are skipped.
         """
         spec = log.specs[path]
         for chunk in self._chunks(log, spec):
@@ -100,16 +97,13 @@ class ChunkReader:
     # ------------------------------------------------------------ which files there are
 
     def _chunks(self, log: Log, spec: ArraySpec) -> Iterator[int]:
-        """The chunk files of an array that exist; a finding for others, or one for a long gap.
-
-        Metadata may speak of any number of rows.
-        """
+        """Existing chunk files of an array; a finding for each missing one or long gap."""
         kept = log.chunks(spec)
         try:
             existing = [chunk for chunk in chunk_files(log.path, spec) if chunk in kept]
         except (MmreplayError, OSError):
             existing = []
-        if spec.path == PRIORITIES:  # no file is made for rows that were given none
+        if spec.path == PRIORITIES:  # rows without priorities need no file
             yield from existing
             for chunk in self._with_sums(log, spec):
                 if chunk in kept and chunk not in existing:
@@ -135,7 +129,7 @@ class ChunkReader:
         rows: tuple[int, int] | None = None,
         environment: int | None = None,
     ) -> None:
-        """Note damage to rows of chunk files: to all of them, if it is not said which."""
+        """Note damage to rows of chunk files, by default all of their rows."""
         start, stop = chunks.start * spec.chunk_rows, chunks.stop * spec.chunk_rows
         rows = rows or (max(start, log.base), min(stop, log.head))
         array = log.prefix + spec.path
@@ -146,7 +140,7 @@ class ChunkReader:
     # ------------------------------------------------------------ uncompressed
 
     def _raw(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Entries]:
-        """The entries in an uncompressed chunk file; its checksum is compared in the end."""
+        """The entries in an uncompressed chunk file; its checksum is compared at the end."""
         here, path = range(chunk, chunk + 1), chunk_path(log.path, spec, chunk)
         expected = self._sum(log, spec, chunk)  # before the file: one that is there is final
         if not log.closed and chunk >= max(log.head - 1, 0) // spec.chunk_rows:
@@ -185,7 +179,7 @@ class ChunkReader:
             self._find(log, spec, here, text)
 
     def _is_unfinished(self, log: Log, spec: ArraySpec, path: AnyPath) -> bool:
-        """Whether a file of priorities was being made when its maker died; the next one goes on."""
+        """Whether a writer died while it made this file of priorities; the next completes it."""
         if log.closed or spec.path != PRIORITIES:
             return False
         return checked_reads.regular_size(path, spec.chunk_bytes) < spec.chunk_bytes
@@ -193,13 +187,13 @@ class ChunkReader:
     # ------------------------------------------------------------ compressed
 
     def _shard(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Entries]:
-        """The entries in a shard: first it is read whole, then its index, then each inner chunk.
+        """The entries in a shard: its checksum, its index, then each inner chunk.
 
-        Where inner chunks are damaged, which explains its checksum, the others are sound.
+        Damaged inner chunks explain a wrong checksum; the others are sound.
         """
         here, path = range(chunk, chunk + 1), chunk_path(log.path, spec, chunk)
-        expected, array = self._sum(log, spec, chunk), log.prefix + spec.path
-        wrong: list[_Inner] = []
+        expected, file = self._sum(log, spec, chunk), f"{log.prefix}{spec.path}/{spec.key(chunk)}"
+        n_before = len(self._notes.findings)
         try:
             size = shard_file.file_size(path, spec)
             text = self._sum_problem(log, crc32c_of_file(path, size), expected)
@@ -208,34 +202,27 @@ class ChunkReader:
             found, digest = shard.digests()
             if found != digest and not text:
                 text = f"digest: expected {digest.hex()}, found {found.hex()}"
-            yield from self._inner_chunks(log, spec, chunk, shard, wrong)
+            yield from self._inner_chunks(log, spec, chunk, shard)
         except FileNotFoundError:
             text = _MISSING
         except (MmreplayError, OSError) as error:
             text = reason(error, path)
-        if len(wrong) > _FEW:
-            text = f"{wrong[0][0]}; and {len(wrong) - 1:,} more inner chunks are damaged"
-        if text and not 0 < len(wrong) <= _FEW:
-            self._find(log, spec, here, text)
+        if any(one.file.endswith(file) for one in self._notes.findings[n_before:]):
             return
-        for message, rows, environment in wrong:
-            self._find(log, spec, here, message, rows, environment)
-        if not expected and not log.closed:
+        if text:
+            self._find(log, spec, here, text)
+        elif not expected and not log.closed:
             text = "has no checksum: only its inner chunks could be checked"
-            self._notes.warn(f"{array}/{spec.key(chunk)}", text, array)
+            self._notes.warn(file, text, log.prefix + spec.path)
 
     def _inner_chunks(
-        self,
-        log: Log,
-        spec: ArraySpec,
-        chunk: int,
-        shard: shard_file.Shard,
-        wrong: list[_Inner],
+        self, log: Log, spec: ArraySpec, chunk: int, shard: shard_file.Shard
     ) -> Iterator[Entries]:
-        """The entries in the inner chunks of a shard; what is wrong with some goes to `wrong`."""
+        """The entries in the sound inner chunks of a shard; a finding for each of the others."""
         scratch = np.empty(spec.inner_bytes, np.uint8)
         for number, place in enumerate(shard.slices):
-            block, environment = divmod(number, spec.width)
+            block, column = divmod(number, spec.width)
+            environment = column if spec.width > 1 else None
             first = chunk * spec.chunk_rows + block * spec.inner_rows
             stop = min(first + spec.inner_rows, log.in_shards)
             text = ""
@@ -244,7 +231,7 @@ class ChunkReader:
                 try:
                     shard.decode(number, scratch)
                     values = scratch.view(spec.dtype).reshape(-1, *_entry_shape(log, spec))
-                    yield first, environment if spec.width > 1 else None, values[: stop - first]
+                    yield first, environment, values[: stop - first]
                     if log.closed and values[stop - first :].view(np.uint8).any():
                         text = "expected zeros past the last row, found other bytes"
                 except CorruptStoreError as error:
@@ -252,15 +239,15 @@ class ChunkReader:
             elif log.closed and place is not None:
                 text = "expected none past the last row, found one"
             if text:
-                of = f" (environment {environment})" if spec.width > 1 else ""
+                of = "" if environment is None else f" (environment {environment})"
+                text = f"inner chunk {number}: {text}{of}"
                 rows = (first, max(stop, first + 1))
-                where = environment if spec.width > 1 else None
-                wrong.append((f"inner chunk {number}: {text}{of}", rows, where))
+                self._find(log, spec, range(chunk, chunk + 1), text, rows, environment)
 
     # ------------------------------------------------------------ checksums
 
     def _sum(self, log: Log, spec: ArraySpec, chunk: int) -> int | None:
-        """The checksum of a chunk file; 0 if it has none, None if that cannot be read."""
+        """The checksum of a chunk file; 0 if it has none, None if it cannot be read."""
         sums = log.sums.get(spec.path)
         if sums is None:
             return None
@@ -291,7 +278,7 @@ class ChunkReader:
 
     @staticmethod
     def _sum_problem(log: Log, found: int, expected: int | None) -> str:
-        """What is wrong with a file of this crc32c; empty if there is none to compare it with."""
+        """What is wrong with a file of this crc32c; empty if nothing is known to be."""
         found = found or 1
         if expected == 0 and log.closed:
             return NO_CHECKSUM
@@ -302,7 +289,7 @@ class ChunkReader:
         return f"checksum: expected crc32c {expected:08x}, found {found:08x}"
 
     def _check_sums(self, log: Log, spec: ArraySpec) -> None:
-        """The files of an array's checksums; past the last one of a closed lane lie zeros."""
+        """Check the files of an array's checksums; zeros follow the last one of a closed lane."""
         sums = log.sums.get(spec.path)
         if sums is None:
             return
@@ -341,7 +328,7 @@ def _entry_shape(log: Log, spec: ArraySpec) -> tuple[int, ...]:
 
 
 def _entries(log: Log, spec: ArraySpec, chunk: int, place: int, values: Array) -> Iterator[Entries]:
-    """(first, environment, values) as of `Piece` of what stands at `place` of a raw chunk file."""
+    """(first, environment, values) as in `Piece` of the entries at `place` in a raw chunk file."""
     if spec.width == 1:
         yield chunk * spec.chunk_rows * log.n + place, None, values
         return
@@ -353,7 +340,7 @@ def _entries(log: Log, spec: ArraySpec, chunk: int, place: int, values: Array) -
 
 
 def _kept(log: Log, piece: Piece) -> Iterator[Piece]:
-    """The part of it in rows that are kept."""
+    """The part of a piece in rows that are kept."""
     first = max(piece.first, log.base * piece.n)
     stop = min(piece.first + len(piece.values), log.head * piece.n)
     if first < stop:

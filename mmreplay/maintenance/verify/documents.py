@@ -1,7 +1,7 @@
-"""The zarr.json files of a lane, each read once and held against what it must say.
+"""The zarr.json files of a lane, each read once and compared with the expected one.
 
-Invariant: a document that passes says what the same document written by this package says, word
-for word but for a user's own attributes; an array whose document is in doubt is not read further.
+Invariant: a document that passes equals the one that this package writes, except for a user's own
+attributes; an array whose document is in doubt is not read further.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 PRIORITIES = layout.priority_spec(1).path
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
-"""How the finding begins of attributes that are not what was written."""
+"""How a finding about damaged attributes begins."""
 _NONE: dict[str, Any] = {"attributes": {}}
 _TYPES = {"env": dict, "versions": dict, "name": str}
 
@@ -47,14 +47,14 @@ class Log:
 
     Attributes:
         path: its directory.
-        prefix: what stands before the paths of its arrays: nothing, or ``finals/``.
+        prefix: of the paths of its arrays: empty, or ``finals/``.
         axes: the names of the first axes of its arrays.
-        n: entries of a row: environments; 1 in the log of final observations.
-        columns: its arrays of rows, as the schema has them.
-        specs: those whose metadata can be used; of a lane's steps also the priorities.
+        n: entries per row: environments; 1 in the log of final observations.
+        columns: its arrays of rows, by the schema.
+        specs: arrays with usable metadata; in the log of steps also the priorities.
         sums: their checksum arrays, by the same paths.
-        base, head: the rows that are examined.
-        in_shards: rows below it are in shards, where arrays are compressed.
+        base, head: the rows to examine.
+        in_shards: compressed rows below it are in shards.
         closed: whether its lane is closed.
     """
 
@@ -94,10 +94,10 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; what is wrong with them goes to `notes`.
+    """The zarr.json files of one lane; notes what is wrong with them.
 
     Attributes:
-        metadata: attributes.mmreplay; None if they cannot be used.
+        metadata: attributes.mmreplay; None if unusable.
         logs: the lane's two logs; None without attributes and schema.
     """
 
@@ -112,7 +112,7 @@ class Documents:
             self.logs = self._read_logs(schema, self.metadata)
 
     def _read_root(self) -> Schema | None:
-        """The lane's own zarr.json; returns its schema, None if it cannot be used."""
+        """Read the lane's own zarr.json; returns its schema, None if unusable."""
         where, data = f"{self._path}/zarr.json", b""
         schema = None
         try:
@@ -160,7 +160,7 @@ class Documents:
         return rows, finals
 
     def _read_priorities(self, log: Log, own: Mapping[str, Any]) -> None:
-        """Those of a prioritized buffer, if there are any."""
+        """Read the priorities, if there are any."""
         if (log.path / PRIORITIES).exists():
             expected = layout.priority_spec(1, own["environments"])
             self._read_array(log, PRIORITIES, expected, own["rows"] if own["closed"] else None)
@@ -170,13 +170,13 @@ class Documents:
     # ------------------------------------------------------------ one document
 
     def _read_array(self, log: Log, path: str, expected: ArraySpec, rows: int | None) -> None:
-        """An array of `rows` rows, if that is known, and that of its checksums."""
+        """Read an array of `rows` rows, None if unknown, and its checksum array."""
         spec = self._read_spec(log, expected, rows)
         if spec is not None:
             log.specs[path] = spec
         n_chunks = None if spec is None or rows is None else -(-rows // spec.chunk_rows)
         sums = layout.checksum_spec(path)
-        # Those of priorities are made by a close, and are of the last one.
+        # The checksums of priorities are written by each close.
         if path in log.columns or (log.closed and (log.path / sums.path).exists()):
             spec = self._read_spec(log, sums, n_chunks)
             if spec is not None and spec.chunk_rows != sums.chunk_rows:
@@ -185,7 +185,7 @@ class Documents:
                 log.sums[path] = spec
 
     def _read_spec(self, log: Log, expected: ArraySpec, rows: int | None) -> ArraySpec | None:
-        """An array as its document has it; None if that cannot be used."""
+        """The array that a document describes; None if unusable."""
         path = log.prefix + expected.path
         if (data := self._load(path)) is None:
             return None
@@ -207,7 +207,7 @@ class Documents:
         return spec
 
     def _load(self, path: str) -> bytes | None:
-        """The bytes of a zarr.json; None if they cannot be read, which is a finding."""
+        """The bytes of a zarr.json; None, and a finding, if unreadable."""
         self._found[path] = None
         try:
             return self._bytes(path)
@@ -218,7 +218,7 @@ class Documents:
         return None
 
     def _compare(self, path: str, data: bytes, expected: bytes) -> None:
-        """Hold a document against what it must say."""
+        """Compare a document with the expected one."""
         try:
             document = parse.parse_json(data, "")
         except FormatError as error:
@@ -231,9 +231,9 @@ class Documents:
             self._found[path] = document
 
     def _check_copy(self) -> None:
-        """The copy of all documents in the lane's own says what they say.
+        """Compare the consolidated copy with the documents.
 
-        A zarr library may have written it; one may have been deleted that has new priorities since.
+        A zarr library may have written it, and it may lack priorities that are newer.
         """
         where, own = f"{self._path}/zarr.json", self._found
         try:
@@ -266,13 +266,13 @@ class Documents:
         return data
 
     def _missing(self, path: str) -> str:
-        """That a zarr.json is missing, or all that was beside it, too."""
+        """Whether a zarr.json or its whole directory is missing."""
         there = (self._path / path if path else self._path).exists()
         return "missing" if there else "missing, with its directory"
 
 
 def root_problems(data: bytes) -> list[str]:
-    """What is wrong with attributes.mmreplay in a zarr.json, and with what stands beside them."""
+    """What is wrong with attributes.mmreplay in a zarr.json, and with its other keys."""
     try:
         document = parse.parse_json(data, "")
         own = document["attributes"][layout.ATTRIBUTE]
@@ -304,7 +304,7 @@ def generator_problems(text: Any) -> list[str]:
 
 
 def difference(expected: Any, found: Any, at: str = "") -> str:
-    """Where two JSON values differ first, in words; empty if they do not."""
+    """Describe the first difference of two JSON values; empty if they are equal."""
     pairs: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in sorted(expected.keys() ^ found.keys()):
@@ -321,7 +321,7 @@ def difference(expected: Any, found: Any, at: str = "") -> str:
 
 
 def _bare(document: Any) -> Any:
-    """A document without what a user or a zarr library writes that says nothing."""
+    """A document without attributes and the empty values that zarr libraries add."""
     ignored = {"storage_transformers": [], layout.COPY: EMPTY}
     if not isinstance(document, dict):
         return document

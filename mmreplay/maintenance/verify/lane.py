@@ -1,7 +1,7 @@
-"""One lane: what stands in it against what its own zarr.json says, in one pass.
+"""One lane: compares its contents with its own zarr.json, in one pass.
 
-Invariant: what is said of a lane is said of one state of it; if it was opened or closed meanwhile,
-it is examined again.
+Invariant: all findings are about one state of the lane; if it was opened or closed meanwhile, it is
+examined again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _PATIENCE_S = 0.05
 
 
 def examine(root: AnyPath, path: AnyPath, tally: Tally) -> Examination:
-    """Examine a lane; raises LockedError if a writer opens and closes it all the time."""
+    """Examine a lane; raises LockedError if a writer keeps opening and closing it."""
     read = (tally.files, tally.bytes)
-    for _ in range(_ATTEMPTS):  # a closed lane that is locked is just being opened, or closed
+    for _ in range(_ATTEMPTS):  # a closed lane that is locked is being opened or closed
         tally.files, tally.bytes = read
         before = _moment(path)
         out = Examination(root, path, tally)
@@ -69,16 +69,15 @@ class Examination:
     """One lane, examined once.
 
     Attributes:
-        lane: the directory's name in a store of many lanes; empty in a store of one.
+        lane: the directory's name in a store of several lanes; else empty.
         documents: its zarr.json files.
-        notes: takes what is found.
-        findings, warnings: what is damaged, and what is odd.
+        notes: with `findings` and `warnings`.
         state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
-        environments: of the lane, as far as that is known.
+        environments: of the lane; 1 if unknown.
         n_rows: rows examined.
         unflushed: rows after the last flush of a live lane.
-        untrusted: rows past the head that the state page of a crashed one speaks of.
-        from_start: whether no row that can be sampled lies before its damage.
+        untrusted: rows past the head of a crashed lane, by its state page.
+        from_start: whether no row before the damage can be sampled.
     """
 
     def __init__(self, root: AnyPath, path: AnyPath, tally: Tally) -> None:
@@ -120,10 +119,9 @@ class Examination:
     # ------------------------------------------------------------ which rows there are
 
     def _open(self, rows: Log, finals: Log, uuid: str) -> bool:
-        """Find out which rows of a lane that is not closed are to be examined; False if none are.
+        """Choose the rows of a lane that is not closed; False if there are none to examine.
 
-        Of a live one those that are durable; of one that was left by a crash those that the next
-        writer keeps.
+        Of a live lane the durable ones, of a crashed one those that the next writer keeps.
         """
         try:
             reader = LaneReader(self.path, own_documents=True)
@@ -153,7 +151,7 @@ class Examination:
         return True
 
     def _check_private(self, rows: Log, finals: Log, uuid: str, untrusted: int) -> None:
-        """What is in the `.live` of a lane that nobody writes now."""
+        """Check the `.live` of a crashed lane."""
         for log in (rows, finals):
             for text in commit_records.page_problems(log.path, uuid):
                 self.notes.find(f"{log.prefix}.live/state", text)
@@ -162,9 +160,9 @@ class Examination:
         if untrusted:
             self.untrusted = untrusted
             text = (
-                f"speaks of {untrusted:,} rows after the last flush that are not trusted: it is "
-                f"from before a restart of the system, an fsync of them failed, or this is a copy, "
-                f"and the original has them"
+                f"has {untrusted:,} rows after the last flush that are not trusted: it is from "
+                f"before a restart of the system, an fsync of them failed, or this is a copy and "
+                f"the original has them"
             )
             self.notes.warn(".live/state", text)
         path, texts = generator_path(self.path), list[str]()
@@ -178,7 +176,7 @@ class Examination:
             self.notes.find(".live/generator", text)
 
     def _forget_evicted(self, rows: Log, finals: Log, uuid: str) -> None:
-        """Take back what was found of rows that were evicted meanwhile."""
+        """Drop findings about rows that were evicted meanwhile."""
         found = [commit_records.read_checkpoint(log.path, uuid) for log in (rows, finals)]
         base, final_base = (0 if one is None else one.best.base for one in found)
         self.findings[:] = [
@@ -191,7 +189,7 @@ class Examination:
     # ------------------------------------------------------------ what is checked
 
     def _check_arrays(self, rows: Log, finals: Log, rules: Rules) -> None:
-        """Every chunk file, once, and the rules for what is in it."""
+        """Check each chunk file once, and the rules for its rows."""
         done = {*_SPINE, f"{FINALS}/id", f"{FINALS}/first"}
         arrays = {log.prefix + path: (log, path) for log in (rows, finals) for path in log.specs}
         if done <= arrays.keys():
@@ -207,7 +205,7 @@ class Examination:
             self.notes.warn(array, f"{text}; stored as they came", array)
 
     def _check_numbers(self, own: Mapping[str, Any], rows: Log, finals: Log, rules: Rules) -> None:
-        """What else the zarr.json of a closed lane says of its rows."""
+        """Check the other numbers in the zarr.json of a closed lane."""
         first, capacity, before = own["first"], own["capacity"], own["episodes_before"]
         n_more, texts = rules.n_kept + rules.n_before, list[str]()
         if finals.base and not rows.base:
@@ -216,23 +214,20 @@ class Examination:
             texts.append(f"episodes_before: expected at most {rows.base * rows.n}, found {before}")
         if capacity is None and first:
             texts.append(f"first: expected 0 where no capacity is set, found {first:,}")
-        elif capacity is None or any(one.array in _SPINE for one in self.findings):
-            pass
-        elif rules.n_kept > capacity or (first > floor_row(rows.base) and n_more <= capacity):
+        elif (
+            capacity is not None
+            and (rules.n_kept > capacity or (first > floor_row(rows.base) and n_more <= capacity))
+            and not any(one.array in _SPINE for one in self.findings)
+        ):
             texts.append(
                 f"first: expected the oldest row from which on there are at most {capacity:,} "
                 f"transitions, found {first:,} with {rules.n_kept:,}"
-            )
-        elif rules.n_before and n_more <= capacity:
-            text = f"older rows were evicted, though {rules.n_kept:,} transitions are fewer than "
-            self.notes.warn(
-                "zarr.json", f"{text}the capacity of {capacity:,}: was it raised since?"
             )
         for text in texts:
             self.notes.find("zarr.json", text)
 
     def _check_names(self, rows: Log, finals: Log) -> None:
-        """There is nothing else in the lane's directories."""
+        """Look for files that do not belong to the lane."""
         known: dict[str, tuple[layout.ArraySpec, range] | None] = {}
         for log in (rows, finals):
             known |= dict.fromkeys(log.array_paths())
@@ -255,11 +250,11 @@ class Examination:
                 self.notes.find(path, text, array)
 
     def _see_from_start(self, rows: Log) -> None:
-        """By what was found of the columns; what else is damaged can be made again."""
+        """By the findings about columns; everything else can be rebuilt."""
         least = rows.base + (CONTEXT_ROWS if rows.base else 1)
         lost = any(not (self.path / path).exists() for path in rows.columns)
         self.from_start = lost or any(
-            one.rows is not None and one.rows[0] < least and one.rows[1] > rows.base
+            one.rows is not None and one.rows[0] < least
             for one in self.findings
             if one.array in rows.columns and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
         )

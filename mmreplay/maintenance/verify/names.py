@@ -1,6 +1,6 @@
-"""The names in a store's directories: what belongs there, what is litter, what is foreign.
+"""Names in a store's directories: find litter and foreign files.
 
-Invariant: nothing is opened here, and no link is followed.
+Invariant: no file is opened and no link is followed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mmreplay.system.held_directories import AnyPath
 __all__ = ["Arrays", "foreign_in_lane", "foreign_in_store"]
 
 Entry = tuple[str, str, bool]
-"""Path below the store or lane, what is wrong with it, and whether it is mere litter."""
+"""Path below the store or lane, what is wrong with it, and whether it is harmless litter."""
 
 Arrays = Mapping[str, tuple[ArraySpec, range] | None]
-"""By path below the lane: an array, and the chunk files that it may have; None if not known."""
+"""By path below the lane: an array and the chunk files it may have; None if unknown."""
 
 _LITTER = "left by a write that was cut off; the next writer removes it"
 _PRIVATE = ("state", "checkpoint", "writer", "generator")
 
 
 def foreign_in_lane(lane: AnyPath, arrays: Arrays, state: str) -> Iterator[Entry]:
-    """What lies in a lane's directories and should not; `arrays` are all that it may have."""
+    """What does not belong into a lane's directories; `arrays` are all that it may have."""
     logs = ("", FINALS)
     children: dict[str, set[str]] = {log: {".live"} for log in logs}
     for path in (FINALS, *group_paths(arrays), *arrays):
@@ -46,7 +46,7 @@ def foreign_in_lane(lane: AnyPath, arrays: Arrays, state: str) -> Iterator[Entry
 
 
 def foreign_in_store(root: AnyPath, lanes: Iterable[AnyPath]) -> Iterator[Entry]:
-    """The same for the directory of a store of many lanes, without those of the lanes."""
+    """What does not belong into the directory of a store of several lanes."""
     names = {path.name for path in lanes}
     for name, path in _entries(root, ""):
         if name in names:
@@ -56,9 +56,8 @@ def foreign_in_store(root: AnyPath, lanes: Iterable[AnyPath]) -> Iterator[Entry]
 
 
 def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
-    """Names in a directory of a lane or store, and their paths; none if it cannot be read."""
+    """Names and paths in a directory of a lane or store; empty if it cannot be read."""
     found: list[str] = []
-    # Its files are missing or cannot be read then, and are named for it.
     with contextlib.suppress(OSError, CorruptStoreError):
         if folder:
             checked_reads.check_directories(root, folder)
@@ -76,24 +75,24 @@ def _not_a_directory(root: AnyPath, path: str) -> Iterator[Entry]:
 def _in_array(
     lane: AnyPath, path: str, known: tuple[ArraySpec, range] | None, state: str
 ) -> Iterator[Entry]:
-    """What lies in an array's directory and should not."""
+    """What does not belong into an array's directory."""
     for name, file in _entries(lane, path):
         if name == "zarr.json" or (known is None and name.startswith("c.")):
             continue
         chunk = None if known is None else known[0].chunk_of(name)
         if known is None or chunk is None:
             yield from _foreign(file, state, "expected chunk files only")
-        # An open lane has room made ahead, and files that are being evicted.
+        # An open lane preallocates files, and may be evicting some.
         elif chunk not in known[1] and state == "closed":
             if chunk == known[1].stop and (lane / ".live").exists():
-                continue  # of the pending row: its writer died right after it said closed
+                continue  # of the pending row: its writer died at the end of its close
             start, stop = chunk * known[0].chunk_rows, (chunk + 1) * known[0].chunk_rows
             text = f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"
             yield file, text, False
 
 
 def _foreign(path: str, state: str, expected: str) -> Iterator[Entry]:
-    """Something that is not known: left by a write, or foreign."""
+    """A temporary file of a write, or a foreign file."""
     if not path.endswith(".tmp"):
         yield path, f"{STRAY}: {expected}", False
     elif state != "live":  # a live lane writes temporary files and renames them
@@ -101,7 +100,7 @@ def _foreign(path: str, state: str, expected: str) -> Iterator[Entry]:
 
 
 def _in_private(lane: AnyPath, folder: str, state: str) -> Iterator[Entry]:
-    """What lies in a ``.live``."""
+    """What does not belong into a ``.live``."""
     if state == "closed":
         if (lane / folder).exists():
             yield folder, f"a closed lane needs none: {_LITTER}", True

@@ -25,7 +25,7 @@ STRAY = "no part of the store"
 
 
 def reason(error: Exception, *named: object) -> str:
-    """What an error says, without the paths that a finding names anyway."""
+    """An error's text without the paths that the finding has anyway."""
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"cannot be read: {error.strerror}"
@@ -38,17 +38,16 @@ def reason(error: Exception, *named: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as format 1 has it.
+    """One deviation from format 1.
 
     Attributes:
-        lane: the lane's directory in a store of many lanes; empty in a store of one.
+        lane: the lane's directory in a store of several lanes; else empty.
         array: its path in the lane, for example ``frames``, ``extras/log_prob`` or ``finals/id``;
-            empty for what belongs to none.
+            empty if it is not about an array.
         file: the path below the store's directory.
-        rows: [start, stop) of the rows of that array that it concerns; None where it is not about
-            rows.
+        rows: [start, stop) of the rows of that array that are concerned; None if not about rows.
         message: what was expected and what was found.
-        environment: the one that it concerns, where the others of these rows are sound; else None.
+        environment: the only damaged one in these rows; None for all.
     """
 
     lane: str
@@ -60,7 +59,7 @@ class Finding:
 
     @property
     def is_stray(self) -> bool:
-        """Whether it is about something that lies in the store and is none of its files."""
+        """Whether it is about a file that does not belong to the store."""
         return self.message.startswith(STRAY)
 
     def to_json(self) -> dict[str, Any]:
@@ -91,13 +90,13 @@ class Report:
         environments: of the lanes that were examined.
         unflushed: rows of live lanes after their last flush, which were not examined.
         untrusted: rows after the last flush of a writer that died, over all lanes, which cannot be
-            trusted in this place or after a restart; the next writer goes on without them.
+            trusted here or after a restart; the next writer continues without them.
         files: read.
         bytes: read.
-        from_start: whether in no lane a row that can be sampled lies before the damage, so that
-            `repair` may keep none.
+        from_start: whether no row before the damage can be sampled, in any lane: `repair` may keep
+            none.
         findings: what is damaged; empty for a sound store.
-        warnings: what is odd, and harms no row: litter, or a shard that has no checksum.
+        warnings: what is odd and harmless: litter, or a shard without a checksum.
     """
 
     path: str
@@ -127,15 +126,7 @@ class Report:
 
 
 class Notes:
-    """What was found in one lane.
-
-    Args:
-        lane: the name of its directory in a store of many lanes; empty in a store of one.
-
-    Attributes:
-        findings: what is damaged.
-        warnings: what is odd.
-    """
+    """Findings and warnings of one lane; `lane` is as in `Finding`."""
 
     def __init__(self, lane: str) -> None:
         self._lane = lane
@@ -151,16 +142,15 @@ class Notes:
         environment: int | None = None,
     ) -> None:
         """Note damage of a file, given by its path below the lane."""
-        found = self._finding(file, text, array, rows)
-        self.findings.append(dataclasses.replace(found, environment=environment))
+        found = Finding(self._lane, array, self._path(file), rows, text, environment)
+        self.findings.append(found)
 
     def warn(self, file: str, text: str, array: str = "") -> None:
         """Note an oddity."""
-        self.warnings.append(self._finding(file, text, array, None))
+        self.warnings.append(Finding(self._lane, array, self._path(file), None, text))
 
-    def _finding(self, file: str, text: str, array: str, rows: tuple[int, int] | None) -> Finding:
-        path = f"{self._lane}/{file}" if self._lane and file else file or self._lane
-        return Finding(self._lane, array, path, rows, text)
+    def _path(self, file: str) -> str:
+        return f"{self._lane}/{file}" if self._lane and file else file or self._lane
 
 
 class Tally(ByteCount):

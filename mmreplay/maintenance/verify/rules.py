@@ -1,6 +1,6 @@
-"""What rows may hold: docs/semantics.md, "Rows".
+"""The rules of rows: docs/semantics.md, "Rows".
 
-Invariant: a rule speaks only of rows that no writer changes any more, and of files that are sound.
+Invariant: rules are checked only for rows that no writer changes any more, and in sound files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ Mask = npt.NDArray[np.bool_]
 
 _BLOCK_ENTRIES = 1 << 16
 _FLAGS = ("non_terminals", "resets", "ends")
-_NO_ENTRY = np.empty(0, np.int64)
 
 NO_TRANSITION = "expected a transition in every row, found none"
 NUMBER = "expected 1, or one more than in the row before; found another"
@@ -38,12 +37,12 @@ FIRST = "expected the first step of the episode that ends with `id`, found anoth
 
 
 class Rules:
-    """The rules for one lane; what is not as they say becomes findings with `note`.
+    """Checks the rules for one lane; `note` turns what breaks them into findings.
 
     Args:
         rows, finals: its logs.
         reader: reads their arrays.
-        first: the oldest row to sample; below it nothing is counted.
+        first: the oldest row that can be sampled; older ones are not counted.
 
     Attributes:
         n_kept: transitions from `first` on.
@@ -61,7 +60,7 @@ class Rules:
         self._wrong: dict[tuple[str, str, int, str], tuple[int, int, int, tuple[str, ...]]] = {}
 
     def note(self, notes: Notes) -> None:
-        """Add what is wrong to a lane's notes, but for what damaged files may explain."""
+        """Add the findings to a lane's notes, except those that damaged files may explain."""
         logs = {log.prefix: log for log in (self._rows, self._finals)}
         for (prefix, path, chunk, text), (first, last, count, needed) in self._wrong.items():
             if not self._reader.damaged.isdisjoint((prefix + path, *needed)):
@@ -73,7 +72,7 @@ class Rules:
             notes.find(file, f"{text}, in {where}", prefix + path, (first, last + 1))
 
     def _break(self, log: Log, path: str, text: str, rows: Ids, *needed: str) -> None:
-        """A rule is broken in these rows of an array, ascending; `needed` are others it asked."""
+        """A rule is broken in these ascending rows; it depends on the arrays `needed`, too."""
         chunks = rows // log.specs[path].chunk_rows
         for chunk in distinct(chunks).tolist():
             part, key = rows[chunks == chunk], (log.prefix, path, chunk, text)
@@ -83,7 +82,7 @@ class Rules:
     # ------------------------------------------------------------ one array
 
     def check_array(self, log: Log, path: str) -> None:
-        """The values of an array, each by itself; `check_steps` goes before."""
+        """Check the values of an array one by one, after `check_steps`."""
         spec = log.specs[path]
         has_gaps = self._has_gaps and log is self._rows
         is_bool, is_float = spec.dtype == np.bool_, spec.dtype.kind == "f"
@@ -116,12 +115,12 @@ class Rules:
             self.n_odd[array] = count + found.size, min(first, row)
 
     def _left_out(self, piece: Piece) -> Mask:
-        """Which entries are of environments that were left out; none if that cannot be read."""
+        """Which entries are of environments that were left out; none if that is unreadable."""
         log, rows = self._rows, piece.rows
         if self._absent[0] != rows:
             try:
                 step = chunk_files.read_rows(log, log.specs["step"], rows.start, rows.stop)
-            except (MmreplayError, OSError):  # a finding of its own, or evicted
+            except (MmreplayError, OSError):  # has a finding, or was evicted
                 step = np.ones((len(rows), log.n), np.int64)
             self._absent = rows, step.reshape(len(rows), -1) == 0
         absent = self._absent[1]
@@ -134,14 +133,14 @@ class Rules:
     # ------------------------------------------------------------ steps and episodes
 
     def check_steps(self) -> None:
-        """How the numbers of steps, resets, ends and final observations fit each other."""
+        """Check that steps, resets, ends and final observations fit each other."""
         log, n = self._rows, self._rows.n
         streams = {path: _Stream(self._reader, log, path) for path in ("step", "resets", "ends")}
-        finals = _Finals(self._reader, self._finals, log.base * n)
+        finals = self._read_finals()
         block = max(_BLOCK_ENTRIES // n, 1)
         row, before = log.base, None if log.base else (np.zeros(n, np.int64), np.zeros(n, bool))
         while row < log.head:
-            # Where nobody wrote, metadata may speak of any number of rows.
+            # Metadata may speak of any number of rows that nothing was stored in.
             filled = min(streams["step"].filled // n, log.head)
             if filled > row:
                 edges = np.array([row, filled - 1])[: filled - row]
@@ -153,15 +152,64 @@ class Rules:
             for path, flags in (("resets", resets), ("ends", ends)):
                 self._break(log, path, FLAG, row + np.flatnonzero((flags > 1).any(1)))
             self._check_rows(row, step, resets != 0, ends != 0, before)
-            self._check_finals(row, step, ends != 0, finals)
+            self._match(row, step, ends != 0, finals)
             self._count(row, step > 0)
             before = step[-1], ends[-1] != 0
             row = stop
-        for numbers in finals.rest():
-            if log.closed:  # else of steps that are not examined
-                self._break(self._finals, "id", NO_END, numbers, "step", "ends")
+        self._check_finals(finals)
         for one in streams.values():
             one.drain()
+
+    def _read_finals(self) -> _Finals:
+        """The log of final observations, and a finding for each long hole in it."""
+        log = self._finals
+        ids, firsts = (_Stream(self._reader, log, path) for path in ("id", "first"))
+        blocks, row = [np.empty((3, 0), np.int64)], log.base
+        while row < log.head:
+            filled = min(ids.filled, log.head)
+            if filled > row:
+                edges = np.array([row, filled - 1])[: filled - row]
+                self._break(log, "id", NO_END, edges, "step", "ends")
+                row = filled
+                continue
+            stop = min(row + _BLOCK_ENTRIES, log.head)
+            values = [one.take(row, stop)[:, 0] for one in (ids, firsts)]
+            blocks.append(np.stack((np.arange(row, stop), *values)))
+            row = stop
+        for one in (ids, firsts):
+            one.drain()
+        return _Finals(np.concatenate(blocks, 1), self._rows.base * self._rows.n)
+
+    def _match(self, row: int, step: Ids, ends: Mask, finals: _Finals) -> None:
+        """Each episode that ended in these rows has a final observation."""
+        log, n, stop = self._rows, self._rows.n, row + len(step)
+        known, flat = ((step > 0) & ends).reshape(-1), step.reshape(-1)
+        which = finals.within(row * n, stop * n)
+        entries = finals.ids[which] - row * n
+        if not log.closed and stop == log.head:  # of the newest row, these say what ended
+            newest = entries[entries >= known.size - n]
+            known[-n:] = False
+            known[newest] = flat[newest] > 0
+        finals.ends[which] = known[entries]
+        odd = known[entries] & (finals.firsts[which] != finals.ids[which] - (flat[entries] - 1) * n)
+        self._break(
+            self._finals, "first", FIRST, np.sort(finals.rows[which[odd]]), "finals/id", "step"
+        )
+        known[entries] = False
+        lost = row + np.flatnonzero(known.reshape(step.shape).any(1))
+        self._break(log, "ends", NO_FINAL, lost, "step", "finals/id")
+
+    def _check_finals(self, finals: _Finals) -> None:
+        """Each final observation is of the end of an episode, in ascending rows, each once."""
+        log = self._rows
+        wrong = ~finals.ends
+        if not log.closed:
+            wrong &= finals.ids < log.head * log.n  # else of steps that are not examined
+        right = np.flatnonzero(finals.ends)
+        ids = finals.ids[right]
+        wrong[right[_repeated(ids)]] = True
+        wrong[right[np.flatnonzero(np.diff(ids // log.n) < 0) + 1]] = True
+        self._break(self._finals, "id", NO_END, finals.rows[wrong], "step", "ends")
 
     def _check_rows(
         self,
@@ -171,7 +219,7 @@ class Rules:
         ends: Mask,
         before: tuple[Ids, Mask] | None,
     ) -> None:
-        """The rules for rows from `row` on, (rows, n) each; `before` is that before, if known."""
+        """Check rows from `row` on, (rows, n) each; `before` is the row before, if known."""
         log, there = self._rows, step > 0
         self._has_gaps |= not there.all()
         rows = np.arange(row, row + len(step))
@@ -191,34 +239,6 @@ class Rules:
             wrong = (step[-1:] > 0) & ~ends[-1:]
             self._break(log, "ends", END, _rows(rows[-1:], wrong), "step")
 
-    def _check_finals(self, row: int, step: Ids, ends: Mask, finals: _Finals) -> None:
-        """Each episode that ended in these rows has one final observation, and no other has one."""
-        log, n, stop = self._rows, self._rows.n, row + len(step)
-        ended = (step > 0) & ends
-        for start, ids, firsts in finals.below(stop * n):
-            numbers = np.arange(start, start + ids.size)
-            inside = (ids >= row * n) & (ids < stop * n)
-            places = np.where(inside, ids - row * n, 0)
-            flat, known = step.reshape(-1), ended.reshape(-1)
-            if not log.closed and stop == log.head:  # of the newest row, these say what ended
-                known[places[inside & (places >= ended.size - n)]] = True
-                known &= flat > 0
-            wrong = ~inside | ~known[places]
-            known[places[~wrong]] = False  # each once
-            again = np.zeros(ids.size, bool)
-            again[_repeated(ids)] = True
-            late = np.flatnonzero(np.diff(ids // n) < 0) + 1
-            again[late] = True
-            needed = ("step", "ends")
-            self._break(self._finals, "id", NO_END, numbers[wrong | again], *needed)
-            odd = ~wrong & (firsts != ids - (flat[places] - 1) * n)
-            self._break(self._finals, "first", FIRST, numbers[odd], "finals/id", "step")
-            ended = known.reshape(ended.shape)
-        if not log.closed and stop == log.head:
-            ended[-1] = False
-        lost = row + np.flatnonzero(ended.any(1))
-        self._break(log, "ends", NO_FINAL, lost, "step", "finals/id")
-
     def _count(self, row: int, there: Mask) -> None:
         at = self._first - row
         self.n_kept += int(np.count_nonzero(there[max(at, 0) :]))
@@ -227,18 +247,18 @@ class Rules:
 
 
 def _below(rows: Array, before: Array) -> Array:
-    """The row before each of these, where that before the first one is given."""
+    """For each row the one before it; `before` is that of the first."""
     return np.concatenate((before[None], rows[:-1]))
 
 
 def _rows(rows: Ids, wrong: Mask) -> Ids:
-    """The rows of wrong entries, one for each entry."""
+    """The row of each wrong entry."""
     found: Ids = rows[np.nonzero(wrong)[0]]
     return found
 
 
 def _repeated(ids: Ids) -> Ids:
-    """The places of numbers that stand before, too."""
+    """The indices of numbers that occur earlier, too."""
     order = np.argsort(ids, kind="stable")
     same = np.flatnonzero(np.diff(ids[order]) == 0) + 1
     found: Ids = order[same]
@@ -246,7 +266,7 @@ def _repeated(ids: Ids) -> Ids:
 
 
 class _Stream:
-    """The rows of an uncompressed array, one after the other."""
+    """Reads the rows of an uncompressed array in order."""
 
     def __init__(self, reader: ChunkReader, log: Log, path: str) -> None:
         self._pieces: Iterator[Piece] = reader.pieces(log, path)
@@ -255,11 +275,11 @@ class _Stream:
 
     @property
     def filled(self) -> int:
-        """The next entry that lies in no hole; a large number if there is none."""
+        """The next entry outside of holes; a large number at the end."""
         return 1 << 62 if self._piece is None else self._piece.first
 
     def take(self, start: int, stop: int, n: int = 1) -> Array:
-        """Entries [start, stop), as rows of n; those before are passed over."""
+        """Entries [start, stop), as rows of n; skips those before."""
         out = np.zeros(stop - start, self._dtype)
         while (piece := self._piece) is not None and piece.first < stop:
             end = piece.first + len(piece.values)
@@ -274,60 +294,28 @@ class _Stream:
         return out.reshape(-1, n) if n > 1 else out[:, None]
 
     def drain(self) -> None:
-        """Check the files that are left."""
+        """Check the remaining files."""
         for _ in self._pieces:
             pass
 
 
 class _Finals:
-    """Of the final observations, the ids of the last and of the first steps of their episodes.
+    """The final observations of steps that are kept, in their order.
 
-    Those before the first id of at least `first` are passed over: their steps are evicted.
+    Attributes:
+        rows, ids, firsts: their rows, the last and the first steps of their episodes.
+        ends: which of them are of an episode that ended.
     """
 
-    def __init__(self, reader: ChunkReader, log: Log, first: int) -> None:
-        self._log, self._row, self._first = log, log.base, first
-        self._ids, self._firsts = (_Stream(reader, log, path) for path in ("id", "first"))
-        self._block = (log.base, _NO_ENTRY, _NO_ENTRY)
+    def __init__(self, values: Ids, first: int) -> None:
+        if first:  # those before it are of evicted steps
+            values = values[:, np.append(np.flatnonzero(values[1] >= first), values.shape[1])[0] :]
+        self.rows, self.ids, self.firsts = values
+        self.ends = np.zeros(self.ids.size, bool)
+        self._order = np.argsort(self.ids, kind="stable")
+        self._sorted = self.ids[self._order]
 
-    def below(self, stop: int) -> Iterator[tuple[int, Ids, Ids]]:
-        """(row of the first, ids, first steps) of the next ones, up to the first id >= `stop`."""
-        while True:
-            start, ids, firsts = self._block
-            if self._first and ids.size:
-                n_old = int(np.append(np.flatnonzero(ids >= self._first), ids.size)[0])
-                start, ids, firsts = start + n_old, ids[n_old:], firsts[n_old:]
-                self._first = 0 if ids.size else self._first
-            n_here = int(np.append(np.flatnonzero(ids >= stop), ids.size)[0])
-            self._block = (start + n_here, ids[n_here:], firsts[n_here:])
-            if n_here:
-                yield start, ids[:n_here], firsts[:n_here]
-            if n_here < ids.size or not self._read():
-                return
-
-    def _read(self) -> bool:
-        """Take the next block; False if there is none."""
-        start = self._row
-        if start >= self._log.head:
-            return False
-        # Of a long hole two are enough to tell that they are wrong.
-        self._row = min(start + _BLOCK_ENTRIES, self._log.head)
-        if self._ids.filled >= self._row:
-            self._row = min(self._ids.filled, self._log.head)
-            zeros = np.zeros(min(self._row - start, 2), np.int64)
-            self._block = start, zeros, zeros
-            return True
-        ids, firsts = (one.take(start, self._row)[:, 0] for one in (self._ids, self._firsts))
-        self._block = start, ids, firsts
-        return True
-
-    def rest(self) -> Iterator[Ids]:
-        """The rows of those that are left, and the rest of the files is checked."""
-        while True:
-            start, ids, _ = self._block
-            if ids.size:
-                yield np.arange(start, start + ids.size)
-            if not self._read():
-                break
-        for one in (self._ids, self._firsts):
-            one.drain()
+    def within(self, start: int, stop: int) -> Ids:
+        """Which of them are of steps [start, stop)."""
+        low, high = np.searchsorted(self._sorted, (start, stop))
+        return self._order[low:high]

@@ -1,4 +1,4 @@
-"""`verify`: all lanes of a store, and what they have in common."""
+"""`verify`: examines all lanes of a store, and compares them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", layout
 def verify(
     path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> Report:
-    """Read a store whole, once; check every checksum and rule of format.md and semantics.md.
+    """Read a whole store once; check every checksum and rule of format.md and semantics.md.
 
-    Works on closed, live and crashed stores, and disturbs no writer: of a live lane it checks the
-    rows of its last flush, as long as they are not evicted. Some tens of MiB are in memory at a
-    time.
+    The store may be closed, live or crashed; its writer is not disturbed. Of a live lane it checks
+    the rows of the last flush that are not evicted. Uses some tens of MiB of memory.
 
     Args:
         path: the store's directory.
-        progress: called after each file with bytes read and bytes in all, about.
+        progress: called after each file with bytes read and the approximate total.
 
     Raises:
-        StoreNotFoundError: nothing there, or something in it that may not be read.
-        FormatError: something there that is no store.
-        LockedError: a writer opens and closes it all the time.
+        StoreNotFoundError: there is nothing, or a part of it may not be read.
+        FormatError: it is not a store.
+        LockedError: a writer keeps opening and closing it.
         FailedStoreError: it was removed meanwhile.
-        SchemaError: what was given is no path.
+        SchemaError: `path` is not a path.
     """
     named = user_paths.as_path(path)
     checked_reads.check_rights(named)
@@ -107,13 +106,13 @@ def _verify(store: AnyPath, progress: Callable[[int, int], None] | None) -> Repo
 
 
 def _lanes(root: AnyPath) -> list[AnyPath]:
-    """The directories of lanes that are no links."""
+    """The directories of lanes, without links."""
     lanes = [root / name for name in layout.lane_names(checked_reads.names(root))]
-    return [lane for lane in lanes if not lane.is_symlink()]  # each is a finding already
+    return [lane for lane in lanes if not lane.is_symlink()]  # each has a finding already
 
 
 def _layout(store: AnyPath, root: Mapping[str, Any], notes: Notes) -> dict[str, ArraySpec] | None:
-    """The arrays that each lane must have; what is wrong with the store's zarr.json is noted."""
+    """The arrays that each lane must have; notes what is wrong with the store's zarr.json."""
     where = str(store / "zarr.json")
     data = checked_reads.read_bytes(store / "zarr.json", layout.MAX_METADATA_BYTES)
     texts = root_problems(data)
@@ -136,7 +135,7 @@ def _layout(store: AnyPath, root: Mapping[str, Any], notes: Notes) -> dict[str, 
 
 
 def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None:
-    """The names in the directory of a store of many lanes."""
+    """Check the names in the directory of a store of several lanes."""
     numbers = [int(path.name[5:]) for path in lanes]
     for before, number in itertools.pairwise([-1, *numbers]):
         name, n_missing = layout.lane_name(before + 1), number - before - 1
@@ -157,7 +156,7 @@ def _compare(
     common: Mapping[str, ArraySpec] | None,
     lane: Examination,
 ) -> None:
-    """Find where a lane differs from what its store says of all lanes."""
+    """Compare a lane with the zarr.json of its store."""
     own, notes = lane.documents.metadata, lane.notes
     if own is None:
         return
@@ -173,7 +172,7 @@ def _compare(
 
 
 def _find_duplicates(lanes: Sequence[Examination]) -> None:
-    """Find lanes that have the same name, or are a copy of another."""
+    """Find lanes with the same name, or copies of each other."""
     for key in ("name", "uuid"):
         seen: dict[str, str] = {}
         for lane in lanes:

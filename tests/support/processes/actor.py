@@ -91,10 +91,12 @@ class Chronicle:
             known[MAX_LANES : MAX_LANES + len(rows)] = rows
         known[PHASE] = OPENING
 
-    def wait_for_rows(self, patience_s: float = 300.0) -> None:
-        """Until an actor writes rows, or has been given enough time."""
-        until = time.monotonic() + patience_s
-        while self.phase == OPENING and time.monotonic() < until:
+    def wait_for_rows(self, n_more: int = 0, patience_s: float = 300.0) -> None:
+        """Until an actor writes rows, and so many more, or has been given enough time."""
+        least, until = sum(self.committed) + n_more, time.monotonic() + patience_s
+        while self.phase == OPENING or sum(self.committed) < least:
+            if time.monotonic() > until:
+                return
             time.sleep(0.0005)
 
     def begin(self, heads: Sequence[int]) -> None:

@@ -61,8 +61,10 @@ def test_what_cannot_be_wanted_is_refused(table, how, text):
 
 def test_none_is_wanted(table):
     with pytest.raises(
-        EmptyBufferError, match=r"none of 5 whole .*; the greatest return is 3: ask"
+        EmptyBufferError, match=r"none of 5 whole .*; the greatest return is 3: choose others"
     ):
         chosen(table, min_return=4)
-    with pytest.raises(EmptyBufferError, match="none of 0 whole episodes is wanted: ask"):
+    with pytest.raises(
+        EmptyBufferError, match="none of 0 whole episodes was chosen: choose others"
+    ):
         chosen(table[:0], min_return=0)

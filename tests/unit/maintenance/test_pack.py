@@ -6,8 +6,6 @@ What each row holds is compared with the oracle in tests/property/test_pack.py.
 import errno
 import os
 import shutil
-import threading
-import time
 
 import pytest
 
@@ -16,7 +14,6 @@ from mmreplay import (
     CorruptStoreError,
     DiskFullError,
     EmptyBufferError,
-    FailedStoreError,
     Field,
     MmreplayError,
     SchemaError,
@@ -25,8 +22,7 @@ from mmreplay import (
     pack,
     verify,
 )
-from mmreplay.format import compression
-from tests.support.disks.faults import ALLOCATING, SYNCING, faulty_disk
+from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.disks.trees import contents, names
 
 ACTION = Field((), "int64", chunk=8)
@@ -155,30 +151,6 @@ def test_what_sources_say_of_their_environment_is_joined(make, story, tmp_path):
             assert (store.info()["env"], store.padding) == (known, "zero")
 
 
-def test_threads_write_what_one_writes_and_never_in_haste(store, tmp_path, monkeypatch):
-    paths, encode, by, seen = [store()] * 40, compression.encode, set(), []
-
-    def noted(codec, data, *, fast=False):
-        assert not fast
-        by.add(threading.current_thread())
-        time.sleep(0.002)
-        return encode(codec, data, fast=fast)
-
-    monkeypatch.setattr(compression, "encode", noted)
-    options = {"codec": "zstd", "chunk_frames": 4, "shard_frames": 256}
-    pack(paths, tmp_path / "one.zarr", workers=1, **options)
-    pack(paths, tmp_path / "many.zarr", workers=7, progress=lambda *at: seen.append(at), **options)
-    files = [
-        {one.name: one.read_bytes() for one in (tmp_path / name / "frames").glob("c.*")}
-        for name in ("one.zarr", "many.zarr")
-    ]
-    assert files[0] == files[1]
-    assert len(by) > 4
-    done, total = zip(*seen, strict=True)
-    assert list(done) == sorted(done)
-    assert done[-1] == total[-1] > 40 * 33 * 3
-
-
 def test_an_empty_store(make, tmp_path):
     make(frame=LZ4, action=ACTION).close()
     made = pack(tmp_path / "store.zarr", tmp_path / "packed.zarr")
@@ -199,7 +171,7 @@ def test_what_differs_is_named(store, tmp_path):
     }
     for number, (text, changes) in enumerate(others.items()):
         other = store(f"{number}.zarr", **changes)
-        what = rf"{number}\.zarr: expected rows as in .*a\.zarr, {text} .*pack them apart"
+        what = rf"{number}\.zarr: expected rows as in .*a\.zarr, {text} .*pack them separately"
         with pytest.raises(SchemaError, match=what):
             pack([first, other], tmp_path / "packed.zarr")
     assert not (tmp_path / "packed.zarr").exists()
@@ -210,7 +182,7 @@ def test_targets_and_sources_that_cannot_be(store, tmp_path):
     (tmp_path / "file").write_text("mine")
     before = names(tmp_path)
     for target in (path, tmp_path / "file"):
-        with pytest.raises(StoreExistsError, match="there is something already"):
+        with pytest.raises(StoreExistsError, match="already exists; choose another path"):
             pack(path, target)
     with pytest.raises(SchemaError, match=r"lies within the store .*store\.zarr"):
         pack(path, path / "frames" / "packed.zarr")
@@ -218,7 +190,7 @@ def test_targets_and_sources_that_cannot_be(store, tmp_path):
         pack(path, tmp_path / "nowhere" / "packed.zarr")
     with pytest.raises(StoreNotFoundError, match="there is no store here"):
         pack([path, tmp_path / "nothing.zarr"], tmp_path / "packed.zarr")
-    with pytest.raises(SchemaError, match="expected a store or more, found none"):
+    with pytest.raises(SchemaError, match="expected one or more stores, found none"):
         pack([], tmp_path / "packed.zarr")
     with pytest.raises(SchemaError, match="sources: expected a path"):
         pack(None, tmp_path / "packed.zarr")
@@ -230,70 +202,42 @@ def test_targets_and_sources_that_cannot_be(store, tmp_path):
 def test_no_episode_is_wanted(store, tmp_path):
     path = store()
     before = names(tmp_path)
-    with pytest.raises(EmptyBufferError, match="none of 3 whole episodes is wanted"):
+    with pytest.raises(EmptyBufferError, match="none of 3 whole episodes was chosen"):
         pack(path, tmp_path / "packed.zarr", min_return=1e9)
     assert names(tmp_path) == before
 
 
-@pytest.mark.parametrize("array", ["frames", "rewards"])
-@pytest.mark.parametrize("options", [{}, {"codec": "zstd"}, {"episodes": [0, 2]}], ids=str)
-def test_damaged_rows_are_not_packed(store, tmp_path, array, options):
+@pytest.mark.parametrize("array", ["frames", "rewards", "checksums/rewards"])
+def test_damaged_rows_are_not_packed(store, tmp_path, array):
     path = store()
-    file = path / array / "c.0" if array == "rewards" else path / array / "c.0.0"
+    file = path / array / ("c.0.0" if array == "frames" else "c.0")
     data = bytearray(file.read_bytes())
     data[3] ^= 1
     file.write_bytes(data)
     with pytest.raises(CorruptStoreError, match="mmreplay verify"):
-        pack(path, tmp_path / "packed.zarr", **options)
-    assert names(tmp_path) == ["store.zarr"]
-
-
-def test_a_raw_file_without_a_checksum_is_not_packed(store, tmp_path):
-    path = store()
-    (path / "checksums" / "rewards" / "c.0").unlink()
-    with pytest.raises(CorruptStoreError, match="mmreplay verify"):
         pack(path, tmp_path / "packed.zarr")
+    assert names(tmp_path) == ["store.zarr"]
 
 
 # ---------------------------------------------------------------- cut off, or changed meanwhile
 
 
-@pytest.mark.parametrize("options", [{}, {"codec": "zstd"}], ids=str)
-def test_a_full_disk_leaves_nothing(store, tmp_path, options):
+def test_a_full_disk_leaves_nothing(store, tmp_path):
     path = store()
     before, n_failed = contents(path), 0
-    for at in range(1, 1000, 7):
+    for at in range(1, 1000, 19):
         with faulty_disk() as disk:
             disk.fail(ALLOCATING, errno.ENOSPC, at=at, forever=True)
             try:
-                pack(path, tmp_path / "packed.zarr", **options)
+                pack(path, tmp_path / "packed.zarr")
             except DiskFullError:
                 n_failed += 1
             else:
                 break
         assert names(tmp_path) == ["store.zarr"]
-    assert n_failed > 5
+    assert n_failed > 2
     assert contents(path) == before
     assert verify(tmp_path / "packed.zarr").findings == []
-
-
-def test_a_failing_disk_leaves_nothing(store, tmp_path):
-    path, n_failed = store(), 0
-    for at in range(1, 1000, 11):
-        with faulty_disk() as disk:
-            disk.fail({"write", "mkdir", "rename"} | SYNCING, errno.EIO, at=at)
-            try:
-                pack(path, tmp_path / "packed.zarr")
-            except FailedStoreError:
-                n_failed += 1
-            failed = disk.hits
-        # What the last sync is for has its name already.
-        assert "packed.zarr" not in names(tmp_path) or verify(tmp_path / "packed.zarr").sound
-        shutil.rmtree(tmp_path / "packed.zarr", ignore_errors=True)
-        assert names(tmp_path) == ["store.zarr"]
-        if not failed:
-            break
-    assert n_failed > 3
 
 
 def test_interrupted_it_leaves_nothing(store, tmp_path):
@@ -324,12 +268,16 @@ def test_a_source_that_is_opened_meanwhile(store, story, tmp_path):
 
 
 def test_a_source_that_is_removed_meanwhile_is_missed(store, tmp_path):
-    path = store()
-    # Which of them depends on how far the thread that reads ahead is.
-    words = "was removed while it was open|no store here|no zarr.json in it"
+    """It is the last of so many that nothing of it is read ahead before it is removed."""
+    kept, gone = store("kept.zarr"), store("gone.zarr")
+    words = "was removed while it was open|was reopened or exchanged"
     with pytest.raises(MmreplayError, match=words):
-        pack(path, tmp_path / "packed.zarr", progress=lambda *_: shutil.rmtree(path, True))
-    assert names(tmp_path) == []
+        pack(
+            [kept] * 6 + [gone],
+            tmp_path / "packed.zarr",
+            progress=lambda *_: shutil.rmtree(gone, True),
+        )
+    assert names(tmp_path) == ["kept.zarr"]
 
 
 def test_what_another_that_died_has_left_is_swept_up(store, tmp_path):

@@ -30,7 +30,12 @@ def made():
     return {}
 
 
-@pytest.fixture(params=[None, 3], ids=["one environment", "three, with masks"])
+@pytest.fixture(
+    params=[
+        pytest.param(None, id="one environment", marks=pytest.mark.deep(only=True)),
+        pytest.param(3, id="three, with masks"),
+    ]
+)
 def lane(request, make, made, kill, tmp_path, tmp_path_factory):
     """A lane of 100 steps, and its model; a closed one is made once, then copied."""
 

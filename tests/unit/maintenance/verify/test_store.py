@@ -14,6 +14,7 @@ import zarr
 import mmreplay
 from mmreplay import FailedStoreError, Field, FormatError, StoreNotFoundError, verify
 from tests.support.disks.trees import flip
+from tests.support.effort import by_effort
 from tests.support.tampering.findings import messages, texts
 
 ACTION = Field((), "uint8", chunk=8)
@@ -195,7 +196,7 @@ def test_any_byte_changed_in_any_file_is_found_or_harmless(closed_store, kind):
     before = everything(closed)
     generator = random.Random(kind)
     files = sorted(path for path in closed.rglob("*") if path.is_file())
-    for _ in range(30):
+    for _ in range(by_effort(12, 50, 500)):
         path = generator.choice(files)
         whole = path.read_bytes()
         data = bytearray(whole)
@@ -219,7 +220,7 @@ def test_any_byte_changed_in_a_store_of_lanes_is_found_or_harmless(make, story, 
     before = everything(writer.path)
     generator = random.Random(0)
     files = [writer.path / "zarr.json", *writer.path.glob("lane-*/zarr.json")]
-    for _ in range(20):
+    for _ in range(by_effort(6, 20, 200)):
         path = generator.choice(files)
         whole = path.read_bytes()
         data = bytearray(whole)
