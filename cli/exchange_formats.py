@@ -62,8 +62,7 @@ with_options = click.option(
     metavar="KEY=VALUE",
     multiple=True,
     callback=_option,
-    help="An option of the format; may be given several times. VALUE is JSON, or True, False, yes "
-    "or no, or else a text.",
+    help="An option of the format; repeatable. VALUE is JSON, True, False, yes, no, or a string.",
 )
 
 
@@ -71,7 +70,7 @@ def options_of(given: dict[str, Any], *taken: str) -> dict[str, Any]:
     """The options of a format; those that the command itself has are none."""
     for name in taken:
         if name in given:
-            raise click.BadParameter(f"{name} is no option of a format", param_hint="-o")
+            raise click.BadParameter(f"{name} is not an option of a format", param_hint="-o")
     return given
 
 

@@ -73,7 +73,11 @@ def test_help_lists_the_formats_and_what_each_cannot_carry(command):
         (("arrays", "none.npz", "a.zarr"), 1, "there is no such file or directory"),
         (("arrays", "in.npz", "a.zarr", "-o", "x=1"), 1, "no such option as 'x'"),
         (("arrays", "in.npz", "a.zarr", "-o", "x"), 2, "expected KEY=VALUE"),
-        (("arrays", "in.npz", "a.zarr", "-o", "codec=raw"), 2, "codec is no option of a format"),
+        (
+            ("arrays", "in.npz", "a.zarr", "-o", "codec=raw"),
+            2,
+            "codec is not an option of a format",
+        ),
         (("arrays", "in.npz"), 2, "Missing argument 'DST'"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_recording_is_summed_up(command, folder):
     assert (result.status, result.err) == (0, "")
     numbers = re.sub(r"\d[\d,.]*", "N", re.sub(r"[\d.]+ [kM]B", "N MB", result.out))
     assert numbers == (
-        "Recorded N steps of CartPole-vN into cart.zarr: N episodes ended, any still running cut off\n"
+        "Recorded N steps of CartPole-vN into cart.zarr: N episodes finished; those still running were truncated\n"
         "N environments, N MB on disk, N s, N steps/s\n"
     )
     assert result.out.startswith("Recorded 300 steps of ")
@@ -197,7 +197,7 @@ def test_rows_evicted_by_a_capacity_are_reported(command, folder):
     result = command("record", "CartPole-v1", "cart.zarr", "--steps", "500", "--append")
     assert (result.status, result.err) == (0, "")
     found = re.fullmatch(
-        r"the oldest ([\d,]+) of the store's ([\d,]+) rows evicted", result.out.splitlines()[-1]
+        r"evicted the oldest ([\d,]+) of the store's ([\d,]+) rows", result.out.splitlines()[-1]
     )
     assert found is not None
     with mmreplay.open("cart.zarr") as store:
@@ -254,7 +254,9 @@ def test_a_signal_stops_the_recording_and_keeps_every_step(number, command, modu
     with hangup(signal.SIG_DFL):
         result = command("record", *arguments)
     assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("Stopped at 100 of 1,000,000 steps, all kept; --append goes on\n")
+    assert result.out.startswith(
+        "Stopped at 100 of 1,000,000 steps, all kept; continue with --append\n"
+    )
     with mmreplay.open("cart.zarr") as store:
         assert len(store) == 100
         assert store.info()["state"] == "closed"
@@ -267,8 +269,8 @@ def test_what_a_capacity_evicted_is_not_said_to_be_kept(command, module):
     result = command("record", *arguments, "--capacity", 20)
     assert (result.status, result.err) == (0, "")
     first, *_, last = result.out.splitlines()
-    assert first == "Stopped at 100 of 1,000,000 steps; --append goes on"
-    assert re.fullmatch(r"the oldest \d+ of the store's \d+ rows evicted", last)
+    assert first == "Stopped at 100 of 1,000,000 steps; continue with --append"
+    assert re.fullmatch(r"evicted the oldest \d+ of the store's \d+ rows", last)
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing(command, module):
@@ -350,6 +352,6 @@ def test_a_full_disk_keeps_the_recorded_steps_and_names_append(command, tmp_path
     assert result.status == 1
     assert "no room on the disk" in result.err
     assert "is kept in" in result.err
-    assert "--append goes on" in " ".join(result.err.split())
+    assert "continue with --append" in " ".join(result.err.split())
     with mmreplay.open(path) as store:
         assert len(store) > 0
