@@ -97,21 +97,6 @@ def test_a_batched_policy_gets_all_observations_at_once():
     assert chooses.act(observations(), None).tolist() == [0, 1, 1]
 
 
-def test_an_ignored_lane_is_not_asked():
-    asked = []
-
-    def policy(observation):
-        asked.append(observation[0])
-        return 1
-
-    chooses = actor(policy, spaces.Discrete(2, start=1))
-    chooses.act(observations(), None)
-    asked.clear()
-    actions = chooses.act(observations(), np.array([False, True, False]))
-    assert asked == [0, 4]
-    assert actions.tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     "space",
     [
@@ -131,13 +116,6 @@ def test_the_random_policy_draws_each_lane_from_its_own_seed(space):
             one = alone[i].act(observations(1), None)[0]
             assert np.array_equal(actions[i], one)
             assert space.contains(actions[i])
-
-
-def test_the_random_policy_is_uniform_over_a_discrete_space():
-    chooses = actor(None, spaces.Discrete(4, start=2))
-    counts = np.bincount(np.concatenate([chooses.act(observations(), None) for _ in range(4000)]))
-    assert counts[:2].tolist() == [0, 0]
-    assert np.all(np.abs(counts[2:] - 3000) < 250)  # 5 standard deviations
 
 
 @pytest.mark.parametrize(
