@@ -8,7 +8,7 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.viewer.documents import describe, distributions, episode_table, spread_samples
-from mmreplay.viewer.packed import unpack
+from tests.support.packed import unpack
 from tests.support.viewed import record_pictures
 
 

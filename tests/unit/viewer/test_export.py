@@ -18,10 +18,10 @@ from mmreplay import (
 )
 from mmreplay.viewer import export
 from mmreplay.viewer.answers import Answers
-from mmreplay.viewer.packed import unpack
 from mmreplay.viewer.page import page_files
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.disks.trees import names
+from tests.support.packed import unpack
 from tests.support.viewed import FRAME, frame_of, play, record_pictures
 
 
