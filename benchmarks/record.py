@@ -25,7 +25,7 @@ from benchmarks.timing import Clock, spread
 from mmreplay.recording.autoreset import StepReader
 from mmreplay.recording.environments import World, make_world
 from mmreplay.recording.loops import Loop, Tally
-from mmreplay.recording.policies import make_vector_actor
+from mmreplay.recording.policies import make_actor
 from mmreplay.recording.progress import Meter
 
 __all__ = ["run"]
@@ -108,8 +108,8 @@ class _Plain:
         env = self._env = world.env
         assert isinstance(env, VectorEnv)
         self._reader = StepReader(env, world.fields)
-        self._actor = make_vector_actor(
-            None, world.observation_space, env.single_action_space, seed, world.n_envs
+        self._actor = make_actor(
+            None, world.observation_space, world.action_space, seed, world.n_envs
         )
         observations, _ = env.reset(seed=seed)
         self._actions = self._actor.act(observations, None)

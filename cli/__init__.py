@@ -1,4 +1,4 @@
-"""The command ``mmreplay``: one file a command, each a thin layer over `mmreplay` itself.
+"""The command ``mmreplay``: one file per command, each a thin layer over `mmreplay` itself.
 
 Invariant: importing this package imports click and nothing else; a command's own imports wait
 until it runs, so that ``mmreplay --help`` and completion are quick.
@@ -22,27 +22,27 @@ _COMMANDS = {
     "info": "Show what is in a store.",
     "episodes": "List the trajectories.",
     "view": "Show every frame in a web page.",
-    "verify": "Read everything, check every checksum and rule.",
+    "verify": "Read everything and check every checksum and rule.",
     "repair": "Make a damaged store sound again.",
-    "snapshot": "Copy a store as it is now, while it is written.",
-    "pack": "Copy, join, filter and compress again.",
-    "render": "Draw an episode: a film, or a contact sheet.",
+    "snapshot": "Copy a store, also while it is written.",
+    "pack": "Copy, merge, filter and recompress stores.",
+    "render": "Draw an episode as a film or contact sheet.",
     "plot": "Draw returns, lengths, rewards and actions.",
-    "import": "Make a store of another library's dataset.",
-    "export": "Write a store as another library's dataset.",
-    "bench": "Sample from a store for a second and say how fast it was.",
+    "import": "Convert another library's dataset to a store.",
+    "export": "Convert a store to another library's dataset.",
+    "bench": "Measure how fast this machine samples.",
 }
-"""Name -> help in the list of commands: importing them all for it would be slow."""
+"""Name -> help in the list of commands, without importing them all."""
 
 _NAMES = {"import": "import_dataset", "export": "export_dataset"}
-"""What Python calls the commands whose own names are words of the language."""
+"""Modules of the commands whose names are Python keywords."""
 
 
 class _LazyGroup(click.Group):
     """Commands that are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which one needs them."""
+        """In the order of the help."""
         return list(_COMMANDS)
 
     def get_command(
@@ -56,7 +56,7 @@ class _LazyGroup(click.Group):
         name = _NAMES.get(cmd_name, cmd_name)
         command = getattr(import_module(f".{name}", __name__), name)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{cmd_name} is no click command")
+            raise TypeError(f"{cmd_name} is not a click command")
         return command
 
     def format_commands(
@@ -69,13 +69,13 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what no shell can pass, and no path can hold."""
+        """Refuse NUL bytes, which a path cannot have."""
         if any("\0" in one for one in args):
             raise click.UsageError("an argument has a NUL byte", ctx)
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """As `click.Group.main`, also where a caller has closed the output (``2>&-``)."""
+        """As `click.Group.main`, also if a caller has closed the output (``2>&-``)."""
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:
                 setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
@@ -110,5 +110,5 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
 def main() -> None:
     """Reinforcement-learning experience in one directory.
 
-    Exit status: 0 done, 1 with a message on stderr, 2 wrong usage.
+    Exit status: 0 done, 1 an error with a message on stderr, 2 wrong usage.
     """

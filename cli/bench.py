@@ -19,9 +19,9 @@ _WARM_UP_BATCHES = 16
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
-    # FloatRange lets NaN through, which is neither too small nor too large.
+    # FloatRange accepts NaN.
     if math.isnan(value):
-        raise click.BadParameter("nan is no number of seconds")
+        raise click.BadParameter("nan is not a number of seconds")
     return value
 
 
@@ -31,10 +31,10 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: float)
 @click.option(
     "--stack",
     type=WholeNumber(1, 1024),
-    help="Frames a stack.  [default: 4 of gray images, none of anything else]",
+    help="Frames per stack.  [default: 4 for gray images, else no stacks]",
 )
 @click.option(
-    "--n-step", type=WholeNumber(1, 4096), default=1, show_default=True, help="Steps a return."
+    "--n-step", type=WholeNumber(1, 4096), default=1, show_default=True, help="Steps per return."
 )
 @click.option(
     "--seconds",
@@ -50,7 +50,7 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: float)
     type=WholeNumber(0, 1024),
     default=0,
     show_default=True,
-    help="Batches to read ahead in threads.",
+    help="Batches to prefetch in threads.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def bench(
@@ -63,10 +63,10 @@ def bench(
     prefetch: int,
     as_json: bool,
 ) -> None:
-    """Sample from the store at PATH for a second and say how fast it was.
+    """Measure how fast this machine samples from the store at PATH.
 
-    Each batch is written into the arrays of the one before. The first one is timed by itself: its
-    files are opened and its pages come from the disk, unless they were read before.
+    Each batch reuses the arrays of the batch before. The first batch is timed separately: it opens
+    files, and its pages come from the disk unless they are cached.
     """
     import mmreplay
 
@@ -82,7 +82,7 @@ def bench(
 
 
 def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str, Any]:
-    """Time batches for so many seconds, and at least one.
+    """Time batches for this many seconds, and at least one.
 
     Raises:
         EmptyBufferError: there is nothing to sample.
@@ -128,7 +128,7 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
 
 
 def _frame_bytes(batch: mmreplay.Batch) -> int:
-    """Bytes of observation and next observation, as training gets them."""
+    """Bytes of observation and next observation."""
     both = batch.observation, batch.next_observation
     return sum(
         one.nbytes
@@ -142,7 +142,7 @@ def _print(result: Mapping[str, Any]) -> None:
     rows = [
         ("transitions/s", f"{result['transitions_per_s']:,.0f}"),
         ("batches/s", f"{result['batches_per_s']:,.0f}"),
-        ("a batch", f"{_us(result['median_us'])} median, {spread} for 8 of 10"),
+        ("one batch", f"{_us(result['median_us'])} median, {spread} for 80%"),
         ("the first batch", _us(result["first_us"])),
         ("frames", f"{size(result['frame_bytes_per_s'])}/s as observation and next observation"),
     ]

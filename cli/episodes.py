@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
-_EVICTED = "Episodes without their beginning are not listed; `mmreplay view` shows what is left"
+_EVICTED = "Partly evicted episodes are not listed; `mmreplay view` shows them"
 
 
 @click.command("episodes")
@@ -24,18 +24,17 @@ _EVICTED = "Episodes without their beginning are not listed; `mmreplay view` sho
     type=click.Choice(["id", "return", "length", "end"]),
     default="id",
     show_default=True,
-    help="By id: in the order of lanes and rows; return and length: the largest first.",
+    help="id: in the order of lanes and rows; return and length: largest first.",
 )
-@click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--limit", type=WholeNumber(min=0), help="Show only so many.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--limit", type=WholeNumber(min=0), help="Show at most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bool) -> None:
     """List the trajectories of the store at PATH.
 
-    Those that are kept whole: # is the number that Store.trajectory takes, id that of the first
-    transition, and row (and env, where several environments step together) where that is. An
-    episode ends terminated or truncated; one that is still running says so, and its return is what
-    it has collected so far.
+    Only whole episodes are listed. # is the number for Store.trajectory; id, row and, in a vector
+    store, env belong to the first transition. An episode ends terminated or truncated, or is still
+    running: then its return is the sum so far.
     """
     import numpy as np
 

@@ -62,8 +62,7 @@ with_options = click.option(
     metavar="KEY=VALUE",
     multiple=True,
     callback=_option,
-    help="An option of the format; may be repeated. VALUE is JSON, or True, False, yes or no, or "
-    "else a text.",
+    help="An option of the format; repeatable. VALUE is JSON, True, False, yes, no, or a string.",
 )
 
 

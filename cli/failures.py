@@ -1,7 +1,7 @@
 """The one place where an error becomes a message on stderr and exit status 1.
 
-Whatever this package knows the cause of is a `MmreplayError`; the operating system's errors come
-here when nobody nearer knew more. Anything else is a bug and keeps its traceback.
+Errors with a known cause are a `MmreplayError` or an error of the operating system. Anything else
+is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def explained() -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno == errno.EPIPE:
-            raise  # click ends quietly: whoever read the output has seen enough
+            raise  # click exits silently: the reader of the output is gone
         raise click.ClickException(plain(_as_typed(_of_system(error)))) from error
     except MemoryError as error:  # of Python, numpy, pyarrow or PyAV
         raise click.ClickException(plain(_of_memory(error))) from error
@@ -41,7 +41,7 @@ def explained() -> Iterator[None]:
 
 
 def _as_typed(text: str) -> str:
-    """With paths in the working directory as one writes them there."""
+    """With paths in the working directory made relative."""
     with suppress(OSError):  # it may be gone
         # Where a path begins: the working directory's may stand within a longer one.
         return re.sub(rf"(?<![^\s'\"`(=:]){re.escape(f'{Path.cwd()}{os.sep}')}", "", text)
@@ -55,15 +55,15 @@ def _is_known(error: Exception) -> bool:
 
 
 def _of_memory(error: MemoryError) -> str:
-    why = "there is no more, or a limit of its container was reached"
+    why = "the machine has no more, or a limit of the container was reached"
     with suppress(ImportError):
         import resource  # not everywhere
 
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if most != resource.RLIM_INFINITY:
-            why = f"this process may have no more than {size(most)} (`ulimit -v`)"
+            why = f"this process is limited to {size(most)} (`ulimit -v`)"
     what = f" ({error})" if str(error) else ""
-    return f"memory ran out{what}: {why}; end other programs or raise the limit, and call again"
+    return f"out of memory{what}: {why}; end other programs or raise the limit, and try again"
 
 
 def _of_system(error: OSError) -> str:

@@ -56,8 +56,8 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     context = about["kept_rows"] - (about["rows"] - older)
     rows = f"{about['transitions']:,} in {count(about['rows'] - older, 'row')}"
     if older:
-        rows += f"; {older:,} older ones evicted"
-        rows += f", {context:,} of these kept for stacks" if context else ""
+        rows += f"; {older:,} older rows evicted"
+        rows += f", {context:,} of them kept for stacks" if context else ""
     yield "transitions", rows
     capacity = about["capacity"]
     yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")
@@ -106,7 +106,7 @@ def _is_short(value: object) -> bool:
 
 def _savings(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     on_disk = size(about["bytes_on_disk"])
-    ahead = "" if about["state"] == "closed" else ", with room made for rows to come"
+    ahead = "" if about["state"] == "closed" else ", including preallocated space"
     yield "on disk", on_disk + ahead
     if about["saving_raw"] is not None:
         yield "", f"{times(about['saving_raw'])} its rows uncompressed ({size(about['bytes_raw'])})"
@@ -139,8 +139,8 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "",
             f"its writer ended without close(), and {rows} after its last flush are not trusted:",
         )
-        yield "", "the system has restarted since, an fsync of them failed, or this is a copy, and"
-        yield "", "the original has them"
+        yield "", "the system has restarted since, their fsync failed, or this is a copy and the"
+        yield "", "original has them"
     elif not is_live:
         yield "", "its writer ended without close(); the next one recovers all rows"
 
@@ -158,7 +158,7 @@ def _columns(about: Mapping[str, Any]) -> Any:
         for name, one in about["fields"].items()
     ]
     return table(
-        ("column", "shape", "dtype", "codec", "rows a file", "on disk"), rows, right=(4, 5)
+        ("column", "shape", "dtype", "codec", "rows per file", "on disk"), rows, right=(4, 5)
     )
 
 

@@ -14,11 +14,11 @@ __all__ = ["plot"]
 
 @click.command("plot")
 @click.argument("paths", metavar="PATH...", type=click.Path(), nargs=-1, required=True)
-@click.option("--out", type=click.Path(), required=True, help="The file to make: .svg or .png.")
+@click.option("--out", type=click.Path(), required=True, help="File to create: .svg or .png.")
 def plot(paths: tuple[str, ...], out: str) -> None:
-    """Draw returns and lengths over time, and how often rewards and actions occur.
+    """Draw returns and lengths over time, and the distributions of rewards and actions.
 
-    Several stores are drawn into the same axes. Time counts the transitions that are kept.
+    Several stores share the same axes. Time is counted in retained transitions.
     """
     import mmreplay
 

@@ -11,7 +11,7 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
-    """What shows how much is done of how much in all, in bytes or other units; None in a pipe."""
+    """A function that shows (done, total) in bytes or other units; None in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return

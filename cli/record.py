@@ -32,7 +32,7 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option(
     "--envs",
     type=WholeNumber(min=1),
-    help="Environments that step together.  [default: 1, or as many as the store has]",
+    help="Environments that step together.  [default: 1; with --append, the store's]",
 )
 @click.option(
     "--policy",
@@ -40,26 +40,27 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     show_default=True,
     callback=_policy,
     metavar="random|MODULE:CALLABLE",
-    help="What chooses the actions: CALLABLE(observation) -> action. Of an Atari game it gets "
-    "single (84, 84) uint8 frames, no stacks.",
+    help="What chooses the actions: CALLABLE(observation) -> action. On Atari the policy "
+    "receives single (84, 84) uint8 frames, not stacks.",
 )
 @click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True)
 @click.option(
     "--codec",
     metavar="NAME[:LEVEL]",
-    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.  "
-    "[default: lz4 from 1 KiB a frame, else raw; or the store's]",
+    help="Codec of the frames: raw, lz4 or zstd, optionally with a level: zstd:9.  "
+    "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]",
 )
 @click.option(
     "--capacity",
     type=WholeNumber(min=1),
-    help="Transitions to keep, the newest; with --append, a smaller one than before evicts.",
+    metavar="N",
+    help="Keep only the newest N transitions; with --append, a smaller one evicts.",
 )
-@click.option("--append", is_flag=True, help="Go on writing a store of the same environment.")
+@click.option("--append", is_flag=True, help="Continue an existing store of the same environment.")
 @click.option(
     "--life-loss",
     is_flag=True,
-    help="Take a lost life for a terminal step; --append goes on as the store was recorded.",
+    help="Treat a lost life as terminal. With --append the store's own setting applies.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def record(
@@ -78,16 +79,16 @@ def record(
     """Record a Gymnasium environment into the store at PATH.
 
     Atari ids such as ALE/Breakout-v5 get the standard preprocessing (84x84 gray, frame skip 4,
-    no-op start); every other environment is recorded as it is. Ctrl-C ends the recording and keeps
-    everything.
+    no-op start); all other environments are recorded unchanged. Ctrl-C ends the recording and keeps
+    every step.
     """
-    # As with `python -m`: a policy, or an environment's module, may lie where the user stands.
+    # As with `python -m`: the working directory may have the module of a policy or environment.
     with suppress(FileNotFoundError):  # it may have been removed
         if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path holds strings)
             sys.path.insert(0, here)
     import mmreplay
 
-    with mmreplay.stop_on_signals() as stop, _progress(steps) as show, _told_to_go_on(path):
+    with mmreplay.stop_on_signals() as stop, _progress(steps) as show, _with_advice(path):
         result = mmreplay.record(
             env_id,
             path,
@@ -109,8 +110,8 @@ def record(
 
 
 @contextmanager
-def _told_to_go_on(path: Path) -> Iterator[None]:
-    """Of a full disk: what was recorded is kept, if the store was made before."""
+def _with_advice(path: Path) -> Iterator[None]:
+    """On a full disk, say that the recorded steps are kept, if the store exists."""
     from mmreplay import DiskFullError
 
     try:
@@ -119,23 +120,25 @@ def _told_to_go_on(path: Path) -> Iterator[None]:
         if not path.exists():
             raise
         raise DiskFullError(
-            f"{error}\nEvery step recorded before that is kept in {path}: make room, and --append "
-            f"goes on"
+            f"{error}\nEvery step recorded before that is kept in {path}: make room, then continue "
+            f"with --append"
         ) from error
 
 
 def _summary(result: RecordResult, asked: int) -> str:
     text = (
         f"Recorded {count(result.steps, 'step')} of {result.env} into {result.path}: "
-        f"{count(result.episodes, 'episode')} ended, any still running cut off\n"
+        f"{count(result.episodes, 'episode')} finished; those still running were truncated\n"
         f"{count(result.environments, 'environment')}, {size(result.bytes_on_disk)} on disk, "
         f"{age(result.seconds)}, {result.steps_per_s:,.0f} steps/s"
     )
     if result.evicted_rows:
-        text += f"\nthe oldest {result.evicted_rows:,} of the store's {result.rows:,} rows evicted"
+        text += f"\nevicted the oldest {result.evicted_rows:,} of the store's {result.rows:,} rows"
     if result.stopped:
         kept = "" if result.evicted_rows else ", all kept"
-        text = f"Stopped at {result.steps:,} of {asked:,} steps{kept}; --append goes on\n{text}"
+        text = (
+            f"Stopped at {result.steps:,} of {asked:,} steps{kept}; continue with --append\n{text}"
+        )
     return text
 
 
@@ -152,10 +155,10 @@ def _progress(total: int) -> Iterator[Callable[[RecordProgress], None] | None]:
     bar = Bar(
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
-        auto_refresh=False,  # its thread would wait for the interpreter beside the loop
+        auto_refresh=False,  # a refresh thread would slow down the loop
         transient=True,
     )
 
@@ -163,11 +166,11 @@ def _progress(total: int) -> Iterator[Callable[[RecordProgress], None] | None]:
         bar.update(
             task,
             completed=progress.steps,
-            told=f"{progress.steps_per_s:,.0f} steps/s, {progress.episodes:,} episodes, "
+            text=f"{progress.steps_per_s:,.0f} steps/s, {progress.episodes:,} episodes, "
             f"{size(progress.bytes_on_disk)}",
             refresh=True,
         )
 
     with bar:
-        task = bar.add_task("record", total=total, told="")
+        task = bar.add_task("record", total=total, text="")
         yield show

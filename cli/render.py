@@ -17,29 +17,29 @@ __all__ = ["render"]
     "--out",
     type=click.Path(),
     required=True,
-    help="The file to make: a film (.gif, .mp4), or a contact sheet (.png).",
+    help="File to create: a film (.gif, .mp4) or a contact sheet (.png).",
 )
 @click.option(
     "--episode",
     type=int,
     default=-1,
     show_default="the last",
-    help="Its number, as `mmreplay episodes` has it; a negative one counts from the end.",
+    help="Number of the episode in `mmreplay episodes`; negative numbers count from the end.",
 )
-@click.option("--key", help="Which frames, of dict observations of which several are pictures.")
+@click.option("--key", help="Which image to draw, if an observation has several.")
 @click.option(
-    "--fps", type=WholeNumber(min=1), default=30, show_default=True, help="Frames a second."
+    "--fps", type=WholeNumber(min=1), default=30, show_default=True, help="Frames per second."
 )
 @click.option(
     "--scale",
     type=WholeNumber(min=1),
-    help="How many times as large the frames become.  [default: what fits a screen]",
+    help="Enlarge the frames by this factor.  [default: what fits a screen]",
 )
 def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: int | None) -> None:
     """Draw an episode of the store at PATH.
 
-    A film shows each frame, with step, action and reward below; a contact sheet up to 48 of them,
-    those with the largest rewards among them.
+    A film shows every frame, with step, action and reward below. A contact sheet shows up to 48
+    frames, including those with the largest rewards.
     """
     import mmreplay
 

@@ -19,7 +19,7 @@ _MOST_PORT = 65_535
     "--port",
     type=WholeNumber(min=0, max=_MOST_PORT),
     default=0,
-    help="Port to listen on; 0, the default, takes one that is free.",
+    help="Port to listen on; 0, the default, picks a free one.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
@@ -29,12 +29,13 @@ _MOST_PORT = 65_535
     "folder",
     metavar="DIR",
     type=click.Path(),
-    help="Write the page and its data into a folder for any static host, and end.",
+    help="Write the page and its data into a folder for any static host, and exit.",
 )
 @click.option(
     "--frames",
     type=WholeNumber(min=1),
-    help="With --export: whole episodes of so many frames at most, 20,000 if left out.",
+    metavar="N",
+    help="With --export: at most N frames per store, in whole episodes; 20,000 by default.",
 )
 def view(
     paths: tuple[str, ...],
@@ -47,8 +48,8 @@ def view(
 ) -> None:
     """Show the stores at PATH... in a web page, also while they are written.
 
-    Prints the URL of the page and opens it in a browser where there is one; Ctrl-C ends it. Several
-    stores are compared. Needs the extra `view`, but for --export.
+    Prints the URL of the page and opens it in a browser if there is one; Ctrl-C ends it. Several
+    stores are compared. Needs the extra `view`, except with --export.
     """
     import mmreplay
 
@@ -75,12 +76,12 @@ def view(
 
 
 def _warn(host: str) -> None:
-    """Say what it means to listen where others can ask."""
+    """Warn about an address that other machines can reach."""
     if not host or _is_loopback(host):
         return
     click.echo(
-        f"Listening on {host}: whoever reaches this machine there and has the token in the URL "
-        f"sees the stores, and nothing is encrypted on the way. An ssh tunnel to 127.0.0.1 is "
+        f"Listening on {host}: anyone who can reach this machine and has the token in the URL "
+        f"sees the stores, and the connection is not encrypted. An ssh tunnel to 127.0.0.1 is "
         f"safer.",
         err=True,
     )
@@ -102,7 +103,7 @@ def _ready(url: str, *, browser: bool) -> None:
         import threading
         import webbrowser
 
-        # Some browsers come back only when they are closed.
+        # Some browsers return only when they are closed.
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Whole numbers as options: 1000000, or 1e6 as people write it."""
+"""Whole numbers as options: 1000000 or 1e6."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["WholeNumber"]
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in a range, named as one in messages and in the help."""
+    """A whole number in a range."""
 
     name = "whole number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """An int; fails if it is none, or out of the range."""
+        """An int; fails if it is not one, or out of range."""
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
-        # Digits are left as they are: a float has no more than 16 of them.
+        # Only numbers with an exponent: a float has at most 16 digits.
         whole = "e" in str(value).lower() and number.is_integer()
         return super().convert(int(number) if whole else value, param, ctx)

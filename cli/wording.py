@@ -1,4 +1,4 @@
-"""Numbers and tables as people read them. Pure: values in, text out."""
+"""Numbers and tables as text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def echo_json(document: Mapping[str, Any]) -> None:
 
 
 def plain(text: str) -> str:
-    """The same text without what a terminal would obey: a store may hold any characters."""
+    """The text with control characters escaped: a store may hold any characters."""
     if text.isprintable():
         return text
     return "".join(
@@ -51,7 +51,7 @@ def plain(text: str) -> str:
 
 
 def quoted(path: str) -> str:
-    """A path as it stands in a command for a shell, which takes it for no option either."""
+    """A path quoted for a shell, and not mistaken for an option."""
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
@@ -69,7 +69,7 @@ def _three(value: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A return or a length: whole numbers as they are, others with four digits; - for none."""
+    """A return or a length: whole numbers in full, others with four digits, None as -."""
     if value is None:
         return "-"
     if not math.isfinite(value):
@@ -114,7 +114,7 @@ def age(seconds: float) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int]) -> Table:
-    """A table without lines; the columns whose numbers are in `right` are aligned there."""
+    """A table without lines; columns whose numbers are in `right` are right-aligned."""
     from rich.table import Table
     from rich.text import Text
 
@@ -129,7 +129,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterabl
 
 
 def grid(rows: Iterable[tuple[str, str]]) -> Table:
-    """What something is called, and what it is."""
+    """A table of names and values."""
     from rich.table import Table
     from rich.text import Text
 
@@ -150,7 +150,7 @@ def echo_table(*parts: Table | str) -> None:
     with console.capture() as captured:
         for part in parts:
             if isinstance(part, str):
-                console.print(Text(plain(part)), soft_wrap=True)  # a line stays one, for grep
+                console.print(Text(plain(part)), soft_wrap=True)  # do not wrap lines
             else:
                 console.print(part)
     lines = captured.get().splitlines()

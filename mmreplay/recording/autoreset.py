@@ -45,9 +45,6 @@ class Step(NamedTuple):
         start_frames: the first frame of these episodes.
         observations: what the policy sees next, in the environment's own structure.
         ignored: the lanes whose next action will be ignored; None for none.
-        lives: lives left after the step, also where it ended the episode, where the environment
-            tells them.
-        start_lives: the same, but for the episodes that begin those that they begin with.
     """
 
     frames: Frame
@@ -59,8 +56,6 @@ class Step(NamedTuple):
     start_frames: Frame
     observations: Observation
     ignored: Mask | None
-    lives: npt.NDArray[Any] | None
-    start_lives: npt.NDArray[Any] | None
 
 
 class StepReader:
@@ -100,14 +95,12 @@ class StepReader:
         terminated, truncated = _flags(terminated), _flags(truncated)
         over = some(np.logical_or(terminated, truncated))
         start_frames = frames = self._fields.to_frame(observations)
-        start_lives = lives = infos.get("lives")
         recorded = started = ignored = None
         if self.same_step:
             if over is not None:
                 # The final observation lies in the infos, the next episode's first where it would
                 # be.
                 started, frames = over, _put_final(frames, infos, over, self._fields)
-                lives = final_info("lives", infos, over)
         else:
             waited, self._over = self._over, over
             recorded = None if waited is None else ~waited
@@ -127,8 +120,6 @@ class StepReader:
             start_frames,
             observations,
             ignored,
-            lives,
-            start_lives,
         )
 
 
@@ -149,6 +140,19 @@ def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] |
     final = infos.get("final_info", {}).get(name)
     # Where all episodes ended, the resets may tell less than the steps.
     return final if value is None else _merged(value, final, over)
+
+
+def lives_left(infos: Infos, over: Mask | None = None) -> npt.NDArray[Any]:
+    """A copy of the ``lives`` of an info or infos, which the environment may reuse.
+
+    Raises SchemaError if the environment does not report them.
+    """
+    lives = final_info("lives", infos, over)
+    if lives is None:
+        raise SchemaError(
+            "life_loss: the environment's info has no 'lives'; leave life_loss out for it"
+        )
+    return np.array(lives)
 
 
 def _flags(values: Any) -> Mask:

@@ -33,6 +33,7 @@ class World:
         env: the environment, single or vector.
         fields: what a row of it holds.
         observation_space: of one environment, as the policy sees it.
+        action_space: of one environment.
         name: its id, or the name of what made it.
         preprocessing: what was done to an Atari game's frames, else None.
         action_names: what the actions are called, by their numbers; None if they have no names.
@@ -42,6 +43,7 @@ class World:
     env: AnyEnv
     fields: EnvFields
     observation_space: Space[Any]
+    action_space: Space[Any]
     name: str
     preprocessing: dict[str, Any] | None
     action_names: list[str] | None
@@ -168,8 +170,11 @@ def _world(
     *,
     owned: bool,
 ) -> World:
-    space = env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
-    return World(env, env_fields(env), space, name, preprocessing, names, owned=owned)
+    if isinstance(env, VectorEnv):
+        seen, taken = env.single_observation_space, env.single_action_space
+    else:
+        seen, taken = env.observation_space, env.action_space
+    return World(env, env_fields(env), seen, taken, name, preprocessing, names, owned=owned)
 
 
 def _name(factory: Callable[[], Any]) -> str:

@@ -1,16 +1,12 @@
 """`RecordExperience`: a wrapper that writes what happens in an environment to a store.
 
-Invariant: the loop sees what it would see without the wrapper, and a store has no step that the
-environment did not make and no gap between two that it did.
+Invariant: the loop sees what it would see without the wrapper, and the store has every step that
+the environment made between two resets, and no other.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
-import os
-import weakref
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -18,61 +14,49 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from mmreplay.env_fields import (
-    AnyEnv,
-    EnvFields,
-    Frame,
-    advice_on_stacks,
-    env_fields,
-    env_metadata,
-    warn_caller,
-)
-from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
-from mmreplay.recording.autoreset import Mask, Step, StepReader, final_info, some
-from mmreplay.recording.lives import lives_of_all, lives_of_one
-from mmreplay.writing.create import create
+from mmreplay.env_fields import AnyEnv, Frame, env_fields
+from mmreplay.recording.autoreset import Mask, Step, StepReader, lives_left, some
+from mmreplay.recording.experience_log import Call, Log
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
-_Call = tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]
-
 
 class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes each transition of an environment that somebody else steps.
+    """Writes each transition of an environment to a store.
 
     Around a vector environment it is a `RecordVectorExperience`, which stores the same: true final
-    observations and no step of an autoreset, whatever the autoreset mode. An episode that the loop
-    resets while it runs ends as truncated.
+    observations and no autoreset steps, in every autoreset mode. An episode that is reset while it
+    runs ends as truncated.
 
-    After a `DiskFullError`, or a `FailedStoreError` of a limit that was reached, what could not be
-    written is written before the next step. After any other error, of the environment too, `reset`
-    comes next: nobody knows how far its step went.
+    After a `DiskFullError`, or a `FailedStoreError` because of a limit, the unwritten step is
+    written before the next one. After any other error, also one of the environment, `reset` comes
+    next.
 
-    Several of these may write to one buffer, an episode each in turn: where one is reset, the
-    episode of another that runs there ends as truncated, and that one's next step is refused.
+    Several wrappers may write to one buffer, one episode each in turn: a reset of one ends the
+    running episode of another as truncated, whose next step is refused.
 
-    Environments that write each observation into the same array have to return copies where a
-    vector environment resets them in the same step (``SAME_STEP``): Gymnasium gives that array as
-    the final observation after the reset has changed it, which cannot be seen from here.
+    Environments that write each observation into the same array have to return copies in the
+    autoreset mode ``SAME_STEP``: Gymnasium returns that array as the final observation after the
+    reset has changed it.
 
     Args:
         env: an environment, or a vector environment in any autoreset mode.
         to: a `ReplayBuffer` or a writer of `create`, which stay open when this is closed; or the
-            path of a store, which is made, and closed with this.
-        life_loss: take a lost life for the end of the game, that is for a terminal transition
-            without a reset; needs an environment that tells ``lives``.
-        finite: raise SchemaError at a NaN or an infinity among floats (actions, rewards,
-            observations, extras), and store nothing of that step.
-        options: of a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
-            on. The value of each of its ``extras`` is what `step` tells under that name in `info`.
+            path of a store, which is created, and closed with this.
+        life_loss: treat a lost life as terminal, without a reset; the environment's info needs
+            ``lives``.
+        finite: raise SchemaError at a NaN or an infinity in an action, reward, observation or
+            extra, and store nothing of that step.
+        options: for a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
+            on. The values of its ``extras`` are taken from the `info` of each step.
 
     Raises:
-        SchemaError: `to` is none of these, or made for another number of environments; or the
-            environment's spaces cannot be stored. In a step: another one has been reset since.
-        MmreplayError: what `create` raises, of a path.
+        SchemaError: `to` is something else, or has another number of environments; or the spaces
+            cannot be stored. In a step: another wrapper was reset since this one.
+        MmreplayError: as `create`, for a path.
 
     Attributes:
-        writer: what is written to: `to`, or the writer of the store at that path.
+        writer: `to`, or the writer of the store at that path.
     """
 
     def __new__(cls, env: AnyEnv, *args: Any, **options: Any) -> Any:
@@ -91,9 +75,9 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         **options: Any,
     ) -> None:
         super().__init__(env)
-        self._log = _Log(env, env_fields(env), to, options, life_loss=life_loss, finite=finite)
+        self._log = Log(env, env_fields(env), to, options, life_loss=life_loss, finite=finite)
         self.writer = self._log.writer
-        self._lives = 0
+        self._lives: Any = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -107,7 +91,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
     def begun(self, observation: Any, info: dict[str, Any]) -> None:
-        """As `reset`, of an environment that was reset before, which returned these."""
+        """As `reset`, for an environment that was reset before and returned these."""
         self._log.begin()
         with self._log:
             self._write_reset(observation, info)
@@ -115,26 +99,29 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _write_reset(self, observation: Any, info: dict[str, Any]) -> None:
         log = self._log
         if log.life_loss:
-            self._lives = lives_of_one(info.get("lives"))
-        log.write((log.writer.reset, (log.fields.to_frame(observation),), {}))
+            self._lives = lives_left(info)
+        frame = log.fields.to_frame(observation)
+        log.check_finite(None, frame)
+        log.write((log.writer.reset, (frame,), {}))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, and append the step to the store."""
         log = self._log
         log.check()
-        given = copy.copy(action)  # an environment may clip it where it is
+        given = copy.copy(action)  # the environment may change it
         with log:
             observation, reward, terminated, truncated, info = self.env.step(action)
             more = log.extras(info)
             if log.life_loss:
-                before, self._lives = self._lives, lives_of_one(info.get("lives"))
-                more["life_lost"] = self._lives < before
+                before, self._lives = self._lives, lives_left(info)
+                more["life_lost"] = bool(self._lives < before)
             frame = log.fields.to_frame(observation)
+            log.check_finite(None, frame, action=given, reward=reward, **more)
             log.write((log.writer.step, (given, reward, frame, terminated, truncated), more))
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environment, and the store if it was made here."""
+        """Close the environment, and the store if it was created here."""
         try:
             super().close()
         finally:
@@ -145,8 +132,8 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
     """`RecordExperience` around a vector environment.
 
     Attributes:
-        most: transitions that the next step may record, of the first environments; None for all.
-        newest: what the newest step did.
+        most: transitions to record of the next step, of the first environments; None for all.
+        newest: the newest step.
         resets_by_hand: whether the loop resets the environments whose episode ended.
     """
 
@@ -166,7 +153,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         self._reader = StepReader(env, fields)
         self.resets_by_hand = self._reader.resets_by_hand
         self.most: int | None = None
-        self._log = _Log(env, fields, to, options, life_loss=life_loss, finite=finite)
+        self._log = Log(env, fields, to, options, life_loss=life_loss, finite=finite)
         self.writer = self._log.writer
         self._lives: npt.NDArray[Any] = np.zeros(env.num_envs, np.int64)
 
@@ -188,7 +175,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         return observations, infos
 
     def begun(self, observations: Any, infos: dict[str, Any]) -> None:
-        """As `reset`, of environments that were reset before, which returned these."""
+        """As `reset`, for environments that were reset before and returned these."""
         self._log.begin()
         with self._log:
             self._write_reset(observations, infos, None)
@@ -197,43 +184,44 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         log = self._log
         self._reader.reset(mask)
         if log.life_loss:
-            lives = lives_of_all(infos.get("lives"))
+            lives = lives_left(infos)
             started = np.ones(len(lives), np.bool_) if mask is None else mask
             self._lives = np.where(started, lives, self._lives)
         frames = log.fields.to_frame(observations)
         if mask is not None:
             frames = _spread(frames, mask)
+        log.check_finite(mask, frames)
         log.write((log.writer.reset, (frames, mask), {}))
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environments, and append what was no reset to the store."""
+        """Step the environments, and append the steps that are not resets to the store."""
         log = self._log
         log.check()
-        given = np.array(actions)  # environments may clip them where they are
+        given = np.array(actions)  # the environments may change them
         with log:
             result = self.env.step(actions)
             step = self._reader.read(*result)
-            calls: list[_Call] = []
+            calls: list[Call] = []
+            infos, ended = result[-1], step.started if self._reader.same_step else None
             if self.most is not None:
                 step = self._limited(step, self.most, calls)
             self.newest = step
-            more: dict[str, Any] = {}
-            if log.names:
-                more = log.extras(result[-1], step.started if self._reader.same_step else None)
+            more = log.extras(infos, ended)
             if log.life_loss:
-                more["life_lost"] = lives_of_all(step.lives) < self._lives
-                self._lives = lives_of_all(step.start_lives)
+                more["life_lost"] = lives_left(infos, ended) < self._lives
+                self._lives = lives_left(infos)
             if step.recorded is None or some(step.recorded) is not None:
-                values = (
-                    given, step.rewards, step.frames, step.terminated, step.truncated
-                )  # fmt: skip
+                frames, rewards = step.frames, step.rewards
+                log.check_finite(step.recorded, frames, action=given, reward=rewards, **more)
+                values = (given, rewards, frames, step.terminated, step.truncated)
                 calls.append((log.writer.step, values, {**more, "mask": step.recorded}))
             if step.started is not None:
+                log.check_finite(step.started, step.start_frames)
                 calls.append((log.writer.reset, (step.start_frames, step.started), {}))
             log.write(*calls)
         return result
 
-    def _limited(self, step: Step, most: int, calls: list[_Call]) -> Step:
+    def _limited(self, step: Step, most: int, calls: list[Call]) -> Step:
         """The step of the first environments alone, if more than `most` made one."""
         stepped = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
         first = stepped & (np.cumsum(stepped) <= most)
@@ -244,183 +232,11 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         return step._replace(recorded=first, started=None)
 
     def close(self, **options: Any) -> None:
-        """Close the environments, and the store if it was made here."""
+        """Close the environments, and the store if it was created here."""
         try:
             super().close(**options)
         finally:
             self._log.close()
-
-
-@dataclasses.dataclass(eq=False)
-class _Turn:
-    """Whose episodes run in a writer: the `_Log` that wrote their beginning, by its name tag."""
-
-    of: object = None
-
-
-_turns: weakref.WeakKeyDictionary[Any, _Turn] = weakref.WeakKeyDictionary()
-
-
-class _Log:
-    """What is written, in the order in which it happened, and nothing after a gap.
-
-    A context manager around what happens in the environment and its writing: after an exception in
-    between, `check` asks for a reset.
-    """
-
-    def __init__(
-        self,
-        env: AnyEnv,
-        fields: EnvFields,
-        to: Any,
-        options: Mapping[str, Any],
-        *,
-        life_loss: bool,
-        finite: bool,
-    ) -> None:
-        self.fields = fields
-        self.life_loss = life_loss
-        self._finite = finite
-        self._has_gap = False
-        self._unwritten: list[_Call] = []
-        if getattr(env.unwrapped, "is_async", False) is True:
-            raise SchemaError(
-                f"{env}: it returns only some of its environments at a step, and a row holds a "
-                f"step of all of them; make it with batch_size equal to num_envs"
-            )
-        if (advice := advice_on_stacks(env)) is not None:
-            warn_caller(advice)
-        self._owned = isinstance(to, (str, os.PathLike))
-        if self._owned:
-            self._check_lanes(env, options.get("lanes", fields.lanes), to)
-            self.writer = _create(env, to, options, life_loss=life_loss)
-        elif options:
-            raise SchemaError(
-                f"{', '.join(options)}: of a store that is made at a path; what is given is open "
-                f"already: {to!r:.80}"
-            )
-        else:
-            self.writer = to
-        inner = getattr(self.writer, "writer", self.writer)  # of a buffer
-        schema = getattr(inner, "schema", None)
-        if schema is None or not hasattr(inner, "step"):
-            raise SchemaError(
-                f"to: expected a ReplayBuffer, a writer of mmreplay.create, or a path, found "
-                f"{to!r:.80}"
-            )
-        lanes = len(inner) if hasattr(inner, "__len__") else None
-        try:
-            self._check_lanes(env, lanes, inner.path)
-        except SchemaError:
-            self.close()  # what was there at the path is of another kind
-            raise
-        # A name tag, as `self` in a turn would keep the writer alive that the turn is of.
-        self._tag, self._turn = object(), _turns.setdefault(inner, _Turn())
-        self.names = tuple(schema.extras)
-        if lanes is not None:
-            inner._session.advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
-
-    def _check_lanes(self, env: AnyEnv, found: int | None, path: object) -> None:
-        if found != self.fields.lanes:
-            raise SchemaError(
-                f"to: expected a store of {_words(self.fields.lanes)}, as {env} is one, found one "
-                f"of {_words(found)} at {path}"
-            )
-
-    def extras(self, info: Mapping[str, Any], ended: Mask | None = None) -> dict[str, Any]:
-        """The declared extras, by name, from what a step told."""
-        return {
-            name: value
-            for name in self.names
-            if (value := final_info(name, info, ended)) is not None
-        }
-
-    def begin(self) -> None:
-        """Before a reset of all: what comes is of this one's episodes."""
-        if self._turn.of is self._tag:
-            self.write()
-        else:
-            self._unwritten.clear()  # of an episode that another one has ended
-            self._turn.of = self._tag
-
-    def check(self) -> None:
-        """Before a step: nothing is missing between it and the one before."""
-        if (of := self._turn.of) is not self._tag and of is not None:
-            raise SchemaError(
-                f"{self.writer!r}: another RecordExperience was reset since this one was, so that "
-                f"the episode that runs there is not of this environment; call "
-                f"reset(){self._how} next, or give each environment a store or lane of its own"
-            )
-        if self._has_gap:
-            raise MmreplayError(
-                f"{self.writer!r}: the last call was cut off, and what it did is not recorded; "
-                f"call reset(){self._how} next"
-            )
-        if self._unwritten:
-            self.write()
-
-    @property
-    def _how(self) -> str:
-        return "" if self.fields.lanes is None else " without a mask"
-
-    def write(self, *calls: _Call) -> None:
-        """Write what happened, after what could not be written before."""
-        if self._finite:
-            for _, values, named in calls:
-                self._check_finite(values, named)
-        self._unwritten += calls
-        try:
-            while self._unwritten:
-                function, values, named = self._unwritten[0]
-                function(*values, **named)
-                del self._unwritten[0]
-        except (DiskFullError, FailedStoreError):  # the same calls may work later
-            # The environment may hand out the same arrays again and again.
-            self._unwritten = [
-                (function, copy.deepcopy(values), copy.deepcopy(named))
-                for function, values, named in self._unwritten
-            ]
-            raise
-        except BaseException:
-            self._unwritten.clear()
-            self._has_gap = True
-            raise
-
-    def _check_finite(self, values: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Look at what is given to `step` or `reset`, of the environments of its mask."""
-        given, mask = dict(named), named.get("mask")
-        *others, frames = values[:3] if len(values) > 2 else values[:1]  # noqa: PLR2004 (a step)
-        if len(values) == 2:  # noqa: PLR2004 (a reset of many)
-            mask = values[1]
-        given.update(zip(("action", "reward"), others, strict=False))
-        given.update(frames if isinstance(frames, dict) else {"frame": frames})
-        for name, value in given.items():
-            array = np.asarray(value)
-            if (
-                array.dtype.kind == "f"
-                and not np.isfinite(array if mask is None else array[mask]).all()
-            ):
-                raise SchemaError(
-                    f"{self.writer!r}: {name}: expected finite numbers, as finite=True says, found "
-                    f"a NaN or an infinity; nothing of this step is stored; call reset() next"
-                )
-
-    def __enter__(self) -> None:
-        self._has_gap = True
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # What could not be written waits for the next call, with nothing missing before it.
-        self._has_gap = kind is not None and not self._unwritten
-
-    def close(self) -> None:
-        """Close the store if it was made here."""
-        if self._owned:
-            self.writer.close()
-
-
-def _create(env: AnyEnv, path: Any, options: Mapping[str, Any], *, life_loss: bool) -> Any:
-    metadata = {**env_metadata(env), "life_loss": life_loss}
-    return create(path, **{"env": env, "metadata": metadata, **options})
 
 
 def _spread(frames: Frame, mask: Mask) -> Frame:
@@ -436,7 +252,3 @@ def _spread(frames: Frame, mask: Mask) -> Frame:
     if isinstance(frames, dict):
         return {key: spread(value) for key, value in frames.items()}
     return spread(frames)
-
-
-def _words(lanes: int | None) -> str:
-    return "a single environment" if lanes is None else f"a vector environment of {lanes}"

@@ -1,6 +1,6 @@
-"""Policy loops over `RecordExperience`: one environment, or many.
+"""The policy loop over `RecordExperience`, for one environment or many.
 
-They run once a step for hours: nothing is made or looked up in them that could be before.
+It runs for hours: nothing is created or looked up per step that could be created before.
 """
 
 from __future__ import annotations
@@ -8,22 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 
-from mmreplay.recording.autoreset import some
+from mmreplay.recording.autoreset import Mask, lives_left, some
 from mmreplay.recording.environments import World
 from mmreplay.recording.experience import RecordExperience, RecordVectorExperience
-from mmreplay.recording.lives import lives_of_all, lives_of_one
-from mmreplay.recording.policies import Actor, VectorActor, make_actor, make_vector_actor
+from mmreplay.recording.policies import make_actor
 from mmreplay.recording.progress import Meter
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was done so far, also when it ended in an exception.
+    """What was done so far, also if the loop ends with an exception.
 
     Attributes:
         steps: transitions recorded.
@@ -35,32 +33,23 @@ class Tally:
 
 
 class Loop:
-    """Environments that were reset, and whose first action is chosen: nothing is recorded yet.
+    """Environments after their reset, with the first action chosen and nothing recorded yet.
 
-    Raises SchemaError if `life_loss` is asked for and the environment does not tell ``lives``.
+    Raises SchemaError if `life_loss` is set and the environment does not report ``lives``.
     """
 
     def __init__(
         self, world: World, policy: Callable[..., Any] | None, seed: int, *, life_loss: bool
     ) -> None:
         self._env, self._life_loss = world.env, life_loss
-        env = world.env
-        observation, info = self._first = env.reset(seed=seed)
-        self._actor: Any
-        if isinstance(env, VectorEnv):
-            if life_loss:
-                lives_of_all(info.get("lives"))
-            self._actor = make_vector_actor(
-                policy, world.observation_space, env.single_action_space, seed, env.num_envs
-            )
-            self._actor.start(np.ones(env.num_envs, np.bool_))
-            self._action = self._actor.act(observation, None)
-        else:
-            if life_loss:
-                lives_of_one(info.get("lives"))
-            self._actor = make_actor(policy, env, seed)
-            self._actor.start()
-            self._action = self._actor.act(observation)
+        observation, info = self._first = world.env.reset(seed=seed)
+        if life_loss:
+            lives_left(info)
+        self._actor = make_actor(
+            policy, world.observation_space, world.action_space, seed, world.fields.lanes
+        )
+        self._actor.start(np.ones(world.n_envs, np.bool_))
+        self._action = self._actor.act(observation, None)
 
     def run(
         self, writer: Any, total: int, tally: Tally, meter: Meter, stop: Callable[[], bool]
@@ -69,61 +58,76 @@ class Loop:
         wrap: Any = RecordExperience  # which chooses its class by the environment
         env = wrap(self._env, writer, life_loss=self._life_loss)
         env.begun(*self._first)
-        run = _run_vector if isinstance(env, RecordVectorExperience) else _run_single
-        run(env, self._actor, self._action, total, tally, meter, stop)
+        is_vector = isinstance(env, RecordVectorExperience)
+        side: _Single | _Vector = _Vector(env) if is_vector else _Single(env)
+        actor, action = self._actor, self._action
+        while True:
+            done = side.step(action, total - tally.steps)
+            tally.steps += done.steps
+            tally.episodes += done.episodes
+            if tally.steps >= total or stop():
+                return
+            observation, started = done.observation, done.started
+            if done.over is not None:
+                observation, started = side.reset(done.over), done.over
+            if started is not None:
+                actor.start(started)
+            if perf_counter() >= meter.due:
+                meter.report(tally.steps, tally.episodes)
+            action = actor.act(observation, done.ignored)
 
 
-def _run_single(
-    env: RecordExperience,
-    actor: Actor,
-    action: Any,
-    total: int,
-    tally: Tally,
-    meter: Meter,
-    stop: Callable[[], bool],
-) -> None:
-    while True:
-        observation, _, terminated, truncated, _ = env.step(action)
-        tally.steps += 1
-        over = terminated or truncated
-        if over:
-            tally.episodes += 1
-        if tally.steps >= total or stop():
-            return
-        if over:
-            observation, _ = env.reset()
-            actor.start()
-        if perf_counter() >= meter.due:
-            meter.report(tally.steps, tally.episodes)
-        action = actor.act(observation)
+class _Done(NamedTuple):
+    """One step: what was recorded, and what comes next.
+
+    Attributes:
+        observation: what the policy sees next.
+        steps: transitions recorded.
+        episodes: episodes that ended.
+        over: the environments that the loop has to reset; None for none.
+        started: the environments that have begun an episode; None for none.
+        ignored: the environments whose next action will be ignored; None for none.
+    """
+
+    observation: Any
+    steps: int
+    episodes: int
+    over: Mask | None
+    started: Mask | None = None
+    ignored: Mask | None = None
 
 
-def _run_vector(
-    env: RecordVectorExperience,
-    actor: VectorActor,
-    actions: Any,
-    total: int,
-    tally: Tally,
-    meter: Meter,
-    stop: Callable[[], bool],
-) -> None:
-    while True:
-        env.most = total - tally.steps
-        observations, _, _, _, _ = env.step(actions)
+class _Single:
+    def __init__(self, env: RecordExperience) -> None:
+        self._env = env
+
+    def step(self, action: Any, _most: int) -> _Done:
+        observation, _, terminated, truncated, _ = self._env.step(action)
+        if terminated or truncated:
+            return _Done(observation, 1, 1, np.ones(1, np.bool_))
+        return _Done(observation, 1, 0, None)
+
+    def reset(self, _over: Mask) -> Any:
+        return self._env.reset()[0]
+
+
+class _Vector:
+    def __init__(self, env: RecordVectorExperience) -> None:
+        self._env = env
+
+    def step(self, actions: Any, most: int) -> _Done:
+        env = self._env
+        env.most = most
+        observations = env.step(actions)[0]
         step = env.newest
         over = step.terminated | step.truncated
-        ended = over if step.recorded is None else over & step.recorded
-        tally.steps += len(over) if step.recorded is None else int(np.count_nonzero(step.recorded))
-        tally.episodes += int(np.count_nonzero(ended))
-        if tally.steps >= total or stop():
-            return
-        started = step.started
-        if env.resets_by_hand and some(over) is not None:
-            started = over
-            # Gymnasium takes the mask out of the options and keeps it.
-            observations, _ = env.reset(options={"reset_mask": over.copy()})
-        if started is not None:
-            actor.start(started)
-        if perf_counter() >= meter.due:
-            meter.report(tally.steps, tally.episodes)
-        actions = actor.act(observations, step.ignored)
+        steps, ended = len(over), over
+        if step.recorded is not None:
+            steps, ended = int(np.count_nonzero(step.recorded)), over & step.recorded
+        by_hand = some(over) if env.resets_by_hand else None
+        episodes = int(np.count_nonzero(ended))
+        return _Done(observations, steps, episodes, by_hand, step.started, step.ignored)
+
+    def reset(self, over: Mask) -> Any:
+        # Gymnasium takes the mask out of the options and keeps it.
+        return self._env.reset(options={"reset_mask": over.copy()})[0]

@@ -35,19 +35,6 @@ def pack(arrays: Mapping[str, Array], **about: Any) -> bytes:
     return b"".join(parts)
 
 
-def unpack(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
-    """What `pack` was given, with the dtypes as they were sent: how the page reads it."""
-    (length,) = struct.unpack_from("<I", data)
-    about: dict[str, Any] = json.loads(data[4 : 4 + length])
-    offset, arrays = 4 + length, {}
-    for name, dtype, shape in about.pop("arrays"):
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
-        size = arrays[name].nbytes
-        offset += size + -size % _ALIGN
-    return arrays, about
-
-
 def _as_sent(array: Array) -> Array:
     if array.dtype == np.float16:
         return array.astype(np.float32)

@@ -57,7 +57,7 @@ batches of 4, stacks of 3, returns of 1 step
 
 transitions/s     {number}
 batches/s         {number}
-a batch           {time} median, {time} to {time} for 8 of 10
+one batch         {time} median, {time} to {time} for 80%
 the first batch   {time}
 frames            [\d.]+ .?B/s as observation and next observation
 """,

@@ -122,9 +122,7 @@ def test_episodes_that_lost_their_beginning_are_left_out_and_it_says_so(command,
         play(writer, 30, "terminated")
     *lines, last = command("episodes", "store.zarr").out.splitlines()
     assert lines == ["#  id  lane  row  length  return  end"]
-    assert last == (
-        "Episodes without their beginning are not listed; `mmreplay view` shows what is left"
-    )
+    assert last == ("Partly evicted episodes are not listed; `mmreplay view` shows them")
 
 
 def test_the_running_episode_is_open_until_its_writer_dies(command, write, play, die):

@@ -37,7 +37,7 @@ def test_a_switch_that_is_neither(command, store):
     result = command("export", "arrays", store, "out.npz", "-o", "compressed=maybe")
     assert (result.status, result.out) == (1, "")
     assert "arrays: compressed: expected true or false, found 'maybe'" in result.err
-    assert "True, False, yes or no" in " ".join(command("export", "--help").out.split())
+    assert "True, False, yes, no" in " ".join(command("export", "--help").out.split())
 
 
 def test_json(command, store):

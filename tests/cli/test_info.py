@@ -31,17 +31,17 @@ on disk       8.90 kB
               15.6 times larger than two observations per transition (570 B)
 made with     {VERSIONS}
 
-column          shape    dtype     codec   rows a file   on disk
-frames          3        uint8     raw               8     600 B
-actions         scalar   int64     raw               8     600 B
-rewards         scalar   float32   raw               8     600 B
-non_terminals   scalar   uint8     raw               8     600 B
-resets          scalar   uint8     raw               8     600 B
-ends            scalar   uint8     raw               8     600 B
-step            scalar   int64     raw               8     600 B
-finals/first    scalar   int64     raw          16,384     300 B
-finals/frames   3        uint8     raw          16,384     300 B
-finals/id       scalar   int64     raw          16,384     300 B
+column          shape    dtype     codec   rows per file   on disk
+frames          3        uint8     raw                 8     600 B
+actions         scalar   int64     raw                 8     600 B
+rewards         scalar   float32   raw                 8     600 B
+non_terminals   scalar   uint8     raw                 8     600 B
+resets          scalar   uint8     raw                 8     600 B
+ends            scalar   uint8     raw                 8     600 B
+step            scalar   int64     raw                 8     600 B
+finals/first    scalar   int64     raw            16,384     300 B
+finals/frames   3        uint8     raw            16,384     300 B
+finals/id       scalar   int64     raw            16,384     300 B
 
 return per episode: min 4, mean 6.6, max 11
    4  ████████████████████████████████████████ 2
@@ -110,17 +110,17 @@ episodes      0
 on disk       4.80 kB
 made with     {VERSIONS}
 
-column          shape    dtype     codec   rows a file   on disk
-frames          3        uint8     raw               8     200 B
-actions         scalar   int64     raw               8     200 B
-rewards         scalar   float32   raw               8     200 B
-non_terminals   scalar   uint8     raw               8     200 B
-resets          scalar   uint8     raw               8     200 B
-ends            scalar   uint8     raw               8     200 B
-step            scalar   int64     raw               8     200 B
-finals/first    scalar   int64     raw          16,384     200 B
-finals/frames   3        uint8     raw          16,384     200 B
-finals/id       scalar   int64     raw          16,384     200 B
+column          shape    dtype     codec   rows per file   on disk
+frames          3        uint8     raw                 8     200 B
+actions         scalar   int64     raw                 8     200 B
+rewards         scalar   float32   raw                 8     200 B
+non_terminals   scalar   uint8     raw                 8     200 B
+resets          scalar   uint8     raw                 8     200 B
+ends            scalar   uint8     raw                 8     200 B
+step            scalar   int64     raw                 8     200 B
+finals/first    scalar   int64     raw            16,384     200 B
+finals/frames   3        uint8     raw            16,384     200 B
+finals/id       scalar   int64     raw            16,384     200 B
 """
     )
 
@@ -130,7 +130,9 @@ def test_evicted_rows(command, write, play):
         for _ in range(20):
             play(writer, 9, "terminated")
     out = command("info", "store.zarr").out
-    line = r"^transitions   10 in (\d+) rows; (\d+) older ones evicted, (\d+) of these kept for stacks$"
+    line = (
+        r"^transitions   10 in (\d+) rows; (\d+) older rows evicted, (\d+) of them kept for stacks$"
+    )
     here, older, context = map(int, re.search(line, out, re.MULTILINE).groups())
     with mmreplay.open("store.zarr") as store:
         lane = store.lanes[0]
@@ -175,7 +177,7 @@ def test_a_live_store_names_its_writer_and_the_age_of_its_rows(command, write, p
     out = command("info", "store.zarr").out
     assert out.startswith("store.zarr: live, 1 lane\n")
     assert "episodes      2: 1 terminated, 1 running\n" in out
-    assert re.search(r"^on disk       .*, with room made for rows to come$", out, re.MULTILINE)
+    assert re.search(r"^on disk       .*, including preallocated space$", out, re.MULTILINE)
     assert re.search(rf"^writer        pid {os.getpid()} on \S+, since 20", out, re.MULTILINE)
     assert re.search(r"^newest row    \d[\d.]* s ago$", out, re.MULTILINE)
     assert re.search(r"^flushed       \d[\d.]* s ago; 2 rows since$", out, re.MULTILINE)

@@ -20,7 +20,7 @@ Usage: mmreplay [OPTIONS] COMMAND [ARGS]...
 
   Reinforcement-learning experience in one directory.
 
-  Exit status: 0 done, 1 with a message on stderr, 2 wrong usage.
+  Exit status: 0 done, 1 an error with a message on stderr, 2 wrong usage.
 
 Options:
   --version   Show the version and exit.
@@ -31,15 +31,15 @@ Commands:
   info      Show what is in a store.
   episodes  List the trajectories.
   view      Show every frame in a web page.
-  verify    Read everything, check every checksum and rule.
+  verify    Read everything and check every checksum and rule.
   repair    Make a damaged store sound again.
-  snapshot  Copy a store as it is now, while it is written.
-  pack      Copy, join, filter and compress again.
-  render    Draw an episode: a film, or a contact sheet.
+  snapshot  Copy a store, also while it is written.
+  pack      Copy, merge, filter and recompress stores.
+  render    Draw an episode as a film or contact sheet.
   plot      Draw returns, lengths, rewards and actions.
-  import    Make a store of another library's dataset.
-  export    Write a store as another library's dataset.
-  bench     Sample from a store for a second and say how fast it was.
+  import    Convert another library's dataset to a store.
+  export    Convert a store to another library's dataset.
+  bench     Measure how fast this machine samples.
 """
 
 
@@ -66,8 +66,8 @@ def test_each_command_has_help(command, name):
     ("name", "text"),
     [
         ("record", "single (84, 84) uint8 frames"),
-        ("record", "[default: lz4 from 1 KiB a frame, else raw; or the store's]"),
-        ("bench", "Each batch is written into the arrays of the one before"),
+        ("record", "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]"),
+        ("bench", "Each batch reuses the arrays of the batch before"),
     ],
 )
 def test_help_says_what_the_defaults_and_the_words_mean(command, name, text):
@@ -219,8 +219,8 @@ def test_memory_that_runs_out_is_a_message_that_names_the_limit(
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
-    assert result.err.startswith(f"Error: memory ran out{f' ({text})' if text else ''}: ")
-    assert ("no more than 4.40 TB (`ulimit -v`)" in result.err) == (limit is not None)
+    assert result.err.startswith(f"Error: out of memory{f' ({text})' if text else ''}: ")
+    assert ("limited to 4.40 TB (`ulimit -v`)" in result.err) == (limit is not None)
 
 
 def test_a_bug_keeps_its_traceback(command, store, monkeypatch):

@@ -37,7 +37,7 @@ def test_listening_for_others_says_what_that_means(store):
     assert line.startswith("http://127.0.0.1:")
     out, err, status = end(process)
     assert (out, status) == ("", 0)
-    assert re.match(r"Listening on 0\.0\.0\.0: .*token.*nothing is encrypted", err)
+    assert re.match(r"Listening on 0\.0\.0\.0: .*token.*is not encrypted", err)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "LOCALHOST"])

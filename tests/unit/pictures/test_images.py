@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from mmreplay.pictures.images import (
-    factor_for,
     is_picture,
     limits_of,
     plane,
-    resized,
-    strip,
     to_bytes,
 )
 
@@ -37,12 +34,6 @@ def test_picture_in_a_frame(shape, picture):
     frame = numbered(*shape)
     assert np.array_equal(plane(frame), picture(frame))
     assert is_picture(shape)
-
-
-def test_alpha_that_is_the_same_everywhere_is_left_out():
-    frame = numbered(7, 9, 4)
-    frame[..., 3] = 255
-    assert np.array_equal(plane(frame), frame[..., :3])
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (4, 17), (17, 4), (0, 9), (9, 0, 3), (4, 4, 4)])
@@ -73,22 +64,3 @@ def test_bytes_stay_and_other_values_fill_the_range():
     assert shown.tolist() == [0, 128, 255, 0, 255]
     assert to_bytes(np.array([True, False]), (0, 1)).tolist() == [255, 0]
     assert to_bytes(np.full(2, 7.0), (7, 7)).tolist() == [0, 0]
-
-
-def test_resizing():
-    image = np.array([[1, 2], [3, 4]], np.uint8)
-    assert resized(image, 2).tolist() == [[1, 1, 2, 2], [1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4, 4]]
-    assert resized(image, -2).tolist() == [[1]]
-    assert resized(image, 1) is image
-
-
-@pytest.mark.parametrize("side", [5, 84, 96, 97, 210, 1920])
-def test_what_is_resized_fits(side):
-    longest = max(resized(np.zeros((side, 5), np.uint8), factor_for((side, 5), 96)).shape)
-    assert 48 <= longest <= 96
-
-
-def test_strip():
-    a, b = np.zeros((1, 2), np.uint8), np.ones((1, 2), np.uint8)
-    assert strip([a, b]).tolist() == [[0, 0, 255, 255, 1, 1]]
-    assert strip([np.zeros((3, 4, 3), np.uint8)]).shape == (3, 4, 3)

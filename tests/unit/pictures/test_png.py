@@ -30,9 +30,3 @@ def test_a_strip_shows_eight_frames_of_the_first_key_with_pictures():
     assert np.asarray(Image.open(io.BytesIO(strip_png(large)))).shape == (50, 2 * 77 - 2, 3)
     assert strip_png(screens[:0]) is None
     assert strip_png(np.zeros((3, 4))) is None
-
-
-def test_frames_with_and_without_an_alpha_channel_that_varies():
-    frames = np.full((2, 9, 9, 4), 255, np.uint8)
-    frames[1, 0, 0, 3] = 0
-    assert np.asarray(Image.open(io.BytesIO(strip_png(frames)))).shape == (90, 90, 3)

@@ -11,8 +11,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
 from mmreplay import Field, SchemaError
-from mmreplay.env_fields import env_fields
-from mmreplay.recording.autoreset import StepReader
 from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter
 
@@ -113,21 +111,3 @@ def test_a_life_lost_with_the_last_step_counts_in_every_autoreset_mode(tmp_path,
         assert len(store.episodes) == (3 if mode is None else 6)
         for number in range(len(store.episodes)):
             assert store.trajectory(number).non_terminal.tolist() == [1, 0, 1, 0]
-
-
-def test_an_environment_makes_no_step_until_it_is_reset_by_hand():
-    env = SyncVectorEnv([partial(Counter, 3)] * 2, autoreset_mode=AutoresetMode.DISABLED)
-    reader = StepReader(env, env_fields(env))
-    observations, _ = env.reset()
-    first, second, neither = (np.array(one) for one in ([True, False], [False, True], [False] * 2))
-
-    def recorded(terminated):
-        found = reader.read(observations, np.zeros(2), terminated, neither, {}).recorded
-        return None if found is None else found.tolist()
-
-    assert [recorded(first), recorded(neither), recorded(second)] == [None, *[[False, True]] * 2]
-    assert recorded(neither) == [False, False]
-    reader.reset(second)
-    assert recorded(neither) == [False, True]
-    reader.reset()
-    assert recorded(neither) is None

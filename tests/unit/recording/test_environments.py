@@ -84,19 +84,6 @@ def test_names_of_actions_are_kept_where_the_environment_has_some(tmp_path, n, m
     assert metadata(tmp_path / "x.zarr").get("action_names") == expected
 
 
-def test_names_of_actions_are_kept_by_a_loop_of_ones_own(tmp_path):
-    class Named(Counter):
-        def get_action_meanings(self):
-            return ["a", "b"]
-
-    for name, made in (("named", Named(5)), ("other", Counter(5))):
-        env = RecordExperience(made, tmp_path / f"{name}.zarr")
-        env.reset()
-        env.close()
-    assert metadata(tmp_path / "named.zarr")["action_names"] == ["a", "b"]
-    assert "action_names" not in metadata(tmp_path / "other.zarr")
-
-
 @pytest.mark.parametrize(
     ("space", "expected"),
     [

@@ -142,13 +142,6 @@ def test_with_the_stack_axis_last_the_space_is_that_of_the_observations(space, p
         assert np.array_equal(array, expected)
 
 
-def test_bounds_follow_their_channels():
-    low = np.arange(12, dtype="float32").reshape(2, 2, 3)
-    env = FrameStack(SpacesEnv(spaces.Box(low, low + 1)), 2, stack_axis=-1)
-    assert env.observation_space.low[0, 0].tolist() == [0, 1, 2, 0, 1, 2]
-    assert env.observation_space.high[1, 1].tolist() == [10, 11, 12, 10, 11, 12]
-
-
 @pytest.mark.parametrize(
     "space",
     [

@@ -111,13 +111,6 @@ def test_an_existing_store_stays_unless_append_is_set(tmp_path):
         assert len(store) == 10
 
 
-def test_a_capacity_keeps_the_newest(tmp_path):
-    result = record(Counter, tmp_path / "s", 50, capacity=10)
-    assert (result.rows, result.evicted_rows) == (50, 40)
-    with mmreplay.open(tmp_path / "s") as store:
-        assert len(store) == 10
-
-
 @pytest.mark.parametrize("lanes", [None, 2])
 def test_evicted_rows_are_counted(lanes, tmp_path):
     path, envs = tmp_path / "s", lanes or 1
@@ -134,12 +127,6 @@ def test_evicted_rows_are_counted(lanes, tmp_path):
     again = record(Counter, path, 10, append=True, envs=envs)
     assert again.steps == 10
     assert again.evicted_rows >= result.evicted_rows
-
-
-def test_the_codec_applies_to_the_frames(tmp_path):
-    record("CartPole-v1", tmp_path / "s", 10, codec="zstd")
-    with mmreplay.open(tmp_path / "s") as store:
-        assert store.info()["fields"]["frames"]["codec"] == "zstd"
 
 
 @pytest.mark.parametrize("seed", [-1, 2**40, "a", 1.5, None])

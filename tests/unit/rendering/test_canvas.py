@@ -1,6 +1,5 @@
 """What is drawn around frames, and that the frames themselves are not changed."""
 
-import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,12 +55,6 @@ def test_sides_are_even_whatever_the_frame(shape, scale):
     assert out.shape[1] >= 240
 
 
-def test_colour_frames_keep_their_colours():
-    image = np.random.default_rng(0).integers(0, 256, (250, 260, 3), np.uint8)
-    out = np.asarray(FilmCanvas(episode_of([0]), image.shape, 1).draw(Moment(0, image)))
-    assert np.array_equal(out[:250, :260], image)
-
-
 def test_rewards_and_ends_are_on_the_timeline():
     def inks(episode):
         found = drawn(episode, scale=1)[84:].reshape(-1, 3)
@@ -75,18 +68,6 @@ def test_rewards_and_ends_are_on_the_timeline():
     assert cut in inks(episode_of([0, 0], "truncated"))
     assert not {gain, loss, cut} & inks(episode_of([0, 0], "open"))
     assert loss in inks(episode_of([0, 0, 0], "open", [True, False, True]))  # a life
-
-
-def test_the_larger_reward_of_two_in_one_column_is_shown():
-    heights = canvas._reward_heights(np.array([1.0, -4.0, 0, 0, 2.0, np.nan]), 3, 8)
-    assert heights.tolist() == [-8, 0, 4]
-    assert not canvas._reward_heights(np.zeros(5), 9, 8).any()
-
-
-def test_each_step_is_told_and_the_return_so_far():
-    episode = episode_of([1.0, 1.0, 1.0])
-    images = [drawn(episode, number) for number in range(4)]
-    assert all((a != b).any() for a, b in itertools.pairwise(images))
 
 
 def test_text_that_is_too_long_or_cannot_be_printed():

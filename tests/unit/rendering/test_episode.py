@@ -35,26 +35,9 @@ def test_actions_are_called_as_the_game_does(games):
         assert shown.action_text(0) == names[shown.action[0]]
 
 
-@pytest.mark.parametrize(
-    "names", [None, "UP", {"0": "UP"}, [1, 2], ["only one"], [], [["UP"], ["DOWN"]]]
-)
-def test_names_that_are_none_are_not_used(make, story, names):
-    writer = make(frame=Field((9, 9)), metadata={"action_names": names})
-    story.play(writer, 3)
-    with mmreplay.open(writer.path) as store:
-        assert Episode(store, 0).action_text(1) == str(Episode(store, 0).action[1])
-
-
 def test_an_action_that_is_a_vector_is_shown_in_numbers(dicts):
     with mmreplay.open(dicts.path) as store:
         assert Episode(store, 0, "rgb").action_text(2) == "2 0.5"
-
-
-def test_how_it_ended(make, story):
-    writer = make(frame=Field((9, 9)))
-    story.play_every_end(writer)
-    with mmreplay.open(writer.path) as store:
-        assert [Episode(store, n).end for n in range(3)] == ["terminated", "truncated", "open"]
 
 
 def test_frames_of_a_key(dicts):
@@ -74,16 +57,6 @@ def test_a_key_that_is_none_of_the_pictures(dicts, key):
         found = "none" if key is None else repr(key)
         with pytest.raises(SchemaError, match=f"expected one of 'rgb', 'depth', found {found}"):
             Episode(store, 0, key)
-
-
-def test_the_only_picture_needs_no_key(make):
-    frames = {"view": Field((9, 9)), "speed": Field((2,))}
-    with make(frame=frames) as writer:
-        for _ in range(2):
-            writer.reset({"view": np.ones((9, 9), "uint8"), "speed": [1, 2]})
-            writer.step(0, 0.0, {"view": np.full((9, 9), 2, "uint8"), "speed": [1, 2]})
-    with mmreplay.open(writer.path) as store:
-        assert [one.image.max() for one in Episode(store, 0).moments()] == [1, 2]
 
 
 def test_no_pictures(make, story):

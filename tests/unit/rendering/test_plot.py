@@ -81,22 +81,6 @@ def test_several_stores_are_in_the_same_axes(games, make, story):
     assert len(actions.patches) == 3  # stairs: the actions of the story are many
 
 
-def test_names_of_actions_that_differ_are_not_used(games, make):
-    writer = make("other.zarr", metadata={"action_names": ["a", "b", "c", "d"]})
-    writer.reset(np.zeros(3, np.uint8))
-    writer.step(1, 0.0, np.zeros(3, np.uint8))
-    *_, actions = plot([games / "one.zarr", writer.path]).axes
-    assert labels(actions) == ["0", "1", "2", "3"]
-
-
-def test_stores_of_the_same_name_are_told_apart(make, tmp_path, story):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    for folder in "ab":
-        story.play(make(f"{folder}/s.zarr"), 5, "terminated")
-    assert names(plot(["a/s.zarr", "b/s.zarr"])) == ["a/s.zarr", "b/s.zarr"]
-
-
 def test_a_png(games):
     plot(games / "one.zarr", "x.png")
     with Image.open("x.png") as found:
@@ -138,13 +122,6 @@ def test_nothing_in_it(make):
     shown = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert shown == ["no whole episode has ended"] * 2 + ["no transition"] * 2
     assert not any(axes.get_xticks().size or axes.get_yticks().size for axes in figure.axes)
-
-
-def test_progress(games):
-    told = []
-    plot([games / "one.zarr", games / "two.zarr"], progress=lambda *one: told.append(one))
-    assert told[-1][0] <= told[-1][1]
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
 def test_what_is_refused(games, tmp_path):

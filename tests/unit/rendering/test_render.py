@@ -54,16 +54,6 @@ def test_each_episode_also_of_a_live_store(short, number, end):
     assert (made.episode, made.end, made.total, made.frames) == (number % 3, end, 1.0, 6)
 
 
-def test_by_default_the_last_episode(short):
-    assert render(short.path, "x.png").episode == 2
-
-
-def test_progress(short):
-    told = []
-    render(short.path, "x.png", progress=lambda *one: told.append(one))
-    assert told == [(number, 6) for number in range(1, 7)]
-
-
 @pytest.mark.parametrize("out", ["x.gif", "x.mp4", "x.png"])
 def test_an_interrupt_leaves_no_file(short, tmp_path, out):
     def interrupt(done, total):

@@ -9,11 +9,9 @@ import mmreplay
 from mmreplay import Field, InvalidIdError, MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.batches.settings import Settings
 from mmreplay.viewer.answers import Answers
-from mmreplay.viewer.packed import unpack
 from mmreplay.viewer.viewed_store import GoneError
+from tests.support.packed import unpack
 from tests.support.viewed import FRAME, play, record_pictures
-
-TEN = {"start": 0, "stop": 10}
 
 
 @pytest.fixture

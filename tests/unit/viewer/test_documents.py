@@ -7,9 +7,8 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.viewer import documents
 from mmreplay.viewer.documents import describe, distributions, episode_table, spread_samples
-from mmreplay.viewer.packed import unpack
+from tests.support.packed import unpack
 from tests.support.viewed import record_pictures
 
 
@@ -37,11 +36,6 @@ def test_description_of_a_store(opened):
     assert about["lanes"] == [{"name": None, "environments": 1}]
     assert about["ranges"] == {0: (0, 255)}
     json.dumps(about, allow_nan=False)
-
-
-@pytest.mark.parametrize("names", [None, "NOOP", [1, 2], {"0": "NOOP"}])
-def test_names_of_actions_are_texts_in_a_list_or_none(opened, names):
-    assert describe(opened(metadata={"action_names": names}))["action_names"] is None
 
 
 def test_vectors_have_no_range_and_are_not_stacked(opened):
@@ -93,12 +87,6 @@ def test_samples_are_all_transitions_of_a_small_store(opened):
     assert np.array_equal(sample["action"], batch.action)
 
 
-def test_samples_of_a_large_store_lie_evenly(opened, monkeypatch):
-    monkeypatch.setattr(documents, "_SPREAD_IDS", 10)
-    sample = spread_samples(opened())
-    assert (sample["n"], sample["of"], len(sample["reward"])) == (10, 37, 10)
-
-
 def test_histograms_of_several_stores_share_their_axes(opened):
     stores = [opened(), opened(episodes=[(3, "")])]
     found = distributions([*map(spread_samples, stores), None])
@@ -125,24 +113,6 @@ def test_many_values_are_counted_in_bins_and_what_is_no_number_is_left_out():
     assert (len(rewards["edges"]), len(rewards["counts"][0])) == (41, 40)
     assert sum(rewards["counts"][0]) == 999
     json.dumps(found, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [1e17 + 16 * np.arange(99.0), 1e299 * np.arange(-49.0, 50), 1.7e308 * np.linspace(-1, 1, 99)],
-    ids=["close together", "far apart", "as far as can be"],
-)
-def test_values_that_leave_no_room_for_bins_are_drawn_as_far_as_they_can_be(values):
-    sample = {
-        "n": 99,
-        "of": 99,
-        "reward": values,
-        "action": np.zeros(99),
-        "priority": np.empty(0),
-    }
-    chart = distributions([sample])["charts"][0]
-    assert np.all(np.diff(chart.get("edges", [0, 1])) > 0)
-    assert sum(chart["counts"][0]) == np.count_nonzero(np.abs(values) < 1e300)
 
 
 def test_an_empty_store_has_no_charts(opened):

@@ -15,15 +15,13 @@ from mmreplay import (
     Field,
     SchemaError,
     StoreExistsError,
-    StoreNotFoundError,
 )
 from mmreplay.viewer import export
 from mmreplay.viewer.answers import Answers
-from mmreplay.viewer.export import evenly_chosen
-from mmreplay.viewer.packed import unpack
 from mmreplay.viewer.page import page_files
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.disks.trees import names
+from tests.support.packed import unpack
 from tests.support.viewed import FRAME, frame_of, play, record_pictures
 
 
@@ -113,13 +111,6 @@ def test_what_is_evicted_meanwhile_is_left_out(tmp_path, quick_disk, monkeypatch
     writer.close()
 
 
-def test_episodes_are_chosen_evenly():
-    assert evenly_chosen(np.full(100, 10), 100).tolist() == list(range(5, 100, 10))
-    assert evenly_chosen(np.full(4, 10), 1000).tolist() == [0, 1, 2, 3]
-    assert evenly_chosen(np.full(4, 10), 9).tolist() == []
-    assert evenly_chosen(np.zeros(0, np.int64), 9).tolist() == []
-
-
 def test_a_folder_with_something_in_it_is_left_alone(recorded, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
@@ -145,12 +136,6 @@ def test_a_working_directory_is_not_replaced(recorded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "out")
     with pytest.raises(StoreExistsError, match=r"working directory .* give a new folder in it"):
         mmreplay.export_view(recorded, ".")
-
-
-def test_a_folder_without_one_above_it(recorded, tmp_path):
-    with pytest.raises(StoreNotFoundError, match="no such directory"):
-        mmreplay.export_view(recorded, tmp_path / "no" / "out")
-    assert names(tmp_path) == ["s.zarr"]
 
 
 def test_a_failure_is_told_of_the_folder_and_leaves_nothing(recorded, tmp_path):
@@ -193,9 +178,3 @@ def test_a_store_is_no_place_for_it(recorded):
     with pytest.raises(SchemaError, match="lies within the store"):
         mmreplay.export_view(recorded, recorded / "page")
     assert mmreplay.verify(recorded).sound
-
-
-def test_no_store_no_folder(tmp_path):
-    with pytest.raises(StoreNotFoundError):
-        mmreplay.export_view(tmp_path / "none.zarr", tmp_path / "out")
-    assert not (tmp_path / "out").exists()

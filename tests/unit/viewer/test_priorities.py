@@ -18,19 +18,6 @@ def test_priorities_are_those_that_were_given(prioritized_of, story):
         assert np.allclose(read_priorities(store, ids[::-1]), values[::-1], rtol=0, atol=1e-5)
 
 
-def test_priorities_of_many_environments(prioritized_of, story):
-    buffer = prioritized_of(lanes=2)
-    frames = np.zeros((2, *buffer.writer.schema.frames["frame"].shape), np.uint8)
-    buffer.reset(frames)
-    for _ in range(6):
-        buffer.step([0, 0], [0, 0], frames, [0, 0], [0, 0])
-    buffer.update_priorities(buffer.ids, 1.0 + np.arange(buffer.ids.size))
-    with mmreplay.open(buffer.writer.path) as store:
-        found = read_priorities(store, buffer.ids)
-        assert found.size == 12
-        assert np.all(np.diff(found) > 0)
-
-
 def test_a_store_without_priorities_has_none(make, story):
     writer = make()
     story.play(writer, 5, "terminated")

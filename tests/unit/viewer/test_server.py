@@ -3,8 +3,8 @@
 import pytest
 
 from mmreplay.viewer.answers import Answers
-from mmreplay.viewer.packed import unpack
 from mmreplay.viewer.server import make_app
+from tests.support.packed import unpack
 from tests.support.viewed import TOKEN, ask, record_pictures
 
 

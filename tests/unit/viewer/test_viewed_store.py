@@ -8,7 +8,7 @@ import pytest
 import mmreplay
 from mmreplay import Field, StoreNotFoundError
 from mmreplay.viewer import viewed_store
-from mmreplay.viewer.viewed_store import GoneError, ViewedStore, resident_bytes, sentence
+from mmreplay.viewer.viewed_store import GoneError, ViewedStore, resident_bytes
 from tests.support.viewed import FRAME, play, record_pictures
 
 
@@ -89,19 +89,6 @@ def test_a_repaired_store_is_another_version(tmp_path, viewed):
     assert after["version"] != before["version"]
 
 
-def test_versions_are_a_server_s_own(tmp_path, viewed):
-    record_pictures(tmp_path / "s.zarr")
-    versions = [viewed(salt=salt).head()["version"] for salt in ("a", "b", "a")]
-    assert versions[0] == versions[2] != versions[1]
-
-
-def test_what_is_kept_is_made_again_for_another_key_only(tmp_path, viewed):
-    record_pictures(tmp_path / "s.zarr")
-    one, calls = viewed(), []
-    make = lambda store: calls.append(store) or len(calls)  # noqa: E731
-    assert [one.kept("a", 1, make), one.kept("a", 1, make), one.kept("a", 2, make)] == [1, 1, 2]
-
-
 def test_maps_are_let_go_of_when_they_fill_the_memory(tmp_path, viewed, monkeypatch):
     writer = record_pictures(tmp_path / "s.zarr", episodes=[(3, "")], close=False)
     one = viewed()
@@ -117,8 +104,3 @@ def test_maps_are_let_go_of_when_they_fill_the_memory(tmp_path, viewed, monkeypa
     assert one.store is kept
     play(writer, FRAME, 3)
     assert (one.head()["rows"], one.head()["version"]) == (6, version)
-
-
-def test_sentences():
-    assert sentence(mmreplay.SchemaError("why")) == "why"
-    assert sentence(PermissionError(13, "Permission denied", "/x")) == "/x: Permission denied"

@@ -1,0 +1,24 @@
+"""Packed arrays as the page reads them."""
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+
+from mmreplay.ids import Array
+
+_ALIGN = 8
+
+
+def unpack(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What `pack` was given, with the dtypes as they were sent: how the page reads it."""
+    (length,) = struct.unpack_from("<I", data)
+    about: dict[str, Any] = json.loads(data[4 : 4 + length])
+    offset, arrays = 4 + length, {}
+    for name, dtype, shape in about.pop("arrays"):
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
+        size = arrays[name].nbytes
+        offset += size + -size % _ALIGN
+    return arrays, about
