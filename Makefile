@@ -100,6 +100,7 @@ lint: $(VENV)/.extras-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.room_budgets
 	@! grep -rnE 'isinstance\(.*(Writer|Lane|Index|Reader)\b' $(ABOVE_STORAGE) || \
 	    { echo 'make: there is one kind of lane; ask it for what you need (docs/design.md)' >&2; exit 1; }
 

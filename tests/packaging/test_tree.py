@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.room_budgets import over_budget
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mmreplay"
 
@@ -79,3 +81,19 @@ def test_no_module_is_longer_than_500_lines():
 
 def test_no_file_of_tests_is_longer_than_700_lines():
     assert longer_than(700, (ROOT / "tests").rglob("test_*.py")) == []
+
+
+def test_a_room_over_its_budget_is_named(tmp_path):
+    for room in ("system", "format", "cli"):
+        folder = tmp_path / ("cli" if room == "cli" else f"mmreplay/{room}")
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("\n" * 30)
+    (tmp_path / "docs").mkdir()
+    table = "| `system/` | 29 | a |\n| `cli/` | 30 | b |\n| `storage/` | 1,000 | c |\n"
+    (tmp_path / "docs" / "design.md").write_text(table)
+    assert over_budget(tmp_path) == [
+        "system: expected at most 29 lines, as docs/design.md says; 30",
+        "storage/: docs/design.md has a budget for it, but there is no such room",
+        "format/: has no budget in docs/design.md",
+    ]
+    assert over_budget() == []
