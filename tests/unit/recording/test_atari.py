@@ -274,7 +274,7 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(child, 
 
 def test_stacks_made_by_ale_py_give_a_warning(tmp_path):
     envs = AtariVectorEnv("pong", 1)
-    with pytest.warns(UserWarning, match=r"stacks of 4 frames.*without them \(stack_num=1\)"):
+    with pytest.warns(UserWarning, match=r"stacks of 4 frames.*without stacks \(stack_num=1\)"):
         record(envs, tmp_path / "stacks.zarr", 4)
     envs.close()
     envs = AtariVectorEnv("pong", 1, stack_num=1)
