@@ -25,9 +25,9 @@ N_CRASHES = 50  # of a history
 N_TRIALS = by_effort(50, 1_000, 20_000)  # of each number of environments
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
-# Noticed among these, a mutant is found in seconds also once the code has changed; the others may
-# take minutes then, and are for a thorough run.
-SOON = SEEDS[:10]
+# A deep run tries each mutant in one history, and so many have to be noticed there. To find all of
+# them takes a thorough run.
+LEAST_IN_ONE = 15
 # Each was noticed in the first history.
 EASY = [
     "create unsynced",
@@ -39,8 +39,14 @@ RESULT = Path(__file__).with_name("results") / "simulator.json"
 
 
 def noticed_last_time():
-    """By mutant, the history in which it was noticed the last time."""
-    return json.loads(RESULT.read_text("utf-8"))["details"].get("noticed", {})
+    """By mutant, in a list, the history in which it was noticed the last time.
+
+    It is tried first in a thorough run. A change of the code changes what happens in a history.
+    """
+    if not THOROUGH:
+        return {}
+    noticed = json.loads(RESULT.read_text("utf-8"))["details"].get("noticed", {})
+    return {name: [seed] for name, seed in noticed.items()}
 
 
 def in_turn_or_side_by_side(calls):
@@ -72,17 +78,15 @@ def test_a_mistake_in_a_mutant_is_no_broken_rule():
 @pytest.mark.deep
 def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     last = noticed_last_time()
-    soon = [name for name in sorted(MUTANTS) if last.get(name, SEEDS[0]) in SOON]
-    names = by_effort(EASY, soon, sorted(MUTANTS))
+    names = by_effort(EASY, sorted(MUTANTS), sorted(MUTANTS))
+    seeds = by_effort(SEEDS, SEEDS[:1], SEEDS)
     result = measured("simulator", crashes_of_a_history=N_CRASHES)
     n_histories = -(-N_TRIALS // N_CRASHES)
     # Short enough that no processor is left alone at the end.
     blocks = [range(n_histories)[i : i + 5] for i in range(0, n_histories, 5)]
     start = time.perf_counter()
-    # A failing example is kept: a mutant is tried there first. A change of the code under test
-    # changes what happens in a history, and the search begins anew.
     calls: list[tuple[Any, ...]] = [
-        (caught_by_name, name, [last.get(name, SEEDS[0]), *SEEDS], N_CRASHES) for name in names
+        (caught_by_name, name, [*last.get(name, []), *seeds], N_CRASHES) for name in names
     ]
     of = [n for n in LAYOUTS for _ in blocks]
     calls += [(simulate_all, block, N_CRASHES, LAYOUTS[n]) for n in LAYOUTS for block in blocks]
@@ -92,7 +96,8 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     counts = sum((one for one, _ in outcomes), Counts())
     violations = [message for _, found in outcomes for message in found]
     assert violations == []
-    assert [name for name, found in noticed.items() if found is None] == []
+    missed = [name for name, found in noticed.items() if found is None]
+    assert len(names) - len(missed) >= by_effort(len(names), LEAST_IN_ONE, len(names)), missed
     for kind in (counts.power, counts.opening, counts.closes, counts.looks, counts.interrupts):
         assert kind >= counts.crashes // 200
     for kind in (counts.moves, counts.links, counts.restores):
@@ -115,5 +120,5 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     result.add("copies, by others, restored in place", counts.restores, "")
     result.add("mutants", len(noticed), "")
     result.add("mutants not noticed", sum(one is None for one in noticed.values()), "", at_most=0)
-    result.details["noticed"] = {name: seed for name, (seed, _) in noticed.items()}
+    result.details["noticed"] = {name: found[0] for name, found in noticed.items() if found}
     result.add("time", seconds, "s")
