@@ -46,7 +46,7 @@ class EmptyBufferError(MmreplayError, LookupError):
 
 
 class InvalidIdError(MmreplayError, LookupError):
-    """An id that is no transition: never was, is none yet, or has been evicted."""
+    """An id that is not a transition: it never was, is not yet, or has been evicted."""
 
 
 class FormatError(MmreplayError):

@@ -7,12 +7,12 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from mmreplay.batches.batch import Column, arrays_of
+from mmreplay.batches.batch import Column, Observation, arrays_of
 from mmreplay.batches.returns import Returns
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
-from mmreplay.schema import Schema
+from mmreplay.schema import FRAME, Schema
 
 Made = TypeVar("Made")
 
@@ -28,6 +28,30 @@ class BatchGatherer(Generic[Made]):
         self._returns = Returns(settings)
         self._copies = settings.stack_axis == -1 and settings.stack is not None
         self._known: Made | None = None  # the last `out` that was checked
+
+    def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
+        """Observation and next observation of one frame column, not filled."""
+        raise NotImplementedError
+
+    def _observations(
+        self, columns: Mapping[str, Column], size: int
+    ) -> tuple[Observation, Observation]:
+        """Observation and next observation, not filled."""
+        paths = self._frame_paths
+        if not self._is_dict:
+            return self._allocate_frames(size, columns[paths[FRAME]])
+        pairs = {name: self._allocate_frames(size, columns[paths[name]]) for name in paths}
+        return (
+            {name: seen for name, (seen, _) in pairs.items()},
+            {name: following for name, (_, following) in pairs.items()},
+        )
+
+    def _extras(self, columns: Mapping[str, Column], *shape: int) -> dict[str, Array]:
+        """Extras of as many steps, not filled."""
+        return {
+            name: np.empty((*shape, *columns[path].row_shape), columns[path].dtype)
+            for name, path in self._extra_paths.items()
+        }
 
     def _allocate(self, columns: Mapping[str, Column], size: int) -> Made:
         """Arrays for a batch of `size`, not filled."""

@@ -18,7 +18,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index, Span
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
-from mmreplay.schema import FRAME, Schema
+from mmreplay.schema import Schema
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -235,25 +235,17 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
 
     def _allocate(self, columns: Mapping[str, Column], size: int) -> SequenceBatch:
         """Arrays for a batch of `size`, not filled."""
-        seen: dict[str, Array] = {}
-        following: dict[str, Array] = {}
-        for name, path in self._frame_paths.items():
-            column = columns[path]
-            frames = np.empty((size, self._ahead.size, *column.row_shape), column.dtype)
-            seen[name], following[name] = self._allocate_frames(frames)
+        seen, following = self._observations(columns, size)
         shape, rewards = (size, self._steps), columns["rewards"].dtype
-        actions, is_dict = columns["actions"], self._is_dict
+        actions = columns["actions"]
         return SequenceBatch(
-            seen if is_dict else seen[FRAME],
-            following if is_dict else following[FRAME],
+            seen,
+            following,
             np.empty((*shape, *actions.row_shape), actions.dtype),
             np.empty(shape, rewards),
             np.empty(shape, rewards),
             np.empty(shape, np.bool_),
-            {
-                name: np.empty((*shape, *columns[path].row_shape), columns[path].dtype)
-                for name, path in self._extra_paths.items()
-            },
+            self._extras(columns, *shape),
             np.empty(shape, np.bool_),
             np.empty(shape, np.int64),
             np.empty(shape, np.bool_),
@@ -262,7 +254,8 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
             self._burn_in,
         )
 
-    def _allocate_frames(self, frames: Array) -> tuple[Array, Array]:
+    def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
+        frames = np.empty((size, self._ahead.size, *column.row_shape), column.dtype)
         seen, following = self._views(frames)
         if self._copies:
             shape = (*seen.shape[:2], *joined_shape(self._k, frames.shape[2:]))

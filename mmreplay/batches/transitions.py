@@ -17,7 +17,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index, Steps
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
-from mmreplay.schema import FRAME, Schema
+from mmreplay.schema import Schema
 
 
 class TransitionGatherer(BatchGatherer[Batch]):
@@ -111,31 +111,21 @@ class TransitionGatherer(BatchGatherer[Batch]):
 
     def _allocate(self, columns: Mapping[str, Column], size: int) -> Batch:
         """Arrays for a batch of `size`, not filled."""
-        seen: dict[str, Array] = {}
-        following: dict[str, Array] = {}
-        for name, path in self._frame_paths.items():
-            seen[name], following[name] = self._allocate_frames(size, columns[path])
+        seen, following = self._observations(columns, size)
         actions, rewards = columns["actions"], columns["rewards"].dtype
-        is_dict = self._is_dict
         return Batch(
-            seen if is_dict else seen[FRAME],
-            following if is_dict else following[FRAME],
+            seen,
+            following,
             np.empty((size, *actions.row_shape), actions.dtype),
             np.empty(size, rewards),
             np.empty(size, rewards),
             np.empty(size, np.bool_),
             np.empty(size, np.int64),
             np.empty(size, np.float32),
-            self._allocate_extras(columns, size) if self._extra_paths else {},
+            self._extras(columns, size) if self._extra_paths else {},
             np.empty(size, np.bool_),
             np.empty(size, np.bool_),
         )
-
-    def _allocate_extras(self, columns: Mapping[str, Column], size: int) -> dict[str, Array]:
-        return {
-            name: np.empty((size, *columns[path].row_shape), columns[path].dtype)
-            for name, path in self._extra_paths.items()
-        }
 
     def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
         shape, k = column.row_shape, self._k

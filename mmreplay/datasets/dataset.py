@@ -198,7 +198,7 @@ class Dataset(WindowSource):
         gatherer = self.draws.gatherer
         if changes:
             gatherer = self.store.live.gatherer(dataclasses.replace(self.settings, **changes))
-        return self.store.live.gather_ids(ids, gatherer, out)
+        return self.store.live.gather(self.store.live.valid_ids(ids), gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode, by its place in `episodes`; see `Store.trajectory`."""

@@ -154,7 +154,8 @@ class Hindsight(Around, EpochSource):
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        return self.store.live.gather_ids(ids, self._relabelling(self.generator, np.size(ids)), out)
+        relabelling = self._relabelling(self.generator, np.size(ids))
+        return self.store.live.gather(self.store.live.valid_ids(ids), relabelling, out)
 
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:
         return self.data.read_batches(given, self._relabelling_by)

@@ -1,4 +1,4 @@
-"""What is drawn from a store: `Draw`, `StoreDraws`, and the seeds and errors that all draws share.
+"""Draws from a store: `Draw`, `StoreDraws`, and the seeds and errors that all draws share.
 
 Invariants:
 - The random numbers of a draw are taken from the generator once, before the store is read, however
@@ -46,11 +46,10 @@ class Draw(Generic[Read]):
 
     Attributes:
         choose: the ids, from the index as it is when it is called; the same numbers give the same
-            ids of the same index. It must not hold the dataset, or the two would keep each other,
-            and the store's maps, alive.
+            ids of the same index.
         gatherer: rebuilds them.
         finish: called with the batch once it is given, in the thread that gets it.
-        kept: with which the frames stay that are decoded for it; None if they do not.
+        kept: keeps the frames that are decoded for it; None if nothing does.
     """
 
     choose: Callable[[Index], Ids]
@@ -60,16 +59,15 @@ class Draw(Generic[Read]):
 
 
 def draw_seed(generator: np.random.Generator) -> int:
-    """A seed for one draw of which it is not known beforehand how many numbers it takes."""
+    """A seed for a draw that takes an unknown number of random numbers."""
     return int(generator.integers(1 << 62))
 
 
 def own_generator(source: Any) -> np.random.Generator:
-    """A generator for something around datasets, for one batch; it takes no number from theirs.
+    """A generator for one batch of something around datasets, seeded with their random states.
 
-    It follows from the random states of all datasets that `source` is around, and from its place
-    among what is around them. So it repeats with their seeds, continues after a resume, and differs
-    from batch to batch as long as each is drawn from one of them.
+    It takes no number from their generators, repeats with their seeds, continues after a resume,
+    and differs from batch to batch.
     """
     return np.random.default_rng(_seeds(source))
 
@@ -96,7 +94,7 @@ def _numbers(state: Mapping[str, Any]) -> Iterator[int]:
 
 
 def check_groups(size: int, group: int, *, replace: bool) -> None:
-    """Refuse a batch that is no whole number of groups, or is drawn without replacement."""
+    """Refuse a size that is not a multiple of `group`, and groups without replacement."""
     if size % group or not replace:
         raise SchemaError(
             f"group: expected groups of which {size:,} transitions are a whole number, drawn with "
@@ -127,7 +125,7 @@ def not_evicted(ids: Ids) -> Callable[[Index], Ids]:
 
 
 def state_of_bits(state: Mapping[str, Any], generator: np.random.Generator) -> Any:
-    """The random state of a `state_dict`; SchemaError if it is none of this kind of generator."""
+    """The random state of a `state_dict`; SchemaError if it is of another kind of generator."""
     trial = copy.deepcopy(generator).bit_generator
     try:
         trial.state = state["generator"]
@@ -176,12 +174,13 @@ class StoreDraws:
         )
 
     def _choose(self, draw: Callable[[Index], T]) -> Callable[[Index], T]:
-        """What draws from the index of the store, as long as it is the one that was selected of."""
-        selection, live, path = self._selection, self._store.live, self._store.path
+        """A draw from the index of the store, as long as it is the store that was selected from."""
+        selection, live = self._selection, self._store.live
         if selection is None:
-            return errors_with_path(path, draw)
+            return errors_with_path(self._store.path, draw)
 
         def draw_selected(index: Index) -> T:
+            check_lanes(selection, live)
             try:
                 return draw(index)
             except EmptyBufferError:
@@ -189,13 +188,7 @@ class StoreDraws:
                     raise
                 raise EmptyBufferError(self.why_empty) from None
 
-        draw_or_raise = errors_with_path(path, draw_selected)
-
-        def draw_checked(index: Index) -> T:
-            check_lanes(selection, live)
-            return draw_or_raise(index)
-
-        return draw_checked
+        return errors_with_path(self._store.path, draw_selected)
 
     def _choose_transitions(self, draw: Callable[[Transitions], T]) -> Callable[[Index], T]:
         """What draws from the transitions that can be sampled."""

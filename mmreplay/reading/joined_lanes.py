@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.episode_index import Index, Sources
-from mmreplay.errors import CorruptStoreError, SchemaError
-from mmreplay.ids import LANE_SHIFT, Array, Ids
+from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading import episodes
 from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
@@ -206,6 +206,34 @@ class JoinedLanes:
         if reader.environments is not None:
             entries = rows[:, None] * reader.n + np.arange(reader.n) + (lane << LANE_SHIFT)
         return self.columns[path].take(entries)
+
+    def place(self, one: int) -> str:
+        """The lane, row and environment of an id, in words."""
+        lane, n = one >> LANE_SHIFT, self.readers[one >> LANE_SHIFT].n
+        row, environment = divmod(one & ROW_MASK, n)
+        where = "" if n == 1 else f", environment {environment}"
+        return f"lane {lane}, row {row}{where}"
+
+    def invalid_id(self, path: AnyPath, wrong: int) -> InvalidIdError:
+        """The error for an id that is not a transition of the store at `path`."""
+        lane = wrong >> LANE_SHIFT
+        if not 0 <= lane < len(self.readers):
+            return InvalidIdError(
+                f"{path}: id {wrong}: there is no lane {lane}, of {len(self.readers)}"
+            )
+        n, place = self.readers[lane].n, self.place(wrong)
+        _, first, head = (bound // n for bound in self.index.window(lane))
+        if (wrong & ROW_MASK) // n < first:
+            return InvalidIdError(
+                f"{path}: id {wrong} ({place}) was evicted: the oldest row that can be sampled is "
+                f"{first:,}; see store.ids"
+            )
+        why = f"rows are {first:,} to {head - 1:,}"
+        if n > 1:
+            why += ", and an environment that was left out of a row has no step there"
+        return InvalidIdError(
+            f"{path}: id {wrong} ({place}) is not a transition: {why}; see store.ids"
+        )
 
     # ------------------------------------------------------------ episodes
 

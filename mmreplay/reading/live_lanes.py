@@ -178,22 +178,21 @@ class LiveLanes:
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """Those of the lanes, by which another store is told that stands at the path by now."""
+        """Those of the lanes; another store at the path has others."""
         return self._joined.uuids
 
     def check_same(self, uuids: tuple[str, ...], whose: str, then: str) -> None:
-        """Raise SchemaError if the lanes are not those with these uuids, and perhaps later ones.
+        """Raise SchemaError if the lanes do not begin with those of these uuids.
 
-        Ids of `whose` store mean other transitions then; `then` says what to do. Whoever goes on to
-        use ids calls it where the index is looked at: in `look`, or what `gather` draws with.
+        `whose` and `then` are for the message: whose ids are used, and what to do. Call it where
+        the ids are used, in `look` or in what `gather` draws with.
         """
         check_same(self.path, self.uuids, uuids, whose, then)
 
     def look(self, read: Callable[[Index], T]) -> T:
-        """What `read` finds in the index as it is now; nobody changes it meanwhile.
+        """What `read` finds in the index as it is now, under the lock.
 
-        The index reads files, which may go away under it. Raises CorruptStoreError if they keep
-        going away.
+        Raises CorruptStoreError if the files that the index reads keep going away.
         """
         for _ in range(_ATTEMPTS):
             with self._lock:
@@ -206,7 +205,7 @@ class LiveLanes:
         raise self._restless()
 
     def retrying(self, read: Callable[[], tuple[JoinedLanes, T]]) -> T:
-        """Run a read again as long as rows or sessions go away under it.
+        """Repeat a read as long as rows or sessions go away during it.
 
         `read` returns the lanes that it read from, and what it read. Raises CorruptStoreError if
         they keep going away.
@@ -236,7 +235,7 @@ class LiveLanes:
     # ------------------------------------------------------------ transitions by id
 
     def gatherer(self, settings: Settings) -> TransitionGatherer:
-        """What rebuilds transitions so; raises SchemaError if too few rows are kept for that."""
+        """A gatherer of transitions; raises SchemaError if too few rows are kept for the stack."""
         evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
         settings.check_evicting(evicts=evicts)
         return TransitionGatherer(self.schema, settings)
@@ -248,10 +247,7 @@ class LiveLanes:
         out: Read | None = None,
         kept: KeptFrames | None = None,
     ) -> Read:
-        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`.
-
-        Frames that are decoded for it stay with those that are `kept`.
-        """
+        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`."""
 
         def read() -> tuple[JoinedLanes, Read]:
             for _ in range(_ATTEMPTS):
@@ -294,23 +290,14 @@ class LiveLanes:
             if isinstance(column, RawColumn):
                 column.request(ids)
 
-    def gather_ids(
-        self,
-        ids: npt.ArrayLike,
-        gatherer: Rebuilder[Places, Read],
-        out: Read | None = None,
-    ) -> Read:
-        """The transitions with these ids, each checked."""
-        return self.gather(self.valid_ids(ids), gatherer, out)
-
     def valid_ids(self, ids: npt.ArrayLike) -> Callable[[Index], Ids]:
-        """What draws these ids; raises InvalidIdError for one that is no transition."""
+        """What draws these ids; raises InvalidIdError for one that is not a transition."""
         wanted = self.checked_ids(ids)
 
         def valid(index: Index) -> Ids:
             wrong = index.invalid(wanted)
             if wrong.any():
-                raise self._invalid(int(wanted[wrong][0]))
+                raise self._joined.invalid_id(self.path, int(wanted[wrong][0]))
             return wanted
 
         return valid
@@ -319,37 +306,10 @@ class LiveLanes:
         """Ids as the user gave them, as int64 (B,); raises SchemaError if they are none."""
         wanted = as_array(ids, "ids")
         if wanted.dtype == np.uint64 and (large := wanted[wanted >= 1 << 63]).size:
-            raise self._invalid(int(large.flat[0]))
+            raise self._joined.invalid_id(self.path, int(large.flat[0]))
         if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
             raise SchemaError(f"ids: expected integers (B,), found {wanted.dtype} {wanted.shape}")
         return wanted.astype(np.int64)
-
-    def _invalid(self, wrong: int) -> InvalidIdError:
-        lane = wrong >> LANE_SHIFT
-        if not 0 <= lane < len(self.readers):
-            return InvalidIdError(
-                f"{self.path}: id {wrong}: there is no lane {lane}, of {len(self.readers)}"
-            )
-        n, place = self.readers[lane].n, self._place(wrong)
-        _, first, head = (bound // n for bound in self.index.window(lane))
-        if (wrong & ROW_MASK) // n < first:
-            return InvalidIdError(
-                f"{self.path}: id {wrong} ({place}) was evicted: the oldest row that can be "
-                f"sampled is {first:,}; see store.ids"
-            )
-        why = f"the rows are [{first:,}, {head:,})"
-        if n > 1:
-            why += ", and an environment that was left out of one has none"
-        return InvalidIdError(
-            f"{self.path}: id {wrong} ({place}) is no transition: {why}; see store.ids"
-        )
-
-    def _place(self, one: int) -> str:
-        """What an id stands for, in words."""
-        lane, entry = one >> LANE_SHIFT, one & ROW_MASK
-        row, environment = divmod(entry, self.readers[lane].n)
-        where = "" if self.readers[lane].n == 1 else f", environment {environment}"
-        return f"lane {lane}, row {row}{where}"
 
     # ------------------------------------------------------------ rows of one lane
 
@@ -381,15 +341,8 @@ class LiveLanes:
 
     # ------------------------------------------------------------ episodes
 
-    def episodes(self, *, returns: bool = True) -> npt.NDArray[np.void]:
-        """Whole retained episodes in the order of lanes and rows: see `EPISODE_DTYPE`.
-
-        Without `returns`, for which all rewards are read, these may be 0.
-        """
-        return self.contents(returns=returns).episodes
-
     def contents(self, *, returns: bool = True) -> Contents:
-        """The same with what else is there at that moment."""
+        """What is in the lanes; returns may be 0 without `returns`, which reads all rewards."""
 
         def read() -> tuple[JoinedLanes, Contents]:
             with self._lock:
@@ -407,20 +360,18 @@ class LiveLanes:
                 firsts = draw(lanes.index)
                 lengths, terminated, truncated = lanes.endings(firsts)
             each = zip(*(x.tolist() for x in (firsts, lengths, terminated, truncated)), strict=True)
-            return lanes, [
-                LazyTrajectory(
-                    self,
-                    first,
-                    length,
-                    lanes.readers[first >> LANE_SHIFT].n,
-                    terminated=flag,
-                    truncated=cut,
-                    uuids=lanes.uuids,
-                )
-                for first, length, flag, cut in each
-            ]
+            return lanes, [self.lazy_trajectory(lanes.uuids, *episode) for episode in each]
 
         return self.retrying(read)
+
+    def lazy_trajectory(
+        self, uuids: tuple[str, ...], first: int, length: int, terminated: bool, truncated: bool
+    ) -> LazyTrajectory:
+        """One episode, by the id of its first step in the lanes with these uuids."""
+        stride = self.readers[first >> LANE_SHIFT].n
+        return LazyTrajectory(
+            self, first, length, stride, terminated=terminated, truncated=truncated, uuids=uuids
+        )
 
     def episode_rows(
         self,
@@ -457,10 +408,7 @@ class LiveLanes:
         return self.retrying(read)
 
     def _with_episode(self, first: int, uuids: tuple[str, ...] | None) -> JoinedLanes:
-        """The lanes as they are now, which hold the whole episode that begins at this id.
-
-        The caller holds the lock.
-        """
+        """The lanes as they are now, with the whole episode; the caller holds the lock."""
         lane = first >> LANE_SHIFT
         lanes = self._follow()
         if uuids is not None:
@@ -468,7 +416,7 @@ class LiveLanes:
         oldest = lanes.index.window(lane)[1]
         if oldest > first & ROW_MASK:
             raise InvalidIdError(
-                f"{self.path}: the trajectory with id {first} ({self._place(first)}) was evicted "
+                f"{self.path}: the trajectory with id {first} ({lanes.place(first)}) was evicted "
                 f"before it was read: the oldest row is {oldest // lanes.readers[lane].n:,} by "
                 f"now; read trajectories soon after they are drawn, or give the buffer a larger "
                 f"capacity"

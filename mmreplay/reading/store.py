@@ -19,13 +19,13 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
-from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.ids import Ids
 from mmreplay.pictures.png import even, strip_png
 from mmreplay.reading import info
 from mmreplay.reading.column_views import ColumnView, LaneView, RowColumns
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.reading.trajectories import Trajectory
 from mmreplay.schema import Schema
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.system import user_paths
@@ -123,7 +123,7 @@ class Store(RowColumns):
         """
         stack = self.schema.stack_of(stack)
         settings = Settings(stack, n_step, gamma, padding or self.padding, stack_axis)
-        return self.live.gather_ids(ids, self.live.gatherer(settings), out)
+        return self.live.gather(self.live.valid_ids(ids), self.live.gatherer(settings), out)
 
     # ------------------------------------------------------------ rows
 
@@ -149,7 +149,7 @@ class Store(RowColumns):
 
         The running ones of a live lane have both flags False. An episode of no step is not counted.
         """
-        return self.live.episodes()
+        return self.live.contents().episodes
 
     def trajectory(self, number: int) -> Trajectory:
         """One episode whole, by its place in `episodes`.
@@ -161,7 +161,7 @@ class Store(RowColumns):
             IndexError: there are not as many.
             SchemaError: no whole number.
         """
-        return self.numbered_trajectory(number, lambda: self.live.episodes(returns=False))
+        return self.numbered_trajectory(number, lambda: self.live.contents(returns=False).episodes)
 
     def numbered_trajectory(
         self, number: int, table: Callable[[], npt.NDArray[np.void]]
@@ -174,16 +174,8 @@ class Store(RowColumns):
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             episode = episodes[number]
-            first = int(episode["id"])
-            whole = LazyTrajectory(
-                self.live,
-                first,
-                int(episode["length"]),
-                self.live.readers[first >> LANE_SHIFT].n,
-                terminated=bool(episode["terminated"]),
-                truncated=bool(episode["truncated"]),
-                uuids=uuids,
-            )
+            first, length, _, terminated, truncated = episode.tolist()[:5]
+            whole = self.live.lazy_trajectory(uuids, first, length, terminated, truncated)
             try:
                 out = whole.read()
             except (InvalidIdError, SchemaError) as error:  # the numbers are others by now

@@ -52,7 +52,7 @@ def stacks_of(store: Store, first: int, start: int, stop: int, settings: Setting
     reader = live.readers[first >> LANE_SHIFT]
     ids = first + np.arange(start, stop, dtype=np.int64) * reader.n
     gatherer = _Places(store.schema, live.gatherer(settings))
-    batch = live.gather_ids(ids, gatherer)
+    batch = live.gather(live.valid_ids(ids), gatherer)
     places = [batch.observation, batch.next_observation]
     if isinstance(places[0], dict):  # the frames of all keys have the same places
         places = [next(iter(one.values())) for one in places]  # type: ignore[union-attr]

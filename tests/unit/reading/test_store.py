@@ -35,7 +35,7 @@ def opened(writer):
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        (7, r"id 7 \(lane 0, row 7\) is no transition: the rows are \[0, 7\)"),
+        (7, r"id 7 \(lane 0, row 7\) is not a transition: rows are 0 to 6"),
         (8, r"id 8 \(lane 0, row 8\)"),
         (10**9, "row 1000000000"),
         (-1, "id -1: there is no lane -1"),
@@ -228,7 +228,7 @@ def test_a_closed_store_says_so(make, story):
         store.refresh,
         lambda: store.transitions([0]),
         lambda: store.trajectory(0),
-        lambda: store.live.gather_ids([0], gatherer),
+        lambda: store.live.gather(store.live.valid_ids([0]), gatherer),
         lambda: view[0],
         lambda: view[:],
         lambda: len(view),
