@@ -281,6 +281,37 @@ def test_forked_children_draw_neither_what_their_parent_nor_what_their_siblings_
     assert run(3) == lines  # the n-th child draws the same on every run
 
 
+def test_a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(make, story):
+    writer = make()
+    story.play(writer, 50, "terminated")
+    writer.close()
+    code = """
+import os, signal, sys, threading, mmreplay
+data = mmreplay.load(sys.argv[1])
+held, done = threading.Event(), threading.Event()
+def hold():
+    with data.store.live._lock:
+        held.set()
+        done.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+if os.fork() == 0:
+    signal.alarm(60)
+    os._exit(0 if len(data.sample(4)) == 4 else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+done.set()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(writer.path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (run.stdout, run.stderr) == ("0\n", "")
+
+
 @pytest.mark.parametrize("seed", [-1, "a", 1.5, [1, -2], object(), True, np.False_])
 def test_an_invalid_seed_is_refused_before_anything_is_made(loaded, tmp_path, seed):
     fields = {"frame": Field((3,)), "action": Field((), "int64")}

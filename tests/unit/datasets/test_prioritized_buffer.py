@@ -169,6 +169,33 @@ def test_priorities_survive_the_death_of_the_process_right_after_the_update(
     assert buffer.priorities(buffer.ids).tolist() == expected.tolist()
 
 
+def test_a_smaller_capacity_at_reopening_evicts_priorities_too(prioritized_of):
+    buffer = prioritized_of()
+    play(buffer, 4 * ROWS)
+    given = give(buffer, np.random.default_rng(0).random(4 * ROWS) + 0.1)
+    buffer.close()
+    buffer = prioritized_of(capacity=100)
+    assert len(buffer) == 100
+    found = priorities_of(buffer)
+    assert found == {i: given[i] for i in found}
+    buffer.update_priorities([0], [1.0])
+    assert buffer.n_late_updates == 1
+    for what in (buffer.priorities, buffer.probabilities):
+        with pytest.raises(
+            InvalidIdError, match=r"id 0 \(lane 0, row 0\) was evicted: the oldest row"
+        ):
+            what([buffer.ids[0], 0])
+    play(buffer, 1)
+    buffer.close()
+    names = sorted(path.name for path in (buffer.store.path / "priorities").iterdir())
+    assert names in (["c.3", "c.4", "zarr.json"], ["c.3", "zarr.json"])
+    check_verified(buffer.store.path)
+    buffer = prioritized_of(capacity=10_000)
+    found = priorities_of(buffer)
+    del found[max(found)]
+    assert found == {i: given[i] for i in found}
+
+
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_a_plain_buffer_in_between_keeps_what_was_given(prioritized_of, end):
     buffer = prioritized_of(capacity=ROWS, epsilon=0.0)
@@ -379,6 +406,21 @@ def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(prioritized_o
     assert np.isin(buffer.ids[-50:], drawn).all()
     buffer.close()
     check_verified(buffer.store.path)
+
+
+@pytest.mark.parametrize("at", [3, 8])  # the first ones are tried again by the call itself
+def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(prioritized_of, at):
+    buffer = prioritized_of()
+    play(buffer, 100)
+    given = give(buffer, np.arange(1.0, 101))
+    with faulty_disk() as disk:
+        disk.fail({"write"}, 28, at=at)
+        with pytest.raises(DiskFullError):
+            buffer.close()
+    buffer.close()
+    check_verified(buffer.store.path)
+    assert zarr.open_array(buffer.store.path / "priorities", mode="r").shape == (100,)
+    assert priorities_of(prioritized_of()) == given
 
 
 def test_no_room_at_opening_leaves_the_store_to_others(prioritized_of):

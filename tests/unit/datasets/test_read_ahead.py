@@ -331,6 +331,14 @@ def test_what_a_thread_fails_with_is_raised_by_the_call_that_it_read_for(closed,
     assert 1 < sum(isinstance(one, str) for one in expected) < 39
 
 
+def test_what_goes_away_at_each_read_is_read_as_without_prefetch(closed, monkeypatch):
+    path = closed("lz4", "one environment")
+    monkeypatch.setattr(Located, "fetch", lambda located: None)
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        for _ in range(5):
+            check_equal(ahead.sample(5), plain.sample(5))
+
+
 def test_without_threads_to_be_had_batches_are_read_when_asked_for(closed, monkeypatch):
     def none(thread):
         raise RuntimeError("can't start new thread")

@@ -185,6 +185,47 @@ print(next(epoch).id.tolist())
 """
 
 
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as data:
+        batches = [one.id.tolist() for one in data.batches(4, shuffle=False)]
+    done = run(FORKED_WHILE_READING, path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [*map(str, batches[2:4]), "0", str(batches[2])]
+
+
+FORKED_WHILE_READING = """
+import os, signal, sys, threading, mmreplay
+from mmreplay.reading.located import Located
+gate, fetch = threading.Event(), Located.fetch
+def waiting(located, out=None):
+    if threading.current_thread().name.startswith("mmreplay-ahead"):
+        gate.wait()
+    return fetch(located, out)
+Located.fetch = waiting
+gate.set()
+data = mmreplay.load(sys.argv[1], prefetch=1)
+epoch = data.batches(4, shuffle=False)
+next(epoch)
+read = threading.Event()
+data.read_ahead._threads.hand_over(read.set)
+read.wait()  # after the second batch, by the only thread
+gate.clear()
+next(epoch)  # the third one waits
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    print(next(epoch).id.tolist(), flush=True)
+    gate.set()
+    print(next(epoch).id.tolist(), flush=True)
+    data.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+gate.set()
+print(next(epoch).id.tolist())
+"""
+
+
 def test_threads_that_sample_together_get_each_batch_of_the_stream_once(closed):
     path = closed("lz4", "one environment")
     with mmreplay.load(path, seed=1) as plain, mmreplay.load(path, seed=1, prefetch=3) as data:

@@ -97,4 +97,10 @@ def test_a_dropped_dataset_is_gone_at_once_after_all_kinds_of_draws(path):
         gc.enable()
 
 
-# ---------------------------------------------------------------- by itself
+def test_a_forked_childs_sums_are_its_own(path):
+    with mmreplay.load(path) as data:
+        data.sample_sequences(4, 2)
+        before = data.draws
+        data.after_fork_in_child()
+        assert data.draws is not before
+        assert data.sample_sequences(4, 2).mask.all()

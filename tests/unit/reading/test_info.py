@@ -155,6 +155,35 @@ def test_a_live_store_says_who_writes_and_what_is_not_flushed(make, story):
         assert 0 <= live["last_checkpoint_s"] < 60
 
 
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_all_is_of_one_moment_while_rows_come_and_others_are_evicted(make, monkeypatch, lanes):
+    """Whatever looked again after the rows were counted would find newer ones, and fewer old."""
+    writer = make(capacity=40, lanes=lanes, flush_s=0)
+    shape = (lanes,) if lanes else ()
+    frame, no = np.zeros((*shape, 3), np.uint8), np.zeros(shape, bool)
+
+    def play(n_episodes):
+        for _ in range(n_episodes):
+            writer.reset(frame)
+            for t in range(9):
+                writer.step(np.zeros(shape, int), np.ones(shape), frame, no | (t == 8), no)
+        writer.flush()
+
+    play(20)
+    with mmreplay.open(writer.path) as store:
+        expected = store.info()
+        endings = info.endings
+        monkeypatch.setattr(info, "endings", lambda *given: (play(10), endings(*given))[1])
+        found = store.info()
+        assert len(store) == 40
+        assert store.lanes[0].first > expected["lane_details"][0]["first"]
+    counted = (
+        "rows kept_rows transitions episodes terminated returns lengths lane_details bytes_raw"
+    )
+    for key in counted.split():
+        assert found[key] == expected[key], key
+
+
 def test_what_a_dead_writer_left_is_crashed_and_its_last_episode_cut_off(make, story, kill):
     writer = make()
     story.play(writer, 5, "terminated")

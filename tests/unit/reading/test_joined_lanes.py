@@ -67,6 +67,18 @@ def test_raw_and_compressed_columns_are_named_in_either_order(make, lz4):
 # ---------------------------------------------------------------- following
 
 
+def test_a_reader_far_behind_a_capacity_catches_up(make, story, lz4):
+    writer = make(**lz4, capacity=20)
+    story.play(writer, 30)
+    with opened(writer) as store:
+        assert len(store) == 20
+        for _ in range(3):
+            story.play(writer, 400, reset=False)
+            writer.flush()
+            assert store.ids.tolist() == story.transitions(writer.path)[-20:]
+            story.check(store, start=store.lanes[0].base)
+
+
 # ---------------------------------------------------------------- episodes
 
 

@@ -136,7 +136,23 @@ def test_a_lane_that_was_replaced_by_another_is_noticed(make, story, tmp_path):
     assert LaneReader(writer.path).head == other.rows == 0
 
 
-N_READS = 10  # of the opening of a store with one compressed column
+def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story, monkeypatch):
+    writer = make()
+    story.play(writer, 5)
+    real = platform.boot_id
+
+    def boot_id():
+        monkeypatch.setattr(platform, "boot_id", real)
+        writer.close()
+        return real()
+
+    monkeypatch.setattr(platform, "boot_id", boot_id)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+        assert store.live.readers[0].is_closed
+
+
+N_READS = 18  # of the opening of a live store with one compressed column
 
 
 @pytest.mark.parametrize("at", range(1, N_READS + 1))
@@ -159,6 +175,26 @@ def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
     with between_reads(writer.path, at, lambda: story.play(make(append=True), 3)) as store:
         store.refresh()
         story.check(store)
+
+
+@pytest.mark.parametrize("at", [14, 17])  # the state page is read, and the tail is not
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_lane_reopened_between_two_reads_is_read_as_one_session(
+    make, story, kill, lz4, between_reads, at, end
+):
+    writers = [make(**lz4)]
+    story.play(writers[0], 12)
+
+    def change_hands():
+        (kill if end == "kill" else type(writers[0]).close)(writers[0])
+        writers.append(make(append=True))
+        story.play(writers[1], 5)
+
+    with between_reads(writers[0].path, at, change_hands) as store:
+        story.check(store)
+        for _ in range(4):
+            story.play(writers[1], 9)
+            story.check(store)
 
 
 def test_a_reader_that_comes_while_a_session_begins_finds_it(make, story, kill, lz4, monkeypatch):

@@ -13,9 +13,12 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.batches.settings import Settings
-from mmreplay.errors import ClosedError, InvalidIdError, SchemaError
+from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT
+from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
+from mmreplay.storage import raw_column
+from mmreplay.storage.chunk_files import EvictedError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -119,6 +122,31 @@ def test_a_trajectory_that_was_evicted_in_part_is_not_whole(make, story):
         assert store.trajectory(0).ids.tolist() == list(range(9, 15))
 
 
+def test_a_trajectory_evicted_while_it_is_read_is_not_returned(make, story, monkeypatch):
+    writer = make(capacity=100)
+    story.play(writer, 50, "terminated")
+    story.play(writer, 20)
+    real = LiveLanes.contents
+    meanwhile = iter([True])
+
+    def contents(self, **given):
+        found = real(self, **given)
+        if next(meanwhile, False):
+            for _ in range(10):
+                story.play(writer, 50)
+            writer.flush()
+        return found
+
+    monkeypatch.setattr(LiveLanes, "contents", contents)
+    with opened(writer) as store:
+        found = store.trajectory(0)
+        expected = story.columns(writer.path, writer.schema)
+        rows = found.ids
+        assert rows[0] > 70
+        assert np.array_equal(found.reward, expected["rewards"][rows])
+        assert np.array_equal(found.observation[:-1], expected["frames"][rows])
+
+
 # ---------------------------------------------------------------- following a writer
 
 
@@ -163,6 +191,27 @@ def test_lanes_that_are_added_are_seen_within_a_second_and_ids_stay(
         story.check(store)
         story.play(added, 2)
         assert len(store) == 14
+
+
+def test_a_store_that_changes_while_it_is_opened_is_opened_again(make, story, monkeypatch):
+    writer = make()
+    story.play(writer, 5)
+    real, left = raw_column.RawColumn.refresh, [3]
+
+    def refresh(self):
+        if left[0]:
+            left[0] -= 1
+            raise EvictedError("gone")
+        real(self)
+
+    monkeypatch.setattr(raw_column.RawColumn, "refresh", refresh)
+    with opened(writer) as store:
+        story.check(store)
+    left[0] = 10**6
+    with pytest.raises(
+        CorruptStoreError, match="the store changed 100 times while it was being read"
+    ):
+        opened(writer)
 
 
 def test_rows_appended_by_another_process_are_seen(make, story, tmp_path):
