@@ -142,8 +142,8 @@ def test_a_store_has_what_tensorflow_datasets_says(
     builder = make(file_format)
     made = import_dataset("rlds", tmp_path / "in" / "toy" / "1.0.0", tmp_path / "a.zarr")
     assert {one.what: one.count for one in made.losses} == {
-        "feature steps/language: no numbers of one shape": 1,
-        "feature episode_metadata/file_path: no numbers of one shape": 1,
+        "feature steps/language: not numbers of one shape": 1,
+        "feature episode_metadata/file_path: not numbers of one shape": 1,
     }
     assert (made.transitions, made.episodes, made.terminated, made.truncated) == (25, 4, 2, 2)
     n_rows = 0
