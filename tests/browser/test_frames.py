@@ -45,7 +45,7 @@ def painted(frame, extent):
 def test_pixels_are_the_store_s_bytes_and_stacks_those_of_transitions(tmp_path, look, kind):
     path = tmp_path / "s.zarr"
     record_pictures(path, frame=KINDS[kind])
-    page = look(path, place="#/0/10/0")
+    page = look(path, place="#/0/9/0")
     n_step = page.page.get_by_label("n_step")
     n_step.fill("3")
     n_step.press("Enter")
@@ -57,7 +57,7 @@ def test_pixels_are_the_store_s_bytes_and_stacks_those_of_transitions(tmp_path, 
             page.page.get_by_label("Padding").select_option(padding)
             _go(page, step)
             page.at(step).stack_at(step)
-            batch = store.transitions([10 + step], stack=stack, n_step=3, padding=padding)
+            batch = store.transitions([9 + step], stack=stack, n_step=3, padding=padding)
             for name in names:
                 frames, seen, following = (
                     one[name] if store.schema.is_dict else one
@@ -75,7 +75,7 @@ def test_pixels_are_the_store_s_bytes_and_stacks_those_of_transitions(tmp_path, 
 
 def _go(page, step):
     """By the keys, from wherever it is."""
-    page.page.evaluate("step => { location.hash = `#/0/10/${step}` }", step)
+    page.page.evaluate("step => { location.hash = `#/0/9/${step}` }", step)
 
 
 def _range(page, name):
@@ -141,7 +141,7 @@ def test_values_beyond_those_that_were_looked_at_are_not_cut_off(tmp_path, look)
 
 def test_vectors_are_lines_and_numbers(tmp_path, look):
     record_pictures(tmp_path / "s.zarr", frame=Field((3,), "float32"))
-    page = look(tmp_path / "s.zarr", place="#/0/10/4")
+    page = look(tmp_path / "s.zarr", place="#/0/9/4")
     page.page.locator('.frames figure.chart[data-step="4"] canvas').wait_for()
     with mmreplay.open(tmp_path / "s.zarr") as store:
         values = store.trajectory(1).observation[4]

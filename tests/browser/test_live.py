@@ -68,7 +68,7 @@ def test_each_step_appears_and_the_newest_is_followed(tmp_path, look):
     writer.step(1, 0.0, frame_of(FRAME, 701))
     page.at(1)  # of the next episode
     assert np.array_equal(page.frame()[..., 0], frame_of(FRAME, 701))
-    assert page.page.url.endswith("#/0/10/1")
+    assert page.page.url.endswith("#/0/9/1")
     writer.close()
     page.press("Escape")
     page.sees("closed")

@@ -28,7 +28,7 @@ def test_from_the_list_to_a_frame_with_keys_only(tmp_path, look):
     page.sees("3 episodes")
     page.press("ArrowDown", "Enter")
     page.at(0)
-    assert page.page.url.endswith("#/0/10/0")
+    assert page.page.url.endswith("#/0/9/0")
     page.press("ArrowRight", "Shift+ArrowRight")
     page.at(11)
     page.press("End")
@@ -36,7 +36,7 @@ def test_from_the_list_to_a_frame_with_keys_only(tmp_path, look):
     page.sees("No transition begins here")
     page.press("ArrowLeft", "]")
     page.at(0)
-    assert page.page.url.endswith("#/0/32/0")
+    assert page.page.url.endswith("#/0/30/0")
     page.press("[", "End")
     page.at(21)
     page.press("Escape")
@@ -47,7 +47,7 @@ def test_from_the_list_to_a_frame_with_keys_only(tmp_path, look):
 
 def test_the_address_tells_the_place_and_has_no_token(tmp_path, look):
     record_pictures(tmp_path / "s.zarr")
-    page = look(tmp_path / "s.zarr", place="#/0/10/7").at(7)
+    page = look(tmp_path / "s.zarr", place="#/0/9/7").at(7)
     before = page.frame()
     assert "token" not in page.page.url
     page.page.reload()
@@ -82,7 +82,7 @@ def test_an_episode_of_the_command_line_comes_first(tmp_path, look):
     record_pictures(tmp_path / "s.zarr")
     page = look(tmp_path / "s.zarr", "--episode", "-1").at(0)
     page.sees("Episode 2")
-    assert page.page.url.endswith("#/0/32/0")
+    assert page.page.url.endswith("#/0/30/0")
 
 
 def test_play_goes_to_the_end(tmp_path, look):
@@ -192,7 +192,7 @@ def test_an_episode_without_its_beginning_is_listed_and_shown(tmp_path, look):
 def test_names_of_actions_and_the_transition_as_python(tmp_path, look):
     names = ["NOOP", "FIRE", "RIGHT", "LEFT"]
     record_pictures(tmp_path / "s.zarr", metadata={"action_names": names})
-    page = look(tmp_path / "s.zarr", place="#/0/10/2", permissions=["clipboard-read"]).at(2)
+    page = look(tmp_path / "s.zarr", place="#/0/9/2", permissions=["clipboard-read"]).at(2)
     page.stack_at(2)
     assert page.numbers()["action"] == "2 RIGHT"
     page.press("c")
@@ -201,7 +201,7 @@ def test_names_of_actions_and_the_transition_as_python(tmp_path, look):
     namespace = {}
     exec(code, namespace)
     batch = namespace["batch"]
-    assert batch.id.tolist() == [12]
+    assert batch.id.tolist() == [11]
     assert f"reward {batch.reward[0]:g}, discount" in code
     namespace["store"].close()
 
@@ -209,7 +209,7 @@ def test_names_of_actions_and_the_transition_as_python(tmp_path, look):
 def test_a_path_of_any_letters_is_copied_as_python(tmp_path, look):
     path = tmp_path / "gespräch \U0001f600.zarr"
     record_pictures(path)
-    page = look(path, place="#/0/10/2", permissions=["clipboard-read"]).at(2)
+    page = look(path, place="#/0/9/2", permissions=["clipboard-read"]).at(2)
     page.press("c")
     page.sees("Copied")
     namespace = {}
@@ -287,7 +287,7 @@ def test_nothing_runs_that_is_not_the_page_s_own(tmp_path, look):
 def test_dark_light_and_a_phone(tmp_path, look):
     record_pictures(tmp_path / "s.zarr")
     sizes = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "color_scheme": "dark"}
-    page = look(tmp_path / "s.zarr", place="#/0/10/3", **sizes).at(3)
+    page = look(tmp_path / "s.zarr", place="#/0/9/3", **sizes).at(3)
     background = "() => getComputedStyle(document.documentElement).backgroundColor"
     dark = page.page.evaluate(background)
     wide = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
@@ -312,10 +312,10 @@ def test_a_copy_on_a_static_host_is_the_same_page(tmp_path, watch):
     try:
         port = int(host.stdout.readline().split("port ")[1].split()[0])
         page = watch(f"http://127.0.0.1:{port}/")
-        page.open("#/0/32/5")
+        page.open("#/0/30/5")
         page.at(5).stack_at(5)
         with mmreplay.open(tmp_path / "s.zarr") as store:
-            batch = store.transitions([37])
+            batch = store.transitions([35])
             assert np.array_equal(page.stack(0)[..., 0], batch.observation[0])
             assert np.array_equal(page.stack(1)[..., 0], batch.next_observation[0])
         page.press("Escape")

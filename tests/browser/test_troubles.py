@@ -19,29 +19,29 @@ def test_damaged_frames_have_a_sentence_and_those_beside_them_are_painted(tmp_pa
     record_pictures(path)
     with mmreplay.open(path) as store:
         whole = store.trajectory(1)
-    damage(path / "frames" / "c.1.0.0")  # frames 6 to 9 of the episode
-    page = look(path, place="#/0/10/5").at(5)
-    assert np.array_equal(page.frame()[..., 0], whole.observation[5])
+    damage(path / "frames" / "c.1.0.0")  # frames 7 to 10 of the episode
+    page = look(path, place="#/0/9/6").at(6)
+    assert np.array_equal(page.frame()[..., 0], whole.observation[6])
     note = page.page.locator(".picture .sentence")
     assert not note.is_visible()
     page.press("ArrowRight")
-    page.at(6)
+    page.at(7)
     assert "c.1.0.0" in note.text_content()
     assert "mmreplay verify" in note.text_content()
     assert note.is_visible()
-    assert page.numbers()["action"] == str(whole.action[6])
+    assert page.numbers()["action"] == str(whole.action[7])
     page.press(*["ArrowRight"] * 4)
-    page.at(10)
+    page.at(11)
     assert not note.is_visible()
-    assert np.array_equal(page.frame()[..., 0], whole.observation[10])
+    assert np.array_equal(page.frame()[..., 0], whole.observation[11])
 
 
 def test_rewards_that_are_gone_have_a_sentence_under_the_strip(tmp_path, look):
     path = tmp_path / "s.zarr"
     record_pictures(path)
-    page = look(path, place="#/0/10/5").at(5)
+    page = look(path, place="#/0/9/5").at(5)
     (path / "rewards" / "c.0").unlink()
-    page = look(path, place="#/0/10/5")
+    page = look(path, place="#/0/9/5")
     page.sees("missing")
 
 
@@ -66,7 +66,7 @@ def test_a_server_that_was_ended_says_so(tmp_path, serve, watch):
     record_pictures(tmp_path / "s.zarr")
     process, url = serve(tmp_path / "s.zarr")
     page = watch(url)
-    page.open("#/0/10/5")
+    page.open("#/0/9/5")
     page.at(5)
     process.terminate()
     process.wait()
