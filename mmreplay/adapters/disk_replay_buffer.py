@@ -128,7 +128,7 @@ class DiskReplayBuffer(ReplayBuffer):
         return f"<DiskReplayBuffer {self.path}>"
 
     def _look(self) -> bool:
-        """Read what the store holds, without opening it for writing; False if there is none."""
+        """Read what the store holds, without opening it for writing; False without a store."""
         store = self._found()
         self.buffer: StoredBuffer | None = None
         self._last: Frames | None = None  # the observations after the newest step

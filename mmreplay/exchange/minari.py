@@ -263,7 +263,7 @@ class _Dataset:
 
 
 def _common_dtype(values: Sequence[Array], *, widest: bool) -> np.dtype[Any] | None:
-    """A dtype that holds all these numbers exactly; None if there is none.
+    """A dtype that holds all these numbers exactly; None if no dtype does.
 
     Integers of several dtypes are int64 if that holds them all, else uint64, where numpy would
     choose float64. So are all integers if `widest`.

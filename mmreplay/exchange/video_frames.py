@@ -53,7 +53,7 @@ class VideoFrames:
         self._file = self._path = None
 
     def at(self, path: Path, seconds: float) -> Array:
-        """The frame of a video at a time; raises FormatError if there is none."""
+        """The frame of a video at a time; raises FormatError if the video has none there."""
         error_of_av = need("av", "pictures").error.FFmpegError
         try:
             return self._at(path, seconds)
