@@ -34,7 +34,6 @@ class LaneReader:
 
     Raises:
         StoreNotFoundError, FormatError, CorruptStoreError: as docs/format.md says.
-        EvictedError: it changed at this moment.
 
     Attributes:
         document: what its zarr.json files say.
@@ -62,13 +61,6 @@ class LaneReader:
         self._own_documents = own_documents
         self._load()
         n, has_axis = self.n, self.environments is not None
-        if self.head * n >= 1 << LANE_SHIFT:
-            raise CorruptStoreError(
-                f"{path}: expected fewer than 2**{LANE_SHIFT} transitions, found {self.head:,} "
-                f"rows of {n:,} environments"
-            )
-        if self.head:  # before anything is made for rows that only damaged metadata speaks of
-            chunk_files.read_rows(self.rows, self.rows.specs["step"], self.head - 1, self.head)
         self.entries = Entries(self.rows, n, has_axis=has_axis)
         pending = 0 if self.is_closed else 1
         self.frames = Entries(self.rows, n, has_axis=has_axis, pending=pending)
@@ -86,6 +78,10 @@ class LaneReader:
             try:
                 self.document = read_lane(self.path, own_documents=self._own_documents)
                 is_loaded = self._load_logs(stamp)
+                if is_loaded:
+                    self._check_head()
+            except chunk_files.EvictedError:
+                continue  # it was closed or opened meanwhile
             except (FormatError, CorruptStoreError):
                 if file_stamp(self.path) == stamp:
                     raise
@@ -123,6 +119,16 @@ class LaneReader:
             # The newest steps may have ended episodes whose final observations are lost.
             return self.rows.load_open(uuid, capacity, trust=False)
         return True
+
+    def _check_head(self) -> None:
+        """Check the newest row, before anything is made for rows of which only metadata speaks."""
+        if self.head * self.n >= 1 << LANE_SHIFT:
+            raise CorruptStoreError(
+                f"{self.path}: expected fewer than 2**{LANE_SHIFT} transitions, found "
+                f"{self.head:,} rows of {self.n:,} environments"
+            )
+        if self.head:
+            chunk_files.read_rows(self.rows, self.rows.specs["step"], self.head - 1, self.head)
 
     @property
     def base(self) -> int:
