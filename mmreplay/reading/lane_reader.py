@@ -128,7 +128,7 @@ class LaneReader:
                 f"{self.head:,} rows of {self.n:,} environments"
             )
         if self.head:
-            chunk_files.read_rows(self.rows, self.rows.specs["step"], self.head - 1, self.head)
+            chunk_files.check_last(self.rows, self.rows.specs["step"], self.head)
 
     @property
     def base(self) -> int:

@@ -139,7 +139,7 @@ def filled_rows(
     """
     if stop <= start:
         return
-    _expect_last(lane, spec, stop)
+    check_last(lane, spec, stop)
     row_bytes, chunk_bytes = spec.row_bytes, spec.chunk_bytes
     piece_bytes = max(_PIECE_BYTES // row_bytes, 1) * row_bytes
     folder = lane.path / spec.path  # once: there may be thousands of files in it
@@ -156,7 +156,8 @@ def filled_rows(
             raise lane.missing(path, min(begin + spec.chunk_rows, stop)) from error
 
 
-def _expect_last(lane: ChunkFiles, spec: ArraySpec, stop: int) -> None:
+def check_last(lane: ChunkFiles, spec: ArraySpec, stop: int) -> None:
+    """Raise `lane.missing` if the chunk file of the row before `stop` is not there."""
     last = chunk_path(lane.path, spec, (stop - 1) // spec.chunk_rows)
     try:
         there = last.exists()
@@ -175,7 +176,7 @@ def zero_rows(lane: AnyPath, spec: ArraySpec, chunk: int, first: int) -> None:
 def read_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Array:
     """Rows [start, stop) of a raw column, read without mapping anything."""
     if stop > start:  # before there is memory for rows that only damaged metadata speaks of
-        _expect_last(lane, spec, stop)
+        check_last(lane, spec, stop)
     out = np.empty((max(stop - start, 0), *spec.row_shape), spec.dtype)
     row = start
     while row < stop:

@@ -89,8 +89,7 @@ def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
         copy = consolidated.find_copy(document, where)
     columns = row_columns(schema, metadata["environments"])
     finals = final_columns(schema)
-    live = ".live", f"{layout.FINALS}/.live"
-    checked_reads.check_directories(path, *live, *columns)
+    checked_reads.check_directories(path, ".live", f"{layout.FINALS}/.live")
     rows, n_rows = _read_specs(path, columns, copy)
     ends, n_ends = _read_specs(path, finals, copy, layout.FINALS)
     for name, spec in ends.items():
@@ -166,8 +165,8 @@ def _read_specs(
 ) -> tuple[dict[str, layout.ArraySpec], int]:
     """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""
-    checked_reads.check_directories(path, *(f"{below}{name}" for name in columns))
-    checked_reads.check_directories(path, *(f"{below}checksums/{name}" for name in columns))
+    folders = "", "checksums/"
+    checked_reads.check_directories(path, *(below + f + name for f in folders for name in columns))
     specs: dict[str, layout.ArraySpec] = {}
     rows: int | None = None
     for name, one in columns.items():

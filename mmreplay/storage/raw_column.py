@@ -6,6 +6,7 @@ Invariant: a chunk file is mapped only after its size was checked.
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import memory_maps
 
 _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole process
+_FEW_BYTES = 1 << 18  # are read, where nothing is mapped: quicker, if it is once
 _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
 
 
@@ -36,7 +38,8 @@ class RawColumn:
     """A raw column of all lanes of a store, as one array where the files allow it.
 
     The chunk files lie side by side in one range of addresses, so that a batch over all lanes is a
-    single `take`. Files whose size is not a multiple of a page are mapped one by one.
+    single `take`. Files whose size is not a multiple of a page are mapped one by one. No file is
+    mapped before rows are first read: most columns are of no use to whoever only looks at a store.
     """
 
     def __init__(self, lanes: Sequence[LaneFiles], path: str, remaps: Remaps | None = None) -> None:
@@ -50,22 +53,35 @@ class RawColumn:
         self._chunk_rows = np.array([s.chunk_rows for s in self._specs], np.int64)
         self._widths = np.array([s.width for s in self._specs], np.int64)
         self._whole_pages = all(s.chunk_bytes % memory_maps.GRANULARITY == 0 for s in self._specs)
-        # Replaced whole, for threads that read meanwhile; None: the files are mapped one by one.
+        # Replaced whole, for threads that read meanwhile; None: not read yet, or mapped one by one.
         self._files: SideBySide | None = None
+        self._lock = threading.Lock()  # two threads may be the first, or one while rows come
         self._pager = page_advice.Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
         self._bases = [0] * len(lanes)  # as of the last look for evicted maps
         self._cache: collections.OrderedDict[tuple[int, int], Array] = collections.OrderedDict()
 
     def refresh(self) -> None:
-        """Map the chunk files that came since; called before rows past the old head are read."""
+        """Take the chunk files that came since; called before rows past the old head are read."""
         if not self._whole_pages:
             self._unmap_evicted()
             return
+        with self._lock:
+            if self._files is not None:
+                self._extend(self._files)
+
+    def _mapped(self) -> SideBySide | None:
+        """The files, mapped by now; None if they are mapped one by one."""
         files = self._files
-        if files is None:
-            self._rebuild()
-            return
+        if files is None and self._whole_pages:
+            with self._lock:
+                if self._files is None and self._whole_pages:
+                    self._rebuild()
+                files = self._files
+        return files
+
+    def _extend(self, files: SideBySide) -> None:
+        """Map the chunk files that came since."""
         for number, (lane, spec) in enumerate(zip(self._lanes, self._specs, strict=True)):
             if lane.head > files.stop[number] * spec.chunk_rows:
                 stop = -(-lane.head // spec.chunk_rows)
@@ -137,7 +153,7 @@ class RawColumn:
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """Rows by id, which `refresh` has seen; `out` is C-contiguous, (*ids.shape, *row_shape)."""
-        files = self._files
+        files = self._mapped()
         if files is None:
             return self._take_one_by_one(ids, out)
         index = files.index(ids) if files.shifted else ids
@@ -150,7 +166,7 @@ class RawColumn:
 
     def request(self, ids: Ids) -> None:
         """Ask for all rows, (n,), that are only on the disk, at once."""
-        files = self._files
+        files = self._mapped()
         if files is None or not self._pager.active or not ids.size:
             return
         index = np.sort(files.index(ids))
@@ -192,7 +208,8 @@ class RawColumn:
         return rows
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: nothing to do without a lock."""
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def read(self, number: int, start: int, stop: int) -> Array:
         """A copy of rows [start, stop) of one lane, of a column whose rows follow one another."""
@@ -201,6 +218,8 @@ class RawColumn:
     def view(self, number: int, start: int, stop: int) -> Array:
         """As `read`: the rows as they are mapped, else a copy."""
         lane, spec, files = self._lanes[number], self._specs[number], self._files
+        if lane.is_live or (stop - start) * spec.row_bytes > _FEW_BYTES:
+            files = self._mapped()
         if files is None or start < files.first[number] * spec.chunk_rows:
             return read_rows(lane, spec, start, stop)
         shift = int(files.shifts[number]) + (number << LANE_SHIFT)

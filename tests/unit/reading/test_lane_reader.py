@@ -66,13 +66,13 @@ def test_rows_are_trusted_only_with_their_finals_as_an_opening_for_writing_does(
 def test_a_lane_closed_between_its_documents_and_its_rows_is_read_as_closed(make, monkeypatch):
     pair = of_writer(make())
     pair.play(10)
-    real = chunk_files.read_rows
+    real = chunk_files.check_last
 
     def close_first(*arguments):
-        monkeypatch.setattr(chunk_files, "read_rows", real)
+        monkeypatch.setattr(chunk_files, "check_last", real)
         pair.writer.close()
         return real(*arguments)
 
-    monkeypatch.setattr(chunk_files, "read_rows", close_first)
+    monkeypatch.setattr(chunk_files, "check_last", close_first)
     reader = LaneReader(pair.writer.path)
     assert (reader.head, reader.is_closed) == (10, True)

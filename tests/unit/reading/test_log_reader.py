@@ -152,7 +152,7 @@ def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story
         assert store.live.readers[0].is_closed
 
 
-N_READS = 18  # of the opening of a live store with one compressed column
+N_READS = 17  # of the opening of a live store with one compressed column
 
 
 @pytest.mark.parametrize("at", range(1, N_READS + 1))
@@ -165,7 +165,7 @@ def test_a_lane_that_is_closed_between_any_two_reads_of_the_opening_opens(
         story.check(store)
 
 
-@pytest.mark.parametrize("at", range(1, 5))  # of a closed one
+@pytest.mark.parametrize("at", range(1, 4))  # of a closed one
 def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
     make, story, lz4, between_reads, at
 ):

@@ -1,5 +1,7 @@
 """Raw columns: rows found in their chunk files, mapped side by side or one by one."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,7 @@ def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lane
         for n in range(n_lanes)
     ]
     column = column_of(*lanes)
-    assert (column._files is not None) is (mode == "side by side")
+    assert (column._mapped() is not None) is (mode == "side by side")
     ids, expected = ids_of(lanes, 500)
     found = column.take(ids)
     assert found.dtype == spec.dtype
@@ -70,7 +72,7 @@ def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
         odd.write(chunk)
     odd.head = 384 * 13
     one, other = column_of(pages), column_of(odd)
-    assert (one._files is None, other._files is None) == (False, True)
+    assert (one._mapped() is None, other._mapped() is None) == (False, True)
     ids = np.random.default_rng(1).integers(0, odd.head, (50, 3))
     assert one.take(ids).tobytes() == other.take(ids).tobytes() == pages.rows[ids].tobytes()
 
@@ -95,6 +97,7 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
     spec = spec_of("side by side")
     lane = RawLane(tmp_path, spec, 4 * spec.chunk_rows)
     column = column_of(lane)
+    assert column.take(np.array([3])) == lane.rows[3]
     lane.base, lane.gone = 2 * spec.chunk_rows, 2 * spec.chunk_rows
     for chunk in (0, 1):
         lane.file(chunk).unlink()
@@ -150,13 +153,13 @@ def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, mo
     spec = spec_of("side by side")
     lane = RawLane(tmp_path, spec, 4 * spec.chunk_rows)
     column = column_of(lane)
-    assert column._files is not None
+    assert column._mapped() is not None
     for n in (5, 9, 12):
         lane.grow(n * spec.chunk_rows)
         column.refresh()
         ids, expected = ids_of([lane], 100)
         assert column.take(ids).tobytes() == expected.tobytes()
-    assert column._files is None
+    assert column._mapped() is None
 
 
 def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, monkeypatch):
@@ -169,3 +172,25 @@ def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, mo
     ids = np.array([[10, 11, 12], [20_000, 20_001, 20_002], [32_768, 32_769, 32_770]])
     assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
     assert asked == [(row * 64, 3 * 64) for row in (10, 20_000, 32_768)]
+
+
+def test_threads_that_are_the_first_to_read_while_rows_come_see_all_of_them(tmp_path):
+    spec = spec_of("side by side")
+    lane = RawLane(tmp_path, spec, 8 * spec.chunk_rows)
+    for _ in range(20):
+        lane.head = spec.chunk_rows
+        column = column_of(lane)
+        found = []
+
+        def read(column=column, found=found):
+            found.append(column.take(np.arange(spec.chunk_rows)))
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        lane.head = 8 * spec.chunk_rows
+        column.refresh()
+        for thread in threads:
+            thread.join()
+        assert np.array_equal(column.take(np.arange(lane.head)), lane.rows[: lane.head])
+        assert all(np.array_equal(one, lane.rows[: spec.chunk_rows]) for one in found)
