@@ -50,12 +50,18 @@ class Returns:
         elif stride > 1:
             window *= stride
         window += ids[:, None]
-        live = columns["non_terminals"].take(window) != 0
-        if np.count_nonzero(live) < live.size:
+        flags = columns["non_terminals"].take(window)
+        is_live = np.count_nonzero(flags) == flags.size  # mostly so
+        if not is_live:
             # The first flag that is down ends the return, with the step it belongs to.
-            left = np.minimum(left, np.where(live.all(1), n, live.argmin(1) + 1))
-        last = np.arange(0, ids.size * n, n) + (left - 1)
-        live.take(last, out=non_terminal, mode="clip")
+            flags = flags != 0
+            left = np.minimum(left, np.where(flags.all(1), n, flags.argmin(1) + 1))
+        last = np.arange(-1, ids.size * n - 1, n)
+        last += left
+        if is_live:
+            non_terminal.fill(True)
+        else:
+            flags.take(last, out=non_terminal, mode="clip")
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
             terms = self.rewards(columns, window) * self._powers[:n]
             reward[:] = np.add.accumulate(terms, axis=1).take(last)
