@@ -72,13 +72,10 @@ class RawColumn:
 
     def _mapped(self) -> SideBySide | None:
         """The files, mapped by now; None if they are mapped one by one."""
-        files = self._files
-        if files is None and self._whole_pages:
-            with self._lock:
-                if self._files is None and self._whole_pages:
-                    self._rebuild()
-                files = self._files
-        return files
+        with self._lock:
+            if self._files is None and self._whole_pages:
+                self._rebuild()
+            return self._files
 
     def _extend(self, files: SideBySide) -> None:
         """Map the chunk files that came since."""
@@ -153,7 +150,7 @@ class RawColumn:
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """Rows by id, which `refresh` has seen; `out` is C-contiguous, (*ids.shape, *row_shape)."""
-        files = self._mapped()
+        files = self._files or self._mapped()
         if files is None:
             return self._take_one_by_one(ids, out)
         index = files.index(ids) if files.shifted else ids
