@@ -173,7 +173,7 @@ def action_range(env: AnyEnv) -> dict[str, int]:
 
 
 def env_name(env: AnyEnv) -> str:
-    """The id of an environment, or of the first of several; the class if there is no id."""
+    """The id of an environment, or of the first of several; its class if it has no id."""
     for one in (env, _first(env)):
         spec_id = getattr(one.spec, "id", None)  # other libraries have other specs
         if isinstance(spec_id, str):

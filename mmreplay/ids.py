@@ -17,7 +17,7 @@ Ids = npt.NDArray[np.int64]
 
 
 def environments(ids: Ids, counts: Sequence[int]) -> Ids:
-    """Of which environment each id is, counted over all lanes, which have so many: (n,)."""
+    """The environment of each id, counted over all lanes, with `counts` in each: (n,)."""
     n = np.array(counts, np.int64)
     lanes = ids >> LANE_SHIFT
     out: Ids = (np.cumsum(n) - n)[lanes] + (ids & ROW_MASK) % n[lanes]

@@ -275,7 +275,7 @@ def _read_only(frame: Array) -> Array:
 
 
 def _picked(count: int, pick: Any) -> int | range | None:
-    """The indices that a key takes of `count`; None if there are none."""
+    """The indices that a key takes of `count`; None if it takes none."""
     if isinstance(pick, slice):
         return range(count)[pick] or None
     return range(count)[pick] if -count <= pick < count else None

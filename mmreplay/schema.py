@@ -23,7 +23,7 @@ FRAME = "frame"
 """How the sole frame field is called in messages; a dict observation uses its own keys."""
 
 USUAL_STACK = 4
-"""Frames of an observation where nobody says how many, of those that are stacked then."""
+"""Frames per stacked observation, unless the caller chooses."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _KINDS = "biuf"
@@ -359,7 +359,7 @@ def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     try:
         out = np.dtype(dtype)
     except TypeError as error:
-        raise SchemaError(f"dtype: {dtype!r} is no numpy dtype") from error
+        raise SchemaError(f"dtype: {dtype!r} is not a numpy dtype") from error
     if out.kind not in _KINDS or out.itemsize > 8:  # noqa: PLR2004 (no zarr v3 name past 64 bits)
         raise SchemaError(
             f"dtype: expected bool, an integer or a float of at most 64 bits, found {out}"

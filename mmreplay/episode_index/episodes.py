@@ -65,8 +65,8 @@ def lane_episodes(
     """The episodes in rows [first, head) of a lane, with its own ids, without the lane in them.
 
     `newest` and `oldest` are the `step` of the entries of rows head - 1 and first; empty if there
-    is no row. The list is that of all which are over, then one for each environment: that which
-    runs, or one of no step. After them come those that are cut. None if one of those is missing.
+    are no rows. The list holds the episodes that are over, then one per environment: the one that
+    runs, or one of 0 steps. After them come those that are cut. None if one of those is missing.
     """
     first, head = window
     n = finals.n
@@ -107,7 +107,7 @@ def lane_episodes(
 
 
 def _cut(firsts: Ids, first: int, wanted: int) -> Ids:
-    """The places of so many episodes that began before an entry; near the front as a rule."""
+    """The indices of the `wanted` episodes that began before an entry; near the front as a rule."""
     found, size, low = _NONE, max(2 * wanted, _FEW), 0
     while low < firsts.size and found.size < wanted:
         here = (firsts[low : low + size] < first).nonzero()[0] + low

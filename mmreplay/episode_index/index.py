@@ -43,7 +43,7 @@ class Transitions(Protocol):
         """Every id of them, ascending: int64 (n_transitions,)."""
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which ids are none of them: (B,)."""
+        """Which ids are not transitions: (B,)."""
 
 
 @dataclass(slots=True, eq=False)

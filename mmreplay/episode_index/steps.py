@@ -1,6 +1,6 @@
 """`Steps`: transitions, and how to come from each of them to its neighbours in its episode.
 
-Invariant: nobody but this module knows where, seen from a step, the other steps of its episode and
+Invariant: only this module knows where, seen from a step, the other steps of its episode and
 their frames are stored.
 """
 
@@ -29,7 +29,7 @@ class Steps:
     Attributes:
         ids: (B,) of the steps.
         stride: from a step to the next one of its episode: a number, or (B,).
-        back: (B,) steps of the episode before this one; None if nobody asks for frames before the
+        back: (B,) steps of the episode before this one; None if no frames are needed before the
             step's own.
         left: (B,) steps of the episode from this one on, itself included, at most as many as were
             asked for; None if that was one.
@@ -53,7 +53,7 @@ class Steps:
     pending: Pending
 
     def at(self, offsets: Ids) -> Ids:
-        """The ids of the steps so many steps away: (B, n), for `offsets` (n,) or (B, n)."""
+        """The ids of the steps at these distances: (B, n), for `offsets` (n,) or (B, n)."""
         stride = self.stride
         if isinstance(stride, np.ndarray):
             return self.ids[:, None] + offsets * stride[:, None]

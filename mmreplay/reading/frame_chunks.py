@@ -41,15 +41,15 @@ class FrameChunks:
         )
 
     def blocks(self, behind: int, ahead: int) -> Blocks:
-        """Blocks for steps that show so many frames before, and after, that of their own row.
+        """Blocks for steps that show `behind` frames before their own and `ahead` after it.
 
-        They are the longer the more of that lies in the chunks beside a block, so that only a
-        quarter more is decoded than a block has.
+        The more of those lie in the chunks beside a block, the longer the blocks: only a quarter
+        more is decoded than a block has.
         """
         seen = np.array([[behind], [ahead]])
         beside = -(-seen * self._strides // self._rows)
         return Blocks(self._rows * np.maximum(_CHUNKS_FOR_EACH * beside.sum(0), 1), self._widths)
 
     def at_least(self, n_rows: int) -> Blocks:
-        """Single chunks, or as many as it takes for so many rows; of raw frames, 16 rows each."""
+        """Single chunks, or enough of them for that number of rows; 16 rows each of raw frames."""
         return Blocks(self._chunks * -(-n_rows // self._chunks), self._widths)

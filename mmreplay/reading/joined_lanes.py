@@ -52,7 +52,7 @@ class JoinedLanes:
 
     So it is whole for threads that read meanwhile. In `columns` the entries of lane k are part k;
     those of frames have further parts for the final observations of each lane, in the same order.
-    `frame_chunks` says how frames are stored together. By `uuids` the lanes are told from those of
+    `frame_chunks` says how frames are stored together. `uuids` distinguish the lanes from those of
     other stores.
     """
 

@@ -1,4 +1,4 @@
-"""Which lanes are read: none of them twice, and another one at a path of theirs is told from them.
+"""Lane identity: refuse a lane that is given twice, and notice that a path holds another lane.
 
 Invariant: ids of one store are never taken for those of another that stands at its path by now.
 """

@@ -16,6 +16,6 @@ def lane_state(path: AnyPath, *, closed: bool) -> str:
 
 
 def store_state(states: Iterable[str]) -> str:
-    """The first of live, crashed and closed that any lane is in; ``unknown`` if there is none."""
+    """The first of live, crashed and closed that any lane is in, else ``unknown``."""
     present = set(states)
     return next((state for state in ("live", "crashed", "closed") if state in present), "unknown")

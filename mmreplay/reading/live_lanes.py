@@ -111,7 +111,7 @@ class LiveLanes:
     def _moved(self) -> bool:
         """Whether a lane was added, opened again or repaired; looked up once a second."""
         self._next_look = time.monotonic() + _LOOK_S
-        with contextlib.suppress(MmreplayError):  # removed, as whoever opens it next will hear
+        with contextlib.suppress(MmreplayError):  # removed: the next opening reports it
             if any(root not in self.paths for root in self.roots) and self._add_new_lanes():
                 return True
         return not all(reader.is_in_place() for reader in self.readers)
@@ -303,7 +303,7 @@ class LiveLanes:
         return valid
 
     def checked_ids(self, ids: npt.ArrayLike) -> Ids:
-        """Ids as the user gave them, as int64 (B,); raises SchemaError if they are none."""
+        """Ids as the user gave them, as int64 (B,); raises SchemaError if they are not integers."""
         wanted = as_array(ids, "ids")
         if wanted.dtype == np.uint64 and (large := wanted[wanted >= 1 << 63]).size:
             raise self._joined.invalid_id(self.path, int(large.flat[0]))

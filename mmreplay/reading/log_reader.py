@@ -142,7 +142,7 @@ class LogReader:
         return True
 
     def has_moved(self, head: int) -> bool:
-        """Whether rows were committed since there were so many, or its session is over."""
+        """Whether there are more than `head` rows by now, or its session is over."""
         if platform.barrier is not None:
             platform.barrier()
         if not self.is_live or self._state is None:

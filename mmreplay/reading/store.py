@@ -118,7 +118,7 @@ class Store(RowColumns):
             out: a batch to fill again.
 
         Raises:
-            InvalidIdError: an id that is no valid transition, named.
+            InvalidIdError: an id that is not a transition; the message names it.
             SchemaError: a setting out of its range.
         """
         stack = self.schema.stack_of(stack)
@@ -201,7 +201,7 @@ class Store(RowColumns):
             a writer died was cut off there, or is terminated if a life was lost with its last step.
 
         Raises:
-            SchemaError: these are no episodes, but their numbers, for example.
+            SchemaError: these are not episodes, but their numbers, for example.
         """
         names = getattr(getattr(episodes, "dtype", None), "names", None) or ()
         if not {*names}.issuperset(EPISODE_DTYPE.names or ()):
@@ -212,10 +212,10 @@ class Store(RowColumns):
         return info.endings(self.live, episodes)
 
     def zarr(self) -> Any:
-        """The same store as a read-only zarr group, for whoever wants zarr's own interface.
+        """The same store as a read-only zarr group, for zarr's own interface.
 
         Raises:
-            SchemaError: several stores, which are no group together.
+            SchemaError: several stores, which are not one group.
         """
         if len(self.paths) > 1:
             raise SchemaError(
@@ -255,8 +255,8 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         path: its directory.
 
     Raises:
-        StoreNotFoundError: there is none.
-        FormatError, CorruptStoreError: it is none that this version reads, or not whole.
-        SchemaError: what was given is no path.
+        StoreNotFoundError: there is no store.
+        FormatError, CorruptStoreError: this version cannot read it, or it is damaged.
+        SchemaError: `path` is not a path.
     """
     return Store([user_paths.absolute_path(path)])

@@ -39,7 +39,7 @@ class RawColumn:
 
     The chunk files lie side by side in one range of addresses, so that a batch over all lanes is a
     single `take`. Files whose size is not a multiple of a page are mapped one by one. No file is
-    mapped before rows are first read: most columns are of no use to whoever only looks at a store.
+    mapped before rows are first read: looking at a store needs few of its columns.
     """
 
     def __init__(self, lanes: Sequence[LaneFiles], path: str, remaps: Remaps | None = None) -> None:

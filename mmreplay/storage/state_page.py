@@ -78,7 +78,7 @@ class State:
     def start(self, *, base: int, tail_start: int, committed: int, before: int) -> None:
         """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
         words = self.words
-        # No session while the page is half written: whoever reads it now looks again later.
+        # No session while the page is half written: a reader looks again later.
         words[SESSION] = words[_BOOT] = words[_BOOT + 1] = 0
         if not 0 < words[_LEAST_BLOCKS] <= self._blocks:
             # A copy was restored over it, or this is one: the next one must show, too.
@@ -189,7 +189,7 @@ def _blocks(about: os.stat_result) -> int:
 def _allocate_beyond(path: AnyPath, *, durable: bool = True) -> int:
     """Give a page blocks beyond its end, which are lost when a copy is restored over it.
 
-    Returns the least number of blocks of the file while it has them; 0 if there are none.
+    Returns the least number of blocks of the file while it has them, or 0.
     """
     least = max(_blocks(path.lstat()), PAGE_BYTES // _BLOCK) + 1
     for n_bytes in _BEYOND:

@@ -148,7 +148,7 @@ def generator_path(path: AnyPath) -> AnyPath:
 
 
 def read_generator(path: AnyPath) -> str | None:
-    """The random state of a lane that is open; None if there is none, or it is damaged."""
+    """The random state saved with an open lane; None if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
         return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
     return None

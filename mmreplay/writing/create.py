@@ -95,7 +95,7 @@ def create(
         StoreExistsError: something is at `path` already.
         StoreNotFoundError: there is no directory above it.
         SchemaError: fields that are missing, cannot be stored, or do not match; an argument that
-            is none; a path within another store.
+            is not valid; a path within another store.
         FormatError, CorruptStoreError: what is there is not a store, or is damaged.
         LockedError: another process writes there.
         DiskFullError: no room; nothing was changed.
@@ -161,7 +161,7 @@ def _open_or_make(
         raise SchemaError(f"{where}: lies within the store {store}; choose another path")
     made = _make(request, capacity, lanes, lane)
     if made is None and lane is None and not append:
-        raise StoreExistsError(f"{where}: somebody else made it at this moment")
+        raise StoreExistsError(f"{where}: another process has just created it")
     try:
         writer = open_lanes(request, made or hold_store(where), capacity, lanes, lane)
     except (DiskFullError, ReachedLimitError):

@@ -145,7 +145,7 @@ def test_of_two_processes_that_create_a_store_one_succeeds_and_the_other_gets_an
         return real(built, path)
 
     monkeypatch.setattr(durable_writes, "replace_directory", beaten)
-    with pytest.raises(StoreExistsError, match="somebody else made it at this moment"):
+    with pytest.raises(StoreExistsError, match="another process has just created it"):
         make()
     monkeypatch.setattr(durable_writes, "replace_directory", beaten)
     assert make("other.zarr", append=True, frame=FRAME, action=ACTION).rows == 0
