@@ -1,7 +1,7 @@
 """Stores that were written once, by the first version of each format, are read for ever.
 
-Invariant: what is in `golden/` never changes. The expected values come from the model, by
-`golden/make_golden.py`.
+Invariant: what is in `golden/` never changes. The expected values came from the model of
+`tests.support`, not from the code that wrote the stores.
 """
 
 import hashlib

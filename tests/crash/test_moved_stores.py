@@ -69,13 +69,7 @@ class Cell:
 
 
 class Order:
-    """One history of two writers, A and B, in an order that a seed chooses.
-
-    Attributes:
-        within: whether A's store was moved in the middle of a call.
-        beside: whether that was in a thread of A's, while other threads went on.
-        gone: whether A was told that its store was removed.
-    """
+    """One history of two writers, A and B, in an order that a seed chooses."""
 
     def __init__(self, folder, cell, seed):
         self.cell, self.luck = cell, random.Random(seed)

@@ -148,17 +148,7 @@ class _Entry(NamedTuple):
 
 
 class PowerDisk:
-    """Stands in for the module `os` within `mmreplay.files`, and remembers what was synced.
-
-    Args:
-        root: everything below it is watched; what is there is durable.
-        before_call: called with the number of each call that matters, before it is made.
-
-    Attributes:
-        calls: names of the calls that mattered, in order; the first is number 1.
-        syncs_until_failure: files are synced so many times until it fails once, and their pages
-            count as clean all the same, as those of Linux do; 0 for never.
-    """
+    """Stands in for the module `os` within `mmreplay.files`, and remembers what was synced."""
 
     def __init__(self, root: Path, before_call: Callable[[int], None]) -> None:
         self._root = str(root)
@@ -554,12 +544,7 @@ class PowerDisk:
     # ------------------------------------------------------------ after the cut
 
     def image(self, target: Path, luck: random.Random | None = None) -> None:
-        """What would be on the disk if the power went now.
-
-        Args:
-            target: a new directory, which stands for `root`.
-            luck: decides what else than the synced survives; None for nothing.
-        """
+        """What would be on the disk if the power went now."""
         with self._lock:
             self._observe_maps()
             shutil.copytree(self._root, target, symlinks=True)
@@ -682,13 +667,7 @@ def _remove(path: str) -> None:
 def power_disk(
     root: Path, before_call: Callable[[int], None], *, stores: bool = False
 ) -> Iterator[PowerDisk]:
-    """Put a `PowerDisk` between the package and the operating system.
-
-    Args:
-        root: as of `PowerDisk`.
-        before_call: as of `PowerDisk`.
-        stores: whether each store into a map is a call that matters, too.
-    """
+    """Put a `PowerDisk` between the package and the operating system."""
     disk = PowerDisk(root, before_call)
     real_map, real_exchange, real_punch = (
         memory_maps.map_file,

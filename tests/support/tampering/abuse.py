@@ -68,14 +68,7 @@ Contents = dict[str, tuple[str, tuple[int, ...], bytes]]
 
 
 class Ordeal:
-    """What is done to each of some stores.
-
-    Args:
-        folder: its directory. Below it each store has a directory of its own, and ``out`` holds
-            what must not be touched: files of the same names.
-        stores: that are tampered with.
-        seed: of everything.
-    """
+    """What is done to each of some stores."""
 
     def __init__(self, folder: Path, stores: list[Pristine], seed: int) -> None:
         self._seed, self._pid = seed, os.getpid()
@@ -106,9 +99,6 @@ class Ordeal:
         """Do all of it once to sound stores: everything is imported then, and works.
 
         A quick run reads every other one, and changes each of these in one of the ways.
-
-        Raises:
-            AssertionError: it does not.
         """
         n_ways = len(self._CHANGING)
         for place, victim in enumerate([*self._victims.values()][:: by_effort(2, 1, 1)]):
@@ -367,11 +357,7 @@ def _row_bytes(schema: Any) -> int:
 
 
 def _check_batch(store: mmreplay.Store, ids: Any) -> None:
-    """Batches and columns say the same.
-
-    Raises:
-        AssertionError: they do not.
-    """
+    """Batches and columns say the same."""
     some = ids[:: max(len(ids) // 3, 1)]
     batch = store.transitions(some, stack=1)
     lanes = store.lanes
@@ -461,16 +447,7 @@ def run(
     quick: bool = False,
     limits: Limits | None = None,
 ) -> Tally:
-    """Do it with the inputs of these numbers.
-
-    Args:
-        folder: an empty directory, better one in memory.
-        seed: of everything.
-        start: the first input.
-        stop: the one after the last.
-        quick: count from the first random input, and do some of the special ones besides.
-        limits: of each.
-    """
+    """Do it with the inputs of these numbers."""
     ordeal = Ordeal(folder, pristine_stores(folder / "made"), seed)
     ordeal.warm_up()
     numbers: list[int] = list(range(start, stop))
