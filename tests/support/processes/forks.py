@@ -8,16 +8,29 @@ Invariant: a child has no threads of its parent, and ends without running anythi
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Forks", "serve"]
+__all__ = ["Forks", "serve", "started"]
+
+
+def started(target: Callable[..., object], *args: object, method: str = "fork") -> BaseProcess:
+    """A process of multiprocessing that calls a function."""
+    context: Any = multiprocessing.get_context(method)
+    process: BaseProcess = context.Process(target=target, args=args)
+    with warnings.catch_warnings():  # newer Pythons warn of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    return process
 
 
 class Forks:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -33,6 +31,7 @@ from mmreplay.errors import EmptyBufferError, InvalidIdError
 from tests.support.oracle.model import LANE_SHIFT
 from tests.support.oracle.script import Turn
 from tests.support.processes.actor import Chronicle, Script
+from tests.support.processes.forks import started
 
 __all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
 
@@ -321,12 +320,7 @@ class Onlookers:
         number = len(self._running)
         result = self._folder / f"onlooker-{number}"
         arguments = (self._script, str(self._over), number, str(result), data)
-        context: Any = multiprocessing.get_context(method)
-        process = context.Process(target=look_on, args=arguments)
-        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: that is it
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
-        self._running.append((process, result))
+        self._running.append((started(look_on, *arguments, method=method), result))
 
     @property
     def alive(self) -> bool:
