@@ -75,11 +75,13 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(request):
+def nothing_left(request, caplog):
     """Every test closes what it opens: no thread, descriptor or map of a store outlives it."""
     before = leftovers()
     yield
     request.node.funcargs.clear()  # which holds what fixtures gave
+    for when in ("setup", "call"):
+        caplog.get_records(when).clear()  # whose tracebacks hold more
     if request.node.stash.get(PASSED, False):  # else the traceback holds more
         assert settled_leftovers(before) == []
 

@@ -18,6 +18,7 @@ __all__ = ["PASSED", "leftovers", "settled_leftovers"]
 
 PASSED = pytest.StashKey[bool]()
 _THREADS = "mmreplay-"
+_ROUNDS = 3  # what has finalizers goes with a later collection
 _OURS = tuple(f"{scratch_root()}/{name}" for name in ("pytest-of-", "mmreplay-"))
 _MAPPED = re.compile(b"|".join(re.escape(os.fsencode(one)) + b".*" for one in _OURS))
 
@@ -39,10 +40,13 @@ def leftovers() -> collections.Counter[str]:
 
 def settled_leftovers(before: collections.Counter[str]) -> list[str]:
     """What is there and was not `before`, once the threads that are ending have ended."""
-    if not leftovers() - before:
-        return []
-    gc.collect()
-    for one in threading.enumerate():
-        if one.name.startswith(_THREADS) and not before[f"thread {one.name}"]:
-            one.join(10)
-    return sorted(leftovers() - before)
+    left = leftovers() - before
+    for _ in range(_ROUNDS):
+        if not left:
+            break
+        gc.collect()
+        for one in threading.enumerate():
+            if one.name.startswith(_THREADS) and not before[f"thread {one.name}"]:
+                one.join(5)
+        left = leftovers() - before
+    return sorted(left)
