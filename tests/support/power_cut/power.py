@@ -567,6 +567,12 @@ class PowerDisk:
             self._pending.clear()
             self._mapped.clear()
 
+    def let_go(self) -> None:
+        """It is over: maps, which no garbage collector looks through, lead here and to no history."""
+        self._before_call = lambda _: None
+        self._mapped.clear()
+        self._files.clear()
+
     def die(self) -> None:
         """The process goes, and all that it wrote stays: its maps change no more."""
         with self._lock:
@@ -722,4 +728,7 @@ def power_disk(
     with contextlib.ExitStack() as stack:
         for (owner, name), value in changed.items():
             stack.enter_context(mock.patch.object(owner, name, value))
-        yield disk
+        try:
+            yield disk
+        finally:
+            disk.let_go()

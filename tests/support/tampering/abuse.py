@@ -55,7 +55,7 @@ _SAMPLING = (*_READING, EmptyBufferError)
 _WRITING = (*_SAMPLING, LockedError, DiskFullError, FailedStoreError)
 _VERIFYING = (StoreNotFoundError, FormatError, CorruptStoreError, LockedError)
 _SECONDS = 2.0
-_QUICK = by_effort(431, 37, 37)  # one special case of so many: no divisor of how many there are
+_QUICK = by_effort(863, 37, 37)  # one special case of so many: no divisor of how many there are
 _OFTEN = {
     "raw": 8, "lz4, evicting": 8, "larger lz4": 8, "zstd": 8, "dict": 2, "lanes": 2,
     "priorities": 2, "crashed": 6, "power cut": 6, "crashed raw lanes": 1, "crashed buffer": 2,
@@ -98,10 +98,10 @@ class Ordeal:
     def warm_up(self) -> None:
         """Do all of it once to sound stores: everything is imported then, and works.
 
-        A quick run reads every other one, and changes each of these in one of the ways.
+        A quick run reads every third one, and changes each of these in one of the ways.
         """
         n_ways = len(self._CHANGING)
-        for place, victim in enumerate([*self._victims.values()][:: by_effort(2, 1, 1)]):
+        for place, victim in enumerate([*self._victims.values()][:: by_effort(3, 1, 1)]):
             self._read(victim, hostile.Change("nothing"))
             for number in by_effort([place % n_ways], range(n_ways), range(n_ways)):
                 self._change_store(victim, number)
@@ -455,7 +455,7 @@ def run(
         some = range(0, ordeal.n_special, _QUICK)
         numbers = [
             *some,
-            *ordeal.extremes[:: by_effort(31, 1, 1)],
+            *ordeal.extremes[:: by_effort(53, 1, 1)],
             *(ordeal.n_special + n for n in numbers),
         ]
     return run_limited(ordeal.trial, numbers, ordeal.inside, limits)
