@@ -38,9 +38,11 @@ __all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
 STACK = 3
 """Frames an observation, of the dataset that an onlooker gets."""
 _BATCH = 16
-_LATE_S = 1.5  # a store that was closed and opened again is noticed within a second
+# A store that was closed and opened again is noticed within a second, but not by a process that
+# was not given the processor.
+_LATE_S = 30.0
 _LEAST = 20  # batches
-_LOOKS = 4  # a process that was not given the processor is not late
+_LOOKS = 30
 
 
 class _Lane:
