@@ -98,7 +98,7 @@ def _inner_chunks(path: Path) -> tuple[list[Bytes], ArraySpec]:
     out: list[Bytes] = []
     for chunk in chunk_files.chunk_files(path, spec):
         shard = Shard(chunk_files.chunk_path(path, spec, chunk), spec, codec)
-        there = [number for number, place in enumerate(shard.slices) if place is not None]
+        there = shard.chunks()
         out += [np.frombuffer(shard.encoded(number), np.uint8) for number in there]
     return out, spec
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from mmreplay.system import durable_writes, threads
 from tests.support.disks.scratch import scratch_root
 from tests.support.effort import EFFORT, THOROUGH, by_effort
+from tests.support.leftovers import PASSED, leftovers, settled_leftovers
 
 # Child processes import tests.support and benchmarks too.
 ROOT = str(Path(__file__).parents[1])
@@ -63,6 +64,26 @@ def pytest_collection_finish():
     """Thousands of tests and what they import are no garbage: a collection leaves them out."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request, caplog):
+    """Every test closes what it opens: no thread, descriptor or map of a store outlives it."""
+    before = leftovers()
+    yield
+    request.node.funcargs.clear()  # which holds what fixtures gave
+    for when in ("setup", "call"):
+        caplog.get_records(when).clear()  # whose tracebacks hold more
+    if request.node.stash.get(PASSED, False):  # else the traceback holds more
+        assert settled_leftovers(before) == []
 
 
 @pytest.fixture

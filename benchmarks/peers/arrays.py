@@ -10,6 +10,7 @@ sampled.
 from __future__ import annotations
 
 import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ class _Preadv(_Memmap):
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any, block: int) -> None:
         super().__init__(path, shape, dtype, block)
         self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
         self._threads = ThreadPoolExecutor(_THREADS)
 
     def windows(self, starts: Rows) -> Any:

@@ -91,6 +91,12 @@ class _Index:
         start, stop = self.bounds[at : at + 2]
         return (start, stop) if stop else None
 
+    def present(self) -> list[int]:
+        """The chunks that are not absent."""
+        stops = np.asarray(self.bounds)[1 :: self.step]
+        out: list[int] = stops.nonzero()[0].tolist()
+        return out
+
 
 def _scattered(path: AnyPath, offsets: Places, sizes: Places, end: int) -> Places:
     """(n, 2): starts and stops of chunks in any order, zeros for absent ones; checked."""
@@ -146,19 +152,16 @@ class Shard:
         self._index = _Index(path, spec.n_inner, size, self._data[-n_bytes:].tobytes())
         self._checked = bytearray(spec.n_inner)
 
-    @property
-    def slices(self) -> list[tuple[int, int] | None]:
-        """(start, stop) of each inner chunk in the file; None of one that is absent."""
-        return [*map(self._index.find, range(self._index.n_chunks))]
+    def chunks(self, n: int = 0) -> list[int]:
+        """The first `n` inner chunks, and those after them that are in the file, ascending."""
+        n = min(n, self._index.n_chunks)
+        return [*range(n), *(one for one in self._index.present() if one >= n)]
 
     def digests(self) -> tuple[bytes, bytes]:
         """The four bytes before the index, and what they should be; see `assemble`."""
         end = self._data.size - (16 * self._index.n_chunks + 4)
-        inner = b"".join(
-            self._data[place[1] - 4 : place[1]].tobytes()
-            for place in self.slices
-            if place is not None
-        )
+        places = map(self._index.find, self._index.present())
+        inner = b"".join(self._data[stop - 4 : stop].tobytes() for _, stop in map(_there, places))
         found = self._data[max(end - 4, 0) : end].tobytes()
         return found, compression.crc32c(inner).to_bytes(4, "little")
 

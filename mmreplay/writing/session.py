@@ -70,7 +70,8 @@ class Session:
         self._timed_flush = flush.TimedFlush(self.files, self.fail)
         self._background.attach(self._timed_flush)
         # What runs in the background may keep the lane, and its lock, for a while longer.
-        weakref.finalize(self, self.files.abandon).atexit = False
+        # Not by a method of the lane, which would keep a failed one, its maps and this session.
+        weakref.finalize(self, _abandon, weakref.ref(self.files)).atexit = False
         _SESSIONS.add(self)
         if self.files.recovered:  # else one killed again and again would never be durable
             self._background.flush_soon()
@@ -179,6 +180,12 @@ class Session:
         """In a forked child: this writer is the parent's."""
         self.closed = True
         self._stop_writer()
+
+
+def _abandon(lane: weakref.ref[LockedLane]) -> None:
+    kept = lane()
+    if kept is not None:
+        kept.abandon()
 
 
 def refuse_copy(writer: Any) -> NoReturn:

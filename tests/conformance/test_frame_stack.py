@@ -108,8 +108,9 @@ def test_a_buffer_rebuilds_the_stacks_that_were_given(name, padding, stack_axis,
                     assert array.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("padding", ["reset", "zero"])
-@pytest.mark.parametrize("make", [breakout, MAKERS["CartPole-v1"]], ids=["Breakout", "CartPole"])
+@pytest.mark.parametrize(
+    ("make", "padding"), [(breakout, "reset"), (MAKERS["CartPole-v1"], "zero")]
+)
 def test_observations_equal_those_of_gymnasium_on_real_environments(make, padding):
     ours = FrameStack(make(), 4, padding=padding)
     theirs = FrameStackObservation(make(), 4, padding_type=padding)

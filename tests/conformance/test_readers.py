@@ -4,6 +4,7 @@ Invariant: every array of a closed store has, for every reader, exactly `rows` r
 there is nothing else in the store.
 """
 
+import itertools
 import json
 import warnings
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.support.oracle.strategies import CODECS, DTYPES
 
 Field = mmreplay.Field
 PLANE = (4, 5)
+DEEP_ONLY = pytest.mark.deep(only=True)
 ACTION = Field((), "int64", chunk=16)
 
 
@@ -46,6 +48,15 @@ LAYOUTS |= {
     for codec in ("raw", "zstd")
 }
 LAYOUTS |= {
+    "every dtype": Layout(
+        {
+            name: Field((3,), name, codec, chunk=4, shard=8 if codec == "zstd" else None)
+            for name, codec in zip(DTYPES, itertools.cycle(("raw", "zstd")))
+        },
+        ACTION,
+        {name: Field((2, 2), name, chunk=6) for name in DTYPES},
+        "float64",
+    ),
     "defaults, a plane of 40x40": Layout(Field((40, 40)), Field((), "int64")),
     "defaults, a vector": Layout(Field((17,), "float32"), Field((6,), "float32")),
     "scalar frames": Layout(Field((), "float64", "lz4", 2, 4), ACTION),
@@ -153,18 +164,9 @@ def copied_documents(path):
     return json.loads((path / "zarr.json").read_bytes())["consolidated_metadata"]["metadata"]
 
 
-def is_quick(name):
-    """Whether it is no dtype with the other of the two codecs, in turn."""
-    kind, *given = name.split()
-    return kind != "dtype" or given[1] == ("raw", "zstd")[DTYPES.index(given[0]) % 2]
-
-
 @pytest.mark.parametrize(
     "name",
-    [
-        one if is_quick(one) else pytest.param(one, marks=pytest.mark.deep(only=True))
-        for one in sorted(LAYOUTS)
-    ],
+    [pytest.param(one, marks=[DEEP_ONLY] * one.startswith("dtype ")) for one in sorted(LAYOUTS)],
 )
 def test_zarr_and_tensorstore_read_every_array_as_we_do(tmp_path, name):
     path = tmp_path / "s.zarr"
@@ -172,8 +174,14 @@ def test_zarr_and_tensorstore_read_every_array_as_we_do(tmp_path, name):
 
 
 @pytest.mark.parametrize("n_steps", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("environments", [None, 3])
-@pytest.mark.parametrize("codec", ["raw", "lz4"])
+@pytest.mark.parametrize(
+    ("codec", "environments"),
+    [
+        ("raw", None),
+        ("lz4", 3),
+        *(pytest.param(*one, marks=DEEP_ONLY) for one in (("raw", 3), ("lz4", None))),
+    ],
+)
 def test_any_length_reads_the_same(tmp_path, codec, environments, n_steps):
     path = tmp_path / "s.zarr"
     check_readers(path, write(path, layout_of(codec, environments=environments), n_steps))

@@ -32,8 +32,9 @@ def outcome_of(flip, root, before):
 
 
 def test_every_flip_in_a_closed_store_is_found_or_harmless(tmp_path, measured):
+    kinds = dict(list(flips.KINDS.items())[:: by_effort(2, 1, 1)])
     n_found, harmless, missed = collections.Counter(), collections.Counter(), []
-    for number, (name, kind) in enumerate(flips.KINDS.items()):
+    for number, (name, kind) in enumerate(kinds.items()):
         root = tmp_path / f"{number}.zarr"
         flips.build(root, kind, number)
         report = mmreplay.verify(root)

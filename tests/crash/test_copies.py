@@ -17,7 +17,10 @@ from tests.support.oracle.layout import Layout
 from tests.support.power_cut.power import power_disk
 from tests.support.processes.parties import Party
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
+    pytest.mark.usefixtures("short_chunks"),
+]
 Field = mmreplay.Field
 
 LAYOUTS = {

@@ -138,13 +138,14 @@ class History:
         self.b.end(lambda: self.copy)
 
 
-def cells():
+def cells(state, first):
     if EFFORT == "quick":
-        return [
+        some = [
             ("lz4", "one environment", True),
             ("raw", "many environments", True),
             ("lz4", "many environments", False),
         ]
+        return [some[(STATES.index(state) + FIRST.index(first)) % 3]]
     return list(itertools.product(CODECS, KINDS, (False, True)))
 
 
@@ -152,7 +153,7 @@ def cells():
 @pytest.mark.parametrize("state", STATES)
 def test_a_copy_by_hard_links_is_a_store_of_its_own(tmp_path, state, first, measured):
     n_copies = 0
-    for codec, kind, evicts in cells():
+    for codec, kind, evicts in cells(state, first):
         n, action = KINDS[kind], Field((), "int64", chunk=8)
         capacity = 12 * (n or 1) if evicts else None
         layout = Layout(frame_of(codec, n), action, capacity=capacity, environments=n)

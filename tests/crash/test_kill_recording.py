@@ -21,8 +21,6 @@ from tests.support.oracle.disk import check_plain_zarr
 from tests.support.processes import recorder
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
-pytest.importorskip("ale_py")
-pytest.importorskip("cv2")
 
 LEAST = by_effort(4, 40, 400)
 GAME, POLE = "ALE/Breakout-v5", "CartPole-v1"

@@ -69,13 +69,7 @@ class Cell:
 
 
 class Order:
-    """One history of two writers, A and B, in an order that a seed chooses.
-
-    Attributes:
-        within: whether A's store was moved in the middle of a call.
-        beside: whether that was in a thread of A's, while other threads went on.
-        gone: whether A was told that its store was removed.
-    """
+    """One history of two writers, A and B, in an order that a seed chooses."""
 
     def __init__(self, folder, cell, seed):
         self.cell, self.luck = cell, random.Random(seed)
@@ -356,16 +350,17 @@ class Order:
 
 
 def cells(what):
-    """All that are about one operation; for a quick run one of each way."""
+    """All that are about one operation; for a quick run one of each of two ways."""
     if EFFORT != "quick":
         return [Cell(what, *rest) for rest in itertools.product(WAYS, CODECS, KINDS)]
     luck = random.Random(what)
     kinds = ["one environment", "many environments"]
     luck.shuffle(kinds)
     kinds.append("many environments")
-    return [
+    cells = [
         Cell(what, way, luck.choice(CODECS), kind) for way, kind in zip(WAYS, kinds, strict=True)
     ]
+    return luck.sample(cells, 2)
 
 
 def run_all(folder, what, measured):

@@ -117,11 +117,7 @@ def every_call(path):
 
 
 def try_all(folder, n_paths):
-    """Each store as it is, then with the rights to one path in it taken away; and what came of it.
-
-    Returns:
-        (kind of store, path without rights, what `every_call` gave), and how many bytes changed.
-    """
+    """Each store as it is, then with the rights to one path in it taken away; and what came of it."""
     own = folder / "of all"
     own.mkdir()
     own.chmod(0o777)

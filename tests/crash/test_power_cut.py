@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.format import plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums, stored_checksum
@@ -27,26 +26,20 @@ from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.power_cut.layouts import LAYOUTS, SHORT_CHUNKS
+from tests.support.power_cut.layouts import LAYOUTS
 from tests.support.power_cut.power import power_disk
 from tests.support.quiet import settle
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
     pytest.mark.timeout(0 if THOROUGH else 900),
+    pytest.mark.usefixtures("short_chunks"),
 ]
 Field = mmreplay.Field
 
 RAW = Layout(Field((3, 4), "uint8", "raw", 8), Field((), "int64", chunk=11))
 EVICTING = Layout(Field((3,), "uint8", "raw", 4), Field((), "int64", chunk=3))
 LZ4 = Layout(Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64", chunk=13))
-
-
-@pytest.fixture(autouse=True)
-def short_chunks(monkeypatch):
-    """Those whose lengths no field gives; an image has a copy of each."""
-    for name, rows in SHORT_CHUNKS.items():
-        monkeypatch.setattr(plan, name, rows)
 
 
 def play(writer, layout, n_steps):

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes.commands import Commands
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 LINKING = sorted({*DOCUMENTS, *ROOT.glob("*.md"), *(ROOT / "benchmarks").glob("*.md")})
@@ -88,9 +90,16 @@ def matches(expected, printed):
     return re.fullmatch(pattern, lines) is not None
 
 
-def run_command(command, folder):
-    """What `command` prints in `folder`; what installs or needs the repository is looked up."""
+def run_command(command, folder, mmreplay):
+    """What `command` prints in `folder`; what installs or needs the repository is looked up.
+
+    `mmreplay` runs that command, where no shell is needed for it.
+    """
     words = shlex.split(command, comments=True)
+    if words[0] == "mmreplay" and not set(command) & set("|&;<>$*#\n"):
+        status, printed, told = mmreplay.run(words[1:], folder)
+        assert status == 0, f"$ {command}\n{printed}{told}"
+        return printed
     if words[0] == "make":
         targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         assert set(words[1:]) <= targets, f"{command}: no such target"
@@ -115,7 +124,7 @@ def run_command(command, folder):
     return done.stdout
 
 
-def run_document(markdown, name, folder):
+def run_document(markdown, name, folder, mmreplay):
     """Run the blocks of one document in order: Python in one namespace, commands in one folder."""
     namespace = {"__name__": "__main__"}
     for block in blocks(markdown):
@@ -123,10 +132,10 @@ def run_document(markdown, name, folder):
             # Newlines before it, so that a traceback names the line of the document.
             exec(compile("\n" * (block.line - 1) + block.text, name, "exec"), namespace)
         elif block.language == "bash":
-            run_command(block.text, folder)
+            run_command(block.text, folder, mmreplay)
         elif block.language == "console":
             for command, expected in commands(block):
-                printed = run_command(command, folder)
+                printed = run_command(command, folder, mmreplay)
                 shows = f"$ {command}\nshown:\n{expected}\nprinted:\n{printed}"
                 assert not expected.strip() or matches(expected, printed), shows
         else:
@@ -168,9 +177,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def mmreplay():
+    with Commands() as running:
+        yield running
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
-def test_blocks_of_a_document_run(document, folder):
-    run_document(document.read_text(), relative(document), folder)
+def test_blocks_of_a_document_run(document, folder, mmreplay):
+    run_document(document.read_text(), relative(document), folder, mmreplay)
 
 
 @pytest.mark.parametrize("document", LINKING, ids=relative)
@@ -190,6 +205,8 @@ def test_readme_is_short():
     [
         "```python\n1 / 0\n```\n",
         "```console\n$ exit 3\n```\n",
+        "```console\n$ mmreplay info nothing.zarr\n```\n",
+        "```console\n$ mmreplay --version\nmmreplay 0\n```\n",
         "```bash\nfalse | true\n```\n",
         "```console\n$ echo 5 rows\n6 rows\n```\n",
         "```console\n$ make nothing\n```\n",
@@ -197,12 +214,12 @@ def test_readme_is_short():
         "```pyton\n1\n```\n",
     ],
 )
-def test_block_that_fails_is_noticed(block, folder):
+def test_block_that_fails_is_noticed(block, folder, mmreplay):
     with pytest.raises((AssertionError, ZeroDivisionError)):
-        run_document(block, "block", folder)
+        run_document(block, "block", folder, mmreplay)
 
 
-def test_blocks_share_a_namespace_and_a_folder(folder):
+def test_blocks_share_a_namespace_and_a_folder(folder, mmreplay):
     document = """
 ```python
 word = "seen"
@@ -234,7 +251,7 @@ from pathlib import Path
 Path("result").write_text(word)
 ```
 """
-    run_document(document, "document", folder)
+    run_document(document, "document", folder, mmreplay)
     assert (folder / "result").read_text() == "seen twice"
 
 

@@ -69,9 +69,17 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("capacity", [None, 60])
-@pytest.mark.parametrize(("environments", "lanes"), [(3, None), (None, 3), (2, 2)])
-@pytest.mark.parametrize("name", FRAMES)
+KINDS = [
+    (name, *lanes, capacity)
+    for name in FRAMES
+    for lanes in ((3, None), (None, 3), (2, 2))
+    for capacity in (None, 60)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "environments", "lanes", "capacity"), KINDS[:: by_effort(5, 1, 1)]
+)
 def test_groups_give_each_transition_equally_often(tmp_path, name, environments, lanes, capacity):
     layout = Layout(
         FRAMES[name], Field(()), capacity=capacity, environments=environments, lanes=lanes

@@ -30,7 +30,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=by_effort(8, 80, 500))
+@settings(max_examples=by_effort(5, 80, 500))
 @given(layouts(), ACTS, st.lists(gather_settings(), min_size=1, max_size=3), st.integers(0, 99))
 def test_any_store_equals_the_oracle_while_live_and_after_closing(layout, acts, gatherings, seed):
     model, random = layout.model(), np.random.default_rng(seed)
@@ -84,9 +84,10 @@ SETTINGS = [
     for stack, n_step, padding, axis in itertools.product(
         (None, 1, 2, 4, 65), (1, 2, 7), ("reset", "zero"), (0, -1)
     )
-]
+][:: by_effort(7, 1, 1)]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("environments", [None, 3])
 @pytest.mark.parametrize("name", sorted(FRAMES))
 def test_every_setting_rebuilds_every_transition_of_every_kind_of_frame(

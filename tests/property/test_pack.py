@@ -80,7 +80,7 @@ def packed(schema, episodes):
     return model
 
 
-@settings(max_examples=by_effort(6, 50, 600))
+@settings(max_examples=by_effort(4, 50, 600))
 @given(st.data())
 def test_what_is_packed_equals_the_oracle(data):
     given_sources = data.draw(sources())

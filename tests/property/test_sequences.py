@@ -64,7 +64,7 @@ def starts_of(batch):
     return batch.id[:, batch.burn_in].tolist()
 
 
-@settings(max_examples=by_effort(8, 80, 400))
+@settings(max_examples=by_effort(5, 80, 400))
 @given(
     layouts(lanes=False),
     ACTS,

@@ -335,6 +335,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 StoreMachine.TestCase.settings = settings(
-    stateful_step_count=by_effort(20, 20, 40), max_examples=by_effort(4, 60, 2_000)
+    stateful_step_count=by_effort(20, 20, 40), max_examples=by_effort(3, 60, 2_000)
 )
 TestStore = StoreMachine.TestCase

@@ -69,12 +69,7 @@ def chunks(writer: Writer, path: str = "rewards") -> list[int]:
 
 
 class LaneWriters:
-    """The writers of all lanes of a store, each of one environment, stepped one after the other.
-
-    Args:
-        path: of the store.
-        writers: one a lane.
-    """
+    """The writers of all lanes of a store, each of one environment, stepped one after the other."""
 
     def __init__(self, path: Path, writers: Sequence[Writer]) -> None:
         self.path, self.writers, self.schema = path, tuple(writers), writers[0].schema

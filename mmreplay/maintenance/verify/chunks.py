@@ -220,7 +220,8 @@ class ChunkReader:
     ) -> Iterator[Entries]:
         """The entries in the sound inner chunks of a shard; a finding for each of the others."""
         scratch = np.empty(spec.inner_bytes, np.uint8)
-        for number, place in enumerate(shard.slices):
+        n_blocks = max(-(-(log.in_shards - chunk * spec.chunk_rows) // spec.inner_rows), 0)
+        for number in shard.chunks(n_blocks * spec.width):
             block, column = divmod(number, spec.width)
             environment = column if spec.width > 1 else None
             first = chunk * spec.chunk_rows + block * spec.inner_rows
@@ -236,7 +237,7 @@ class ChunkReader:
                         text = "expected zeros past the last row, found other bytes"
                 except CorruptStoreError as error:
                     text = reason(error).partition(f"inner chunk {number}: ")[2]
-            elif log.closed and place is not None:
+            elif log.closed:
                 text = "expected none past the last row, found one"
             if text:
                 of = "" if environment is None else f" (environment {environment})"

@@ -48,13 +48,7 @@ REOPENING = "reopen"
 
 
 class Disk:
-    """Stands in for the module `os` within `mmreplay.files`, and fails when told to.
-
-    Attributes:
-        hits: calls that failed since the last order to fail.
-        counts: calls so far, by name.
-        log: (name, path or descriptor) of every call, oldest first.
-    """
+    """Stands in for the module `os` within `mmreplay.files`, and fails when told to."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

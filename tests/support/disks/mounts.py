@@ -58,14 +58,7 @@ def unavailable(fs: str) -> str:
 
 
 class Mount:
-    """A file system of its own.
-
-    Args:
-        fs: its kind.
-        path: where it is mounted.
-        image: the file that it lies in; none for a tmpfs.
-        options: of the mount.
-    """
+    """A file system of its own."""
 
     def __init__(self, fs: str, path: Path, image: Path | None, options: str) -> None:
         """Mount it."""
@@ -101,14 +94,7 @@ class Mount:
 
 @contextlib.contextmanager
 def mounted(fs: str, folder: Path, n_bytes: int = 0, options: str = "") -> Iterator[Mount]:
-    """A new, empty file system, mounted at ``folder/fs``.
-
-    Args:
-        fs: tmpfs, ext4, xfs or btrfs; `unavailable` says whether it can be had.
-        folder: an existing directory, for the mount point and the image.
-        n_bytes: its size; 0 for the least usual one.
-        options: of the mount, beside those that are needed.
-    """
+    """A new, empty file system, mounted at ``folder/fs``."""
     path, image = folder / fs, folder / f"{fs}.image"
     path.mkdir()
     with contextlib.ExitStack() as stack:
@@ -245,11 +231,7 @@ def booted(boot: bytes) -> Iterator[None]:
 
 
 class Ballast:
-    """Files that fill a file system to its last page, small ones among them to be taken off.
-
-    Args:
-        root: of the file system; it must be a mount point.
-    """
+    """Files that fill a file system to its last page, small ones among them to be taken off."""
 
     def __init__(self, root: Path) -> None:
         """Fill nothing yet."""

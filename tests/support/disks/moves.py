@@ -16,18 +16,7 @@ WAYS = ("renamed", "removed", "link turned")
 
 
 class Place:
-    """A path in a new folder; the first store that is at it goes away at `move`.
-
-    Args:
-        folder: to be made.
-        way: one of `WAYS`.
-
-    Attributes:
-        path: the path.
-        first: where the first store is; None once it is removed.
-        second: where another store is made that comes after it, if it is not made at the path.
-        moved: whether `move` was called.
-    """
+    """A path in a new folder; the first store that is at it goes away at `move`."""
 
     def __init__(self, folder: Path, way: str) -> None:
         folder.mkdir()

@@ -198,15 +198,7 @@ def check_store(
     most: int = 200,
     generator: np.random.Generator | None = None,
 ) -> None:
-    """Columns, ids, episodes, trajectories and transitions; the model learns what is evicted.
-
-    Args:
-        store: what is checked.
-        model: what is right.
-        settings: of `transitions`; each is tried.
-        most: transitions to compare for each of them; the oldest and newest are among them.
-        generator: chooses the others.
-    """
+    """Columns, ids, episodes, trajectories and transitions; the model learns what is evicted."""
     check_columns(store, model)
     forget(store, model)
     check_ids(store, model)

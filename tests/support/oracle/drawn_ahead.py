@@ -21,15 +21,7 @@ __all__ = ["DrawnAhead", "check_equal"]
 
 
 class DrawnAhead:
-    """Batches of uniform draws, to be expected of a buffer that gave none yet.
-
-    Args:
-        buffer: what is checked.
-        seed: the buffer's.
-        size: of the batches.
-        ids: every valid transition id as of now, ascending.
-        batch: of ids as of now.
-    """
+    """Batches of uniform draws, to be expected of a buffer that gave none yet."""
 
     def __init__(
         self,

@@ -33,11 +33,7 @@ _ROW_MASK = (1 << LANE_SHIFT) - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Described:
-    """Frames of one field, of 24 bytes or more, that describe themselves.
-
-    Args:
-        field: any field but one of bools.
-    """
+    """Frames of one field, of 24 bytes or more, that describe themselves."""
 
     field: Field
 
@@ -75,13 +71,7 @@ class Described:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plot:
-    """What happens in each row to each player: a pure function, known to writer and checker alike.
-
-    Args:
-        seed: of everything.
-        frames: how frames look, by key; the sole one under ``frame``.
-        n: environments of a lane.
-    """
+    """What happens in each row to each player: a pure function, known to writer and checker alike."""
 
     seed: int
     frames: dict[str, Described]
@@ -140,11 +130,7 @@ class Plot:
         n_step: int = 1,
         gamma: float = 0.99,
     ) -> Array:
-        """A batch fits together, whatever else is being written.
-
-        Returns:
-            (B,) how many steps each return has; why it is not `n_step` is not looked into.
-        """
+        """A batch fits together, whatever else is being written."""
         players, rows = self.places(batch.id)
         steps = np.ones(len(rows), np.int64) if n_step == 1 else self._steps(batch, rows)
         if not ((steps >= 1) & (steps <= n_step)).all():

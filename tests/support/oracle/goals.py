@@ -50,16 +50,7 @@ def check_relabelled(
     terminal: Function | None,
     settings: dict[str, Any],
 ) -> None:
-    """Every sample of a batch against an episode that was recorded with its goal.
-
-    Args:
-        batch: what `mmreplay.Hindsight` gave, with -1 for the recorded goal.
-        model: of the store.
-        reward: as `Hindsight` was given it.
-        strategy: likewise.
-        terminal: likewise.
-        settings: of the data.
-    """
+    """Every sample of a batch against an episode that was recorded with its goal."""
     goals = batch.extras["hindsight"].tolist()
     for at, (id_, goal) in enumerate(zip(batch.id.tolist(), goals, strict=True)):
         one, place = model.find(id_)

@@ -25,27 +25,17 @@ Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """What `mmreplay.create` is given.
-
-    Attributes:
-        frame: a field, or a dict of them.
-        action: a field.
-        extras: fields by name.
-        reward_dtype: float32 or float64.
-        capacity: transitions of a lane.
-        environments: how many step together in a lane; None for one, without an axis for it.
-        padding: of the store.
-        lanes: None for a store that is one lane; or how many named lanes it has.
-    """
+    """What `mmreplay.create` is given."""
 
     frame: Field | dict[str, Field]
     action: Field
     extras: dict[str, Field] = dataclasses.field(default_factory=dict)
     reward_dtype: str = "float32"
-    capacity: int | None = None
+    capacity: int | None = None  # transitions of a lane
+    # how many step together in a lane; None for one, without an axis for it
     environments: int | None = None
     padding: str = "reset"
-    lanes: int | None = None
+    lanes: int | None = None  # None for a store that is one lane; or how many named lanes it has
 
     @property
     def schema(self) -> Schema:
@@ -81,17 +71,11 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Episode:
-    """What happens in one episode.
-
-    Attributes:
-        length: steps.
-        end: ``terminated``, ``truncated``, ``both``, or ``interrupted`` by whatever comes next.
-        lives_lost: steps at which a life is lost.
-    """
+    """What happens in one episode."""
 
     length: int
-    end: str
-    lives_lost: frozenset[int] = frozenset()
+    end: str  # ``terminated``, ``truncated``, ``both``, or ``interrupted`` by whatever comes next
+    lives_lost: frozenset[int] = frozenset()  # steps at which a life is lost
 
     def flags(self, step: int) -> dict[str, bool]:
         """The flags of a step."""

@@ -57,21 +57,13 @@ class Step:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Played:
-    """One episode of one environment: T steps in rows that follow each other, T + 1 frames.
-
-    Attributes:
-        env: its environment.
-        first: row of its first step.
-        frames: before each step, and after the last one.
-        steps: so far.
-        over: whether it ended; its last frame is a final observation then.
-    """
+    """One episode of one environment: T steps in rows that follow each other, T + 1 frames."""
 
     env: int
-    first: int
-    frames: list[Frame]
+    first: int  # row of its first step
+    frames: list[Frame]  # before each step, and after the last one
     steps: list[Step]
-    over: bool = False
+    over: bool = False  # whether it ended; its last frame is a final observation then
 
     @property
     def last(self) -> int:
@@ -114,20 +106,7 @@ class TrajectoryModel:
 
 
 class LaneModel:
-    """One lane.
-
-    Args:
-        schema: what a step of one environment holds.
-        environments: how many step together; None for one, and arrays without an axis for it.
-        capacity: most transitions to offer; None for all.
-
-    Attributes:
-        rows: of each step of all environments, the episode of each that took part; none is evicted.
-        episodes: all with a step or more, by first transition.
-        finals: those that ended, in the order in which they did.
-        running: those that go on, by environment; without a step yet, too.
-        base: the oldest row that the store still keeps, as far as is known: set by `forget`.
-    """
+    """One lane: `rows` has, by step of the lane, the episode of each environment that took part."""
 
     def __init__(
         self, schema: Schema, environments: int | None = None, capacity: int | None = None
@@ -320,13 +299,7 @@ class LaneModel:
 
 
 class Model:
-    """A store of one lane or many.
-
-    Args:
-        schema: what a step holds.
-        capacities: of each lane.
-        environments: of each lane, as of `LaneModel`.
-    """
+    """A store of one lane or many."""
 
     def __init__(
         self,

@@ -48,14 +48,7 @@ class Numbers:
 
 
 class Pair:
-    """See the module.
-
-    Args:
-        writers: a writer or a buffer, or one for each lane of the model; None for a model alone.
-        model: of the store as it is now.
-        random: chooses what happens, the values, and in which of the allowed forms they are given.
-        values: gives the next value of a field.
-    """
+    """See the module."""
 
     def __init__(
         self, writers: Any, model: Model, random: np.random.Generator, values: Value = random_value
@@ -148,15 +141,10 @@ class Pair:
     def play(
         self, n_steps: int, end: float = 0.1, mode: str = "at once", long: Iterable[int] = ()
     ) -> None:
-        """Steps in all lanes with random ends, as one of the autoreset modes has them.
+        """Steps in all lanes with random ends; `mode` says when an environment is reset.
 
-        Args:
-            n_steps: how many; where there are several lanes, some take part in fewer.
-            end: about the probability that an environment's episode ends with a step.
-            mode: ``at once``: an environment is reset before the next step, as in the modes "same
-                step" and "disabled"; ``next step``: after it; ``any``: some steps later, and
-                others in mid-episode, or twice.
-            long: environments whose episodes go on.
+        ``at once``: before the next step; ``next step``: after it; ``any``: some steps later, and
+        others in mid-episode, or twice. Environments in `long` do not end.
         """
         for number in range(n_steps):
             for lane in range(len(self.model.lanes)):

@@ -29,56 +29,35 @@ Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Script:
-    """What an actor is to do; it travels as JSON.
+    """What an actor is to do; it travels as JSON."""
 
-    Attributes:
-        path: the store.
-        report: the file of acknowledgements; see `Chronicle`.
-        seed: of the plot.
-        frame: shape, dtype, codec, chunk and shard by key; one of them is no dict observation.
-        action_chunk: rows a chunk of the scalar columns.
-        action: dtype of the actions.
-        envs: environments that step together; None for a lane of one.
-        lane: name of a lane of its own, in a store of many.
-        capacity: transitions.
-        flush_s: seconds between flushes in the background.
-        session: seed of how long it writes, when it flushes, closes and opens again.
-        rows: rows of a session at most.
-        sessions: how many times it opens the store; the last one is closed.
-        pause_s: longest pause between two rows.
-        acts: what it does instead of that, each the name of a method of `player.Player` and its
-            arguments.
-        die_at: end by SIGKILL before this call that changes the disk; 0 for never.
-        mount: a mounted file system that is to be cut off at that moment, too; empty for none.
-        boot: boot id to go by, in hex; empty for the machine's own.
-        user: uid and gid to be; None for those of the tests.
-        fails: the call that fails (name, errno, which of them, whether all after it do, too).
-        watch_from: number of the act from which calls count, and fail.
-        count: write how often each call was made to `report`.counts.
-    """
-
-    path: str
-    report: str
-    seed: int
+    path: str  # the store
+    report: str  # the file of acknowledgements; see `Chronicle`
+    seed: int  # of the plot
+    # shape, dtype, codec, chunk and shard by key; one of them is no dict observation
     frame: Mapping[str, Sequence[Any]]
-    action_chunk: int | None = None
-    action: str = "int64"
-    envs: int | None = None
-    lane: str | None = None
-    capacity: int | None = None
-    flush_s: float = 0.0
-    session: int = 0
-    rows: int = 200
-    sessions: int = 1_000_000
-    pause_s: float = 0.0
+    action_chunk: int | None = None  # rows a chunk of the scalar columns
+    action: str = "int64"  # dtype of the actions
+    envs: int | None = None  # environments that step together; None for a lane of one
+    lane: str | None = None  # name of a lane of its own, in a store of many
+    capacity: int | None = None  # transitions
+    flush_s: float = 0.0  # seconds between flushes in the background
+    session: int = 0  # seed of how long it writes, when it flushes, closes and opens again
+    rows: int = 200  # rows of a session at most
+    sessions: int = 1_000_000  # how many times it opens the store; the last one is closed
+    pause_s: float = 0.0  # longest pause between two rows
+    # what it does instead of that, each the name of a method of `player.Player` and its
+    # arguments
     acts: Sequence[str] = ()
-    die_at: int = 0
+    die_at: int = 0  # end by SIGKILL before this call that changes the disk; 0 for never
+    # a mounted file system that is to be cut off at that moment, too; empty for none
     mount: str = ""
-    boot: str = ""
-    user: tuple[int, int] | None = None
+    boot: str = ""  # boot id to go by, in hex; empty for the machine's own
+    user: tuple[int, int] | None = None  # uid and gid to be; None for those of the tests
+    # the call that fails (name, errno, which of them, whether all after it do, too)
     fails: tuple[str, int, int, bool] | None = None
-    watch_from: int = 0
-    count: bool = False
+    watch_from: int = 0  # number of the act from which calls count, and fail
+    count: bool = False  # write how often each call was made to `report`.counts
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -138,16 +117,12 @@ class Turn:
     """What happens in a row, as a plot has it.
 
     Where an episode has ended the next one may begin some rows later, but in environment 0.
-
-    Attributes:
-        begins: the environments of which an episode begins before the step.
-        starts: the first row of each environment's episode, None for those that are left out.
-        goes_on: the same, as it is after the step.
     """
 
-    begins: list[int]
+    begins: list[int]  # the environments of which an episode begins before the step
+    # the first row of each environment's episode, None for those that are left out
     starts: list[int | None]
-    goes_on: list[int | None]
+    goes_on: list[int | None]  # the same, as it is after the step
 
     @classmethod
     def at(cls, plot: Plot, row: int, starts: list[int | None]) -> Turn:
@@ -169,14 +144,7 @@ def append_rows(
     starts: list[int | None],
     report: npt.NDArray[Any] | None = None,
 ) -> None:
-    """One row, as the plot has it; may be called again after a full disk.
-
-    Args:
-        writer: of one environment or many.
-        plot: what happens.
-        starts: first row of each environment's running episode, None where none runs; updated.
-        report: takes the rows committed.
-    """
+    """One row, as the plot has it; may be called again after a full disk."""
     if isinstance(writer, PrioritizedReplayBuffer):
         writer = writer.writer
     row = writer.rows

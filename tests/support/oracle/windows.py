@@ -25,19 +25,12 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """What can be sampled of one episode.
+    """What can be sampled of one episode."""
 
-    Attributes:
-        one: the episode.
-        oldest: place in it of the first step that can be sampled; those after it can be, too.
-        ids: of these, ascending.
-        env: its environment, of all lanes.
-    """
-
-    one: Played
-    oldest: int
-    ids: list[int]
-    env: int
+    one: Played  # the episode
+    oldest: int  # place in it of the first step that can be sampled; those after it can be, too
+    ids: list[int]  # of these, ascending
+    env: int  # its environment, of all lanes
 
     @property
     def whole(self) -> bool:
@@ -93,16 +86,7 @@ def check_sequences(
     burn_in: int = 0,
     **settings: Any,
 ) -> None:
-    """Every step of every window is what the model says.
-
-    Args:
-        found: to be checked.
-        model: of the store as it was.
-        starts: ids of the first steps after the burn-in.
-        length: steps after the burn-in.
-        burn_in: steps before them.
-        settings: keywords of `Store.transitions`.
-    """
+    """Every step of every window is what the model says."""
     shape = len(starts), burn_in + length
     if found.burn_in != burn_in or len(found) != len(starts):
         raise AssertionError(f"expected {len(starts)} windows, found {len(found)}")
@@ -153,16 +137,7 @@ def check_sequences(
 def _padding(
     model: Model, settings: dict[str, Any], one: Played, newest: int, oldest: int, key: str
 ) -> Array:
-    """What stands where a window has no step: frames that a real step shows as well, and zeros.
-
-    Args:
-        model: of the store.
-        settings: as of `check_sequences`.
-        one: the episode.
-        newest: place of the newest frame of the stack.
-        oldest: that of the first step of the window.
-        key: of the frames.
-    """
+    """What stands where a window has no step: frames that a real step shows as well, and zeros."""
     stack = settings.get("stack", usual_stack(model.schema))
     size = stack or 1
     blank = np.zeros_like(one.frames[0][key])

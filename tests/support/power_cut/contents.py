@@ -32,12 +32,7 @@ Frames = dict[str, npt.NDArray[Any]]
 
 
 class Contents:
-    """Of a lane; its length is the number of its rows.
-
-    Attributes:
-        lane: the model.
-        exact: whether no call is under way, so that it is known which episodes are over.
-    """
+    """Of a lane; its length is the number of its rows."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -324,11 +319,7 @@ class Contents:
 
 
 class Priorities:
-    """Those of the transitions of a lane, as a prioritized buffer keeps them.
-
-    Args:
-        lane: what is in the lane.
-    """
+    """Those of the transitions of a lane, as a prioritized buffer keeps them."""
 
     def __init__(self, lane: LaneModel) -> None:
         self._lane = lane
@@ -338,12 +329,7 @@ class Priorities:
         self._is_unsure = False  # whether power was lost since they were read
 
     def open(self, writer: AnyWriter, *, exact: bool) -> None:
-        """As a prioritized buffer does; compares those that are there.
-
-        Args:
-            writer: that has the lane open.
-            exact: whether each has to be the last one, as nothing but the process was lost.
-        """
+        """As a prioritized buffer does; compares those that are there."""
         # Killed on the way to read them, the next writer is the first to see what the power left.
         self._is_unsure |= not exact
         exact = not self._is_unsure

@@ -31,14 +31,11 @@ tests of their own that go red without them:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import stat
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -51,8 +48,8 @@ from mmreplay.storage import checkpoint, priority_column, state_page
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.storage.state_page import BASE, COMMITTED, EPISODES_BEFORE, SESSION, TAIL_START, State
-from mmreplay.system import checked_reads, durable_writes, held_directories, platform
+from mmreplay.storage.state_page import BASE, COMMITTED, EPISODES_BEFORE, State
+from mmreplay.system import checked_reads, durable_writes, held_directories
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, close, create, flush, recover
 from mmreplay.writing.ends import Ends
@@ -103,7 +100,6 @@ _TABLE = """
 create unsynced | all | create: every file and directory fsynced before the rename
 create with a name unsynced | all | create: renamed, then the parent fsynced
 opened with a name unsynced | all | recover: fsync the directory above, whose entry a killed maker may have left unsynced
-create without a checkpoint | all | create: with a valid checkpoint
 commit before the values | all | step: the row's values to their places, then committed
 finals committed first | all | step: the word of the steps, then that of finals (rows_first)
 final observations not pending | all | step: the pending row has final observations, too (pend_all)
@@ -112,7 +108,6 @@ newest step read by ends of its row | all | the newest step: an episode is over 
 finals searched by entry | many | reading: a final is searched by its row (search) | no final observation
 pending row used after a reset | all | reading: repeat if the word of finals moved since the pending row was copied (recheck) | next_observation
 ended with a final that is not durable | all | reset: finals durable if no step came since the last flush (reset_durable)
-pending frame moved late | all | reset: the final is committed, and only then the pending frame changes (move_first)
 interrupt forgotten | all | step, reset: the next call tidies up what an interrupt has left (settle)
 episodes left running at an opening | all | recover: `ends` of all episodes that had not ended | ends
 episodes left running at a reset | all | reset: `ends` of the running episodes that it ends | ends
@@ -134,16 +129,11 @@ names made meanwhile forgotten | all | flush: take the sets of files and directo
 head read late | all | flush: read committed before anything is synced
 steps counted though their finals are not committed | all | flush: the head of the last step that is finished (flush_done)
 steps flushed first | all | flush: the finals, then the steps
-steps counted after the finals | all | flush: the steps up to the head that was read before the finals were synced
-tail start read early | tail | flush: read tail_start after the rows are synced
 flush that leaves out the base | evicting | flush: write the other slot, with the base that the capacity asks for
 flush that leaves out how many episodes went | evicting | flush: the number of episodes below base goes with it | episodes before
 checkpoint before the rows | all | flush: write the other slot after the rows are synced
-finals evicted with their steps | evicting | evict: finals below the base of the steps' durable checkpoint (evict_after)
 evict before the checkpoint | evicting | evict: files below the base of the last checkpointed state
-evict before the base is stored | evicting | evict: after state.base was stored
 context evicted | evicting | base: 64 rows below the oldest that may be sampled, as context for stacks
-closed too early | all | close: everything durable, then closed = true
 live removed too early | all | close: closed = true, then remove .live
 root unsynced | all | close: the root zarr.json beside, fsync, rename
 root with a name unsynced | all | close: the root zarr.json renamed, fsync the directory, then remove .live
@@ -152,19 +142,16 @@ zeros unsynced | long | close: zeros past the last row, durable before closed = 
 checksums of a close unsynced | all | close: the missing checksums, durable before closed = true
 shapes unsynced | all | close: the shapes of all arrays, durable before closed = true
 shards of a closed lane unsynced | tail | close: seal the tail into a last, short shard
-litter reused | all | reopen: a .live beside closed = true is litter, deleted first
 new live unsynced | all | reopen: fsync files and directories of .live before closed = false
 pending chunk file unsynced | raw | reopen: the chunk file of the pending row durable before closed = false
 still closed | all | reopen: closed = false durably, and only then touch a chunk file
 opened too early | all | reopen: a fresh tail, state and checkpoint, then closed = false
-checksums forgotten too early | all | reopen: closed = false, and only then zero the checksums
 short shard not unpacked | tail | reopen: unpack the last, short shard into a fresh tail
 checksums kept | all | reopen, recover: zero the checksums of chunks that change again
 nothing synced first | all | recover: first fsync what a killed process may have left in the page cache only
 dirty chunks forgotten | all | recover: take every kept chunk file as dirty
 state trusted after a reboot | all | recover: the state is trusted only if its boot id is the current one
 state never trusted | all | recover: a state of this boot and file is trusted, and not the checkpoint
-boot id stored first | all | state: stored last, the boot id
 tail not rebuilt | tail | recover: if tail_start > head, unpack that shard into the tail
 pending row not rebuilt | tail | recover: unpack the pending row, too (pending_stored)
 pending row swept | raw | recover: the chunk file of the pending row is none past the head (pending_stored)
@@ -174,7 +161,6 @@ checkpoint of a tail that is gone | tail | recover: a checkpoint of the tail_sta
 finals of lost steps kept | all | recover: drop the finals of steps that are lost (drop)
 finals dropped without a checkpoint | all | recover: checkpoint, then the word, and only then are their places used again (lower_first)
 finals of a recovery not durable | all | recover: finals are durable before a session begins (recover_durable)
-checkpoint of finals before their word | all | recover: the word of added finals, then the checkpoint (word_first)
 litter kept | all | recover: delete *.tmp
 old chunks kept | all | recover: delete shards and chunk files past head and wholly below base
 paths looked up by name | all | lock: a writer looks files up from the directory that it has locked |  | others
@@ -253,16 +239,6 @@ def _slots(change: Callable[[Any, dict[str, Any]], object]) -> list[Change]:
     return [after(LockedLane, "_open", remember), (CheckpointFile, "write", write)]
 
 
-def _remembering(owner: Any, name: str, what: str, early: str) -> Change:
-    """Before a function of a lane, an attribute of its logs is put into another one."""
-
-    def remember(lane: LockedLane, *_: Any) -> None:
-        for log in lane.logs:
-            setattr(log, early, getattr(log, what))
-
-    return before(owner, name, remember)
-
-
 def _with_flushed(flushed: Callable[[Log, int], int]) -> list[Change]:
     """`_sync_rows` that takes more rows for flushed than were."""
     real = flush._sync_rows
@@ -275,14 +251,6 @@ def _with_flushed(flushed: Callable[[Log, int], int]) -> list[Change]:
 
 
 # ---------------------------------------------------------------- create
-
-
-@_changes
-def _create_without_a_checkpoint() -> list[Change]:
-    def create(path: Path, *_: Any, **__: Any) -> None:
-        durable_writes.write_file(path, bytes(2 * checkpoint.PAGE_BYTES))
-
-    return [(CheckpointFile, "create", staticmethod(create))]
 
 
 # ---------------------------------------------------------------- steps, and how episodes end
@@ -328,33 +296,6 @@ def _finals_searched_by_entry(_: Any, self: LaneFinals, entries: Any) -> Any:
     out = self.ids.searchsorted(entries)
     found = self.ids.take(out, mode="clip") == entries if self.ids.size else out < 0
     return np.where(found, out + self.base, -1)
-
-
-@_changes
-def _pending_frame_moved_late() -> list[Change]:
-    def changing(writer_type: Any) -> Change:
-        real = writer_type.reset
-
-        def reset(self: Any, frames: Any, *mask: Any) -> None:
-            head, kept = self._words[COMMITTED], {}
-            if self._is_settled:
-                given = frames if isinstance(frames, dict) else {"": frames}
-                for key, path in self.schema.frame_paths.items():
-                    rows = self._rows.stored(path, head)
-                    kept[path] = np.array(rows)
-                    which = mask[0] if mask and mask[0] is not None else ...
-                    rows[which] = given[key if isinstance(frames, dict) else ""][which]
-
-            def flat(ends: Any, path: str, row: int) -> Any:
-                rows = kept.get(path, ends._rows.stored(path, row))
-                return rows[None] if ends._lane.environments is None else rows
-
-            with changed([(Ends, "_flat", flat)]):
-                real(self, frames, *mask)
-
-        return writer_type, "reset", reset
-
-    return [changing(one) for one in _WRITERS]
 
 
 @_replaces(Ends, "settle")
@@ -444,25 +385,6 @@ def _steps_flushed_first() -> list[Change]:
 
 
 @_changes
-def _steps_counted_after_the_finals() -> list[Change]:
-    def flush_rows(lane: LockedLane) -> None:
-        flush._flush_finals(lane, lane.finished())
-        head = lane.promised = lane.finished()
-        flush._flush_steps(lane, head)
-
-    return _flushing(flush_rows)
-
-
-@_changes
-def _tail_start_read_early() -> list[Change]:
-    def change(log: Any, changes: dict[str, Any]) -> None:
-        if "head" in changes and hasattr(log, "early"):
-            changes["tail_start"] = log.early
-
-    return [_remembering(flush, "flush_rows", "tail_start", "early"), *_slots(change)]
-
-
-@_changes
 def _checkpoint_before_the_rows() -> list[Change]:
     real = flush.flush_rows, flush._sync_rows
 
@@ -475,22 +397,6 @@ def _checkpoint_before_the_rows() -> list[Change]:
     return _flushing(flush_rows)
 
 
-@_replaces(flush, "_flush_finals")
-def _finals_evicted_with_their_steps(real: Any, lane: LockedLane, head: int) -> None:
-    rows = lane.rows
-    base = flush._base_of(lane, lane.retention.first_row(head))
-    best = dataclasses.replace(rows.checkpoint.best, base=base)
-
-    class Ahead:
-        checkpoint = SimpleNamespace(best=best)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(rows, name)
-
-    with changed([(lane, "rows", Ahead())]):
-        real(lane, head)
-
-
 @_precedes(flush, "flush_rows")
 def _evict_before_the_checkpoint(lane: LockedLane) -> None:
     log = lane.rows
@@ -501,38 +407,7 @@ def _evict_before_the_checkpoint(lane: LockedLane) -> None:
     flush.evict(log)
 
 
-@_changes
-def _evict_before_the_base_is_stored() -> list[Change]:
-    real = flush.evict
-
-    def evict(log: Any) -> None:
-        words = log.state.words
-        base, words[BASE] = words[BASE], getattr(log, "early", words[BASE])
-        real(log)
-        words[BASE] = base
-
-    return [_remembering(flush, "flush_rows", "base", "early"), (flush, "evict", evict)]
-
-
 # ---------------------------------------------------------------- close
-
-
-@_changes
-def _closed_too_early() -> list[Change]:
-    def say_closed(_: Any, lane: LockedLane) -> None:
-        rows, finals = lane.logs
-        build_lane.write_metadata(
-            lane.path,
-            lane.metadata,
-            rows=rows.head,
-            first=rows.first,
-            finals=finals.head,
-            first_final=finals.base,
-            episodes_before=rows.before,
-            closed=True,
-        )
-
-    return [during(close, "_close", after(flush, "flush_rows", say_closed))]
 
 
 @_precedes(build_lane, "write_metadata")
@@ -543,17 +418,6 @@ def _live_removed_too_early(path: Path, metadata: dict[str, Any], *_: Any, **cha
 
 
 # ---------------------------------------------------------------- open a closed lane
-
-
-@_replaces(recover, "reopen")
-def _litter_reused(real: Any, document: Any, rows: Log, finals: Log, changes: Any) -> Any:
-    if not (rows.live / "state").exists() or not (finals.live / "state").exists():
-        return real(document, rows, finals, changes)
-    build_lane.write_metadata(document.path, document.metadata, closed=False)
-    metadata, found = recover.recover(document, rows, finals, changes)
-    for log in (finals, rows):
-        recover.begin(log, trusted=found.trusted[log])
-    return {**metadata, "closed": False}
 
 
 @_changes
@@ -569,20 +433,6 @@ def _opened_too_early(document: Any, *_: Any) -> None:
     build_lane.write_metadata(document.path, document.metadata, closed=False)
 
 
-@_replaces(recover, "reopen")
-def _checksums_forgotten_too_early(
-    real: Any, document: Any, rows: Log, finals: Log, changes: Any
-) -> Any:
-    def forget(*_: Any, **__: Any) -> None:
-        for log, name in ((rows, "rows"), (finals, "finals")):
-            head = document.metadata[name]
-            log.sums.forget(head, log.shard_start(head))
-            log.sums.sync()
-
-    with changed([before(build_lane, "write_metadata", forget)]):
-        return real(document, rows, finals, changes)
-
-
 # ---------------------------------------------------------------- recover
 
 
@@ -590,20 +440,6 @@ def _checksums_forgotten_too_early(
 def _dirty_chunks_forgotten(_: Any, __: Any, *logs: Any) -> None:
     for log in logs[:2]:
         log.flushed = log.head
-
-
-@_replaces(State, "start")
-def _boot_id_stored_first(
-    _: Any, self: State, *, base: int, tail_start: int, committed: int, before: int
-) -> None:
-    words = self.words
-    self.name_files()
-    boot = struct.unpack("<QQ", platform.boot_id())
-    words[state_page._BOOT], words[state_page._BOOT + 1] = boot
-    words[0] = state_page._MAGIC
-    words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
-    words[EPISODES_BEFORE] = before
-    words[SESSION] = 1
 
 
 @_replaces(recover, "_unpack", inside=(recover, "_go_back"))
@@ -617,16 +453,6 @@ def _checkpoint_of_a_tail_that_is_gone(
 ) -> None:
     del tail_start  # that of the slot before is copied
     real(self, **changes)
-
-
-@_changes
-def _checkpoint_of_finals_before_their_word() -> list[Change]:
-    def early(ends: Any) -> None:
-        log = ends._lane.finals
-        flush._sync_rows(log, ends._head)
-        log.checkpoint.write(head=ends._head)
-
-    return [during(Ends, "end_running", before(Ends, "commit", early))]
 
 
 # ---------------------------------------------------------------- paths, links, copies

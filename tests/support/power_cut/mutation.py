@@ -25,7 +25,6 @@ __all__ = [
     "Mutant",
     "after",
     "before",
-    "breaking",
     "caught",
     "changed",
     "during",
@@ -40,21 +39,14 @@ Change = tuple[Any, str, Any]
 
 
 class Mutant(NamedTuple):
-    """The code without one rule.
+    """The code without one rule."""
 
-    Attributes:
-        rule: that is broken.
-        changes: gives what is changed for it.
-        layouts: of the stores in which it can be noticed.
-        others: whether somebody else has to be at work for that; if None, nobody has to.
-        noticed: a pattern of what the simulator says then.
-    """
-
-    rule: str
-    changes: Callable[[], list[Change]]
-    layouts: Sequence[Layout]
+    rule: str  # that is broken
+    changes: Callable[[], list[Change]]  # gives what is changed for it
+    layouts: Sequence[Layout]  # of the stores in which it can be noticed
+    # whether somebody else has to be at work for that; if None, nobody has to
     others: bool | None
-    noticed: str
+    noticed: str  # a pattern of what the simulator says then
 
 
 @contextlib.contextmanager
@@ -76,24 +68,6 @@ def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, s
                 if re.search(mutant.noticed, str(error)):
                     return seed, str(error)
     return None
-
-
-def breaking(
-    mutants: dict[str, Mutant],
-    rule: str,
-    layouts: Sequence[Layout],
-    noticed: str = "",
-    *,
-    others: bool | None = None,
-) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
-    """Put a function among the mutants, by its name: it gives what is changed to break a rule."""
-
-    def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
-        name = changes.__name__.strip("_").replace("_", " ")
-        mutants[name] = Mutant(rule, changes, layouts, others, noticed)
-        return changes
-
-    return register
 
 
 def during(owner: Any, name: str, *changes: Change) -> Change:

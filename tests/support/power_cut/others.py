@@ -36,32 +36,22 @@ class _Copied(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class KnownStore:
-    """A store of a history, and what has to be found in it.
+    """A store of a history, and what has to be found in it."""
 
-    Attributes:
-        path: where it is now.
-        contents: every row that may be in it.
-        number: of the stores of a history: what is written to another one differs.
-        flushed: rows, or ticks, that a power cut may not take.
-        returned: those that a kill may not take: what `step` or `reset` returned from.
-        powered: since the last opening that went through; else flushed rows are what counts.
-        is_closed: what the life before left.
-        is_restored: whether a copy was written over it since the last opening that went through.
-        copied: what somebody copied of it, file by file.
-        is_copy_new: whether that was since the last power cut: it may be mistaken for the original.
-        begun: what somebody has copied of it so far, and of which checkpoint.
-    """
-
-    path: Path
-    contents: Contents
-    number: int = 0
-    flushed: int = 0
-    returned: int = 0
+    path: Path  # where it is now
+    contents: Contents  # every row that may be in it
+    number: int = 0  # of the stores of a history: what is written to another one differs
+    flushed: int = 0  # rows, or ticks, that a power cut may not take
+    returned: int = 0  # those that a kill may not take: what `step` or `reset` returned from
+    # since the last opening that went through; else flushed rows are what counts
     powered: bool = True
-    is_closed: bool = False
+    is_closed: bool = False  # what the life before left
+    # whether a copy was written over it since the last opening that went through
     is_restored: bool = False
-    copied: _Copied | None = None
+    copied: _Copied | None = None  # what somebody copied of it, file by file
+    # whether that was since the last power cut: it may be mistaken for the original
     is_copy_new: bool = False
+    # what somebody has copied of it so far, and of which checkpoint
     begun: tuple[Files, Files] | None = None
 
     @property
@@ -71,19 +61,7 @@ class KnownStore:
 
 
 class Others:
-    """Whoever else has to do with the stores of a history.
-
-    Args:
-        root: what the disk watches.
-        seed: decides everything.
-        store: the only one at first.
-        at_work: whether they do anything; if None, the seed decides that, too.
-
-    Attributes:
-        at_work: whether they do anything in this history.
-        stores: the first one, and copies of it that are made of hard links.
-        moves, links, restores: how often they did that.
-    """
+    """Whoever else has to do with the stores of a history."""
 
     def __init__(
         self, root: Path, seed: int, store: KnownStore, *, at_work: bool | None = None
@@ -106,13 +84,7 @@ class Others:
     def meanwhile(
         self, store: KnownStore, look: Callable[[KnownStore], None], *, opened: bool
     ) -> None:
-        """At a call of the code under test, which writes to a store: maybe something.
-
-        Args:
-            store: it may not be restored, nor removed.
-            opened: whether its writer is open, and not only being opened.
-            look: compares what a reader finds in another one.
-        """
+        """At a call of the code under test, which writes to a store: maybe something."""
         luck = self._luck.random()
         if self._due and store.begun is not None:
             self._due -= 1

@@ -148,17 +148,7 @@ class _Entry(NamedTuple):
 
 
 class PowerDisk:
-    """Stands in for the module `os` within `mmreplay.files`, and remembers what was synced.
-
-    Args:
-        root: everything below it is watched; what is there is durable.
-        before_call: called with the number of each call that matters, before it is made.
-
-    Attributes:
-        calls: names of the calls that mattered, in order; the first is number 1.
-        syncs_until_failure: files are synced so many times until it fails once, and their pages
-            count as clean all the same, as those of Linux do; 0 for never.
-    """
+    """Stands in for the module `os` within `mmreplay.files`, and remembers what was synced."""
 
     def __init__(self, root: Path, before_call: Callable[[int], None]) -> None:
         self._root = str(root)
@@ -554,12 +544,7 @@ class PowerDisk:
     # ------------------------------------------------------------ after the cut
 
     def image(self, target: Path, luck: random.Random | None = None) -> None:
-        """What would be on the disk if the power went now.
-
-        Args:
-            target: a new directory, which stands for `root`.
-            luck: decides what else than the synced survives; None for nothing.
-        """
+        """What would be on the disk if the power went now."""
         with self._lock:
             self._observe_maps()
             shutil.copytree(self._root, target, symlinks=True)
@@ -581,6 +566,12 @@ class PowerDisk:
             self._places = {self._root: 0}
             self._pending.clear()
             self._mapped.clear()
+
+    def let_go(self) -> None:
+        """It is over: maps, which no garbage collector looks through, lead here and to no history."""
+        self._before_call = lambda _: None
+        self._mapped.clear()
+        self._files.clear()
 
     def die(self) -> None:
         """The process goes, and all that it wrote stays: its maps change no more."""
@@ -682,13 +673,7 @@ def _remove(path: str) -> None:
 def power_disk(
     root: Path, before_call: Callable[[int], None], *, stores: bool = False
 ) -> Iterator[PowerDisk]:
-    """Put a `PowerDisk` between the package and the operating system.
-
-    Args:
-        root: as of `PowerDisk`.
-        before_call: as of `PowerDisk`.
-        stores: whether each store into a map is a call that matters, too.
-    """
+    """Put a `PowerDisk` between the package and the operating system."""
     disk = PowerDisk(root, before_call)
     real_map, real_exchange, real_punch = (
         memory_maps.map_file,
@@ -743,4 +728,7 @@ def power_disk(
     with contextlib.ExitStack() as stack:
         for (owner, name), value in changed.items():
             stack.enter_context(mock.patch.object(owner, name, value))
-        yield disk
+        try:
+            yield disk
+        finally:
+            disk.let_go()

@@ -60,31 +60,18 @@ class _Crash(BaseException):
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """What was tried.
+    """What was tried."""
 
-    Attributes:
-        crashes: of a writer, each opened again and compared with the model.
-        power: those at which the power went; the others are kills.
-        opening: crashes of a writer that was recovering, reopening or creating.
-        closes: stores closed, compared and verified.
-        calls: calls and stores, each of which could have been the last one.
-        looks: of a reader while the writer was at work.
-        interrupts: of a step, a reset or a flush, after which the same writer went on.
-        moves: of a store, by others.
-        links: copies made of hard links, by others.
-        restores: of copies over what they were made from, by others.
-    """
-
-    crashes: int = 0
-    power: int = 0
-    opening: int = 0
-    closes: int = 0
-    calls: int = 0
-    looks: int = 0
-    interrupts: int = 0
-    moves: int = 0
-    links: int = 0
-    restores: int = 0
+    crashes: int = 0  # of a writer, each opened again and compared with the model
+    power: int = 0  # those at which the power went; the others are kills
+    opening: int = 0  # crashes of a writer that was recovering, reopening or creating
+    closes: int = 0  # stores closed, compared and verified
+    calls: int = 0  # calls and stores, each of which could have been the last one
+    looks: int = 0  # of a reader while the writer was at work
+    interrupts: int = 0  # of a step, a reset or a flush, after which the same writer went on
+    moves: int = 0  # of a store, by others
+    links: int = 0  # copies made of hard links, by others
+    restores: int = 0  # of copies over what they were made from, by others
 
     def __add__(self, other: Counts) -> Counts:
         """Both together."""
@@ -126,14 +113,7 @@ class _NoThread:
 
 
 class _History:
-    """One store, and what happens to it; of its copies, one at a time is the one at hand.
-
-    Args:
-        root: an empty directory.
-        seed: decides everything.
-        layouts: to choose from.
-        others: whether anybody else is at work; if None, the seed decides that, too.
-    """
+    """One store, and what happens to it; of its copies, one at a time is the one at hand."""
 
     def __init__(
         self, root: Path, seed: int, layouts: Sequence[Layout], *, others: bool | None = None
@@ -533,14 +513,7 @@ def simulate(
     *,
     others: bool | None = None,
 ) -> Counts:
-    """Live one history.
-
-    Args:
-        seed: decides everything; the same one lives the same history again.
-        n_crashes: after how many crashes to end it.
-        layouts: to choose from.
-        others: whether anybody else is at work; if None, the seed decides that, too.
-    """
+    """Live one history."""
     with scratch_directory() as root:
         history = _History(root, seed, layouts, others=others)
         try:

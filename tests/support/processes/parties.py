@@ -49,20 +49,7 @@ class _Marked(Pair):
 
 
 class Party:
-    """See the module.
-
-    Args:
-        layout: of its store.
-        mark: the least value of its frames.
-        luck: chooses what it does.
-        prioritized: it writes a `PrioritizedReplayBuffer`.
-
-    Attributes:
-        model: what must be in its store.
-        writer: None while none is open.
-        killed: whether its last writer died.
-        given: the priority that each transition was given last, by id.
-    """
+    """See the module."""
 
     def __init__(
         self, layout: Layout, mark: int, luck: random.Random, *, prioritized: bool = False
@@ -173,11 +160,7 @@ class Party:
             self._saved = self.writer.priorities(self.writer.ids)
 
     def check(self, path: Path) -> None:
-        """The store is sound, closed, and has exactly the rows that it must have.
-
-        Raises:
-            AssertionError: it is not, or has not.
-        """
+        """The store is sound, closed, and has exactly the rows that it must have."""
         self.model.end_session()
         checks.check_verified(path)
         disk.check_closed(path, self.model)

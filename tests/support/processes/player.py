@@ -59,15 +59,7 @@ def _course(script: Script) -> Iterator[str]:
 
 
 class Player:
-    """Performs a script; its public methods are the acts.
-
-    Args:
-        script: what to do.
-        disk: what the package takes for the operating system.
-
-    Attributes:
-        calls: how often each call was made, until the disk was said to be sound.
-    """
+    """Performs a script; its public methods are the acts."""
 
     def __init__(self, script: Script, disk: faults.Disk) -> None:
         self._script, self._disk = script, disk

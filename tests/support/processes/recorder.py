@@ -46,38 +46,22 @@ _ENTRY = np.dtype(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """A recording; it travels as JSON.
+    """A recording; it travels as JSON."""
 
-    Attributes:
-        env: a gymnasium id, of frames that are one array.
-        path: the store.
-        ledger: the file of a `Ledger`.
-        envs: environments that step together; None for one on its own.
-        autoreset: their mode, as of `gymnasium.vector.AutoresetMode`; None for that in which
-            `record` makes them.
-        steps: transitions to record.
-        capacity: transitions to keep.
-        flush_s: seconds between flushes in the background.
-    """
-
-    env: str
-    path: str
-    ledger: str
-    envs: int | None = None
+    env: str  # a gymnasium id, of frames that are one array
+    path: str  # the store
+    ledger: str  # the file of a `Ledger`
+    envs: int | None = None  # environments that step together; None for one on its own
+    # their mode, as of `gymnasium.vector.AutoresetMode`; None for that in which `record` makes
+    # them
     autoreset: str | None = None
-    steps: int = 1_000_000
-    capacity: int | None = None
-    flush_s: float = 30.0
+    steps: int = 1_000_000  # transitions to record
+    capacity: int | None = None  # transitions to keep
+    flush_s: float = 30.0  # seconds between flushes in the background
 
 
 class Ledger:
-    """What the recorders of one store gave to their writers; shared with those that check it.
-
-    Args:
-        path: the file; made if it is not there.
-        envs: environments that step together, each row of the store a tick; None for one, of
-            which every frame is a row.
-    """
+    """What the recorders of one store gave to their writers; shared with those that check it."""
 
     def __init__(self, path: Path, envs: int | None) -> None:
         size = 8 * _HEAD_WORDS + _MAX_ROWS * (envs or 1) * _ENTRY.itemsize
@@ -135,30 +119,14 @@ class Ledger:
         self._rows[row, env] = entry
 
     def lost(self, store: Store) -> int:
-        """Rows that were committed and are not there.
-
-        Raises:
-            AssertionError: there are rows that nobody wrote.
-        """
+        """Rows that were committed and are not there."""
         (view,) = store.lanes
         if view.rows > self.committed + 1:
             raise AssertionError(f"{store.path}: {view.rows} rows, of {self.committed}")
         return max(self.committed - view.rows, 0)
 
     def check(self, store: Store, newest: int | None = None) -> int:
-        """The transitions of a store are those that its recorders gave.
-
-        Args:
-            store: read-only.
-            newest: only so many of them are compared; None for all. That there are no others, and
-                of each step all, is looked at in any case.
-
-        Returns:
-            transitions compared.
-
-        Raises:
-            AssertionError: one differs, or a part of a step is missing.
-        """
+        """The transitions of a store are those that its recorders gave."""
         (view,) = store.lanes
         expected = self._ids(view.first, view.rows)
         checks.check_same(store.ids, expected, f"{store.path}: ids")

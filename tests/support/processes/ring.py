@@ -36,31 +36,18 @@ FRAMES: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 4, (_POOL, 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """What to do; it travels as JSON.
+    """What to do; it travels as JSON."""
 
-    Attributes:
-        path: the store, made if it is not there.
-        capacity: transitions.
-        rows: go on until there are as many.
-        codec: of the frames.
-        chunk: rows a chunk of every column; None for what the package takes.
-        shard: rows a shard of compressed frames.
-        window: rows between two looks.
-        sample_every: rows between two batches.
-        plain_rows: of the ring in memory that each look compares with.
-        close: close in the end; otherwise die by leaving it open.
-    """
-
-    path: str
-    capacity: int
-    rows: int
-    codec: str
-    chunk: int | None = None
-    shard: int | None = None
-    window: int = 100_000
-    sample_every: int = 100
-    plain_rows: int = 50_000
-    close: bool = True
+    path: str  # the store, made if it is not there
+    capacity: int  # transitions
+    rows: int  # go on until there are as many
+    codec: str  # of the frames
+    chunk: int | None = None  # rows a chunk of every column; None for what the package takes
+    shard: int | None = None  # rows a shard of compressed frames
+    window: int = 100_000  # rows between two looks
+    sample_every: int = 100  # rows between two batches
+    plain_rows: int = 50_000  # of the ring in memory that each look compares with
+    close: bool = True  # close in the end; otherwise die by leaving it open
 
     def field(self) -> Field:
         """Of the frames."""
@@ -71,32 +58,20 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """What was found after a window of rows; printed as a line of JSON.
+    """What was found after a window of rows; printed as a line of JSON."""
 
-    Attributes:
-        rows: committed.
-        opened_at: rows there were when this process opened the store.
-        seconds: that the window's rows and batches took.
-        cpu_s: of the processor, in all threads of this process.
-        plain_s: that a ring in memory took for some rows, right after: what the machine can do
-            at this moment.
-        batches: drawn and checked in the window.
-        sampled: transitions that can be sampled.
-        files: data files that there should be.
-        found: data files that there are.
-        taken: the fields of `Usage`.
-    """
-
-    rows: int
-    opened_at: int
-    seconds: float
-    cpu_s: float
+    rows: int  # committed
+    opened_at: int  # rows there were when this process opened the store
+    seconds: float  # that the window's rows and batches took
+    cpu_s: float  # of the processor, in all threads of this process
+    # that a ring in memory took for some rows, right after: what the machine can do at this
+    # moment
     plain_s: float
-    batches: int
-    sampled: int
-    files: int
-    found: int
-    taken: dict[str, int]
+    batches: int  # drawn and checked in the window
+    sampled: int  # transitions that can be sampled
+    files: int  # data files that there should be
+    found: int  # data files that there are
+    taken: dict[str, int]  # the fields of `Usage`
 
 
 def step_on(order: Order) -> None:
@@ -146,11 +121,7 @@ def _append(buffer: ReplayBuffer, start: int, stop: int, *, must_reset: bool) ->
 
 
 def _check(ids: Any, frames: Any, following: Any, actions: Any, rewards: Any) -> None:
-    """A batch of this store, whose stacks have two frames.
-
-    Raises:
-        AssertionError: it shows something else than its rows hold.
-    """
+    """A batch of this store, whose stacks have two frames."""
     same = (
         np.array_equal(frames[:, -1], FRAMES[ids % _POOL])
         and np.array_equal(following[:, -1], FRAMES[(ids + 1) % _POOL])
@@ -163,11 +134,7 @@ def _check(ids: Any, frames: Any, following: Any, actions: Any, rewards: Any) ->
 
 
 def check_rows(store: Store) -> None:
-    """Every row that a store keeps.
-
-    Raises:
-        AssertionError: it holds something else.
-    """
+    """Every row that a store keeps."""
     (lane,) = store.lanes
     ids = store.ids
     rows = np.arange(lane.base, lane.rows)

@@ -13,14 +13,7 @@ __all__ = ["BackgroundThreads"]
 
 
 class BackgroundThreads:
-    """Threads that run while a block does; a context manager.
-
-    Args:
-        tasks: each is called in a thread of its own, with a function that says whether to go on.
-
-    Raises:
-        BaseException: what the first task failed with, when the block ends.
-    """
+    """Threads that run while a block does; a context manager."""
 
     def __init__(self, *tasks: Callable[[Callable[[], bool]], object]) -> None:
         self._over = threading.Event()

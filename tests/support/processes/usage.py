@@ -20,30 +20,19 @@ _DELETED = " (deleted)"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What is taken; bytes where nothing else is said.
+    """What is taken; bytes where nothing else is said."""
 
-    Attributes:
-        anon: resident memory of the process's own.
-        file: resident memory that is mapped from files, in memory (tmpfs) or on a disk.
-        descriptors: open ones, counted.
-        maps: ranges of addresses, counted.
-        file_maps: those of them that show a file. Of the others the allocators of Python and of the
-            C library make one or a dozen for the same bytes.
-        deleted: addresses that still show files which were unlinked: these keep their blocks.
-        threads: of the process, counted.
-        files: files and directories of the store, counted.
-        disk: blocks allocated to the store.
-    """
-
-    anon: int
-    file: int
-    descriptors: int
-    maps: int
+    anon: int  # resident memory of the process's own
+    file: int  # resident memory that is mapped from files, in memory (tmpfs) or on a disk
+    descriptors: int  # open ones, counted
+    maps: int  # ranges of addresses, counted
+    # those of them that show a file. Of the others the allocators of Python and of the C
+    # library make one or a dozen for the same bytes
     file_maps: int
-    deleted: int
-    threads: int
-    files: int
-    disk: int
+    deleted: int  # addresses that still show files which were unlinked: these keep their blocks
+    threads: int  # of the process, counted
+    files: int  # files and directories of the store, counted
+    disk: int  # blocks allocated to the store
 
 
 def resident() -> dict[str, int]:

@@ -35,9 +35,6 @@ def as_user(uid: int, gid: int, call: Callable[[], Any]) -> Any:
     """What a call returns, as JSON tells it, in a forked process of another user.
 
     All that it needs must have been imported by the caller, who has no threads.
-
-    Raises:
-        AssertionError: it failed; with its traceback.
     """
     read, write = os.pipe()
     pid = os.fork()

@@ -33,23 +33,14 @@ _IDENTITY, _HOME, _BEYOND = slice(40, 56), slice(72, 88), slice(88, 96)
 
 @dataclass(frozen=True, slots=True)
 class Pristine:
-    """A store as bytes.
+    """A store as bytes."""
 
-    Attributes:
-        name: of the kind.
-        files: the bytes of each file, by its path in the store.
-        folders: every directory.
-        closed: whether it was closed.
-        trusted: whether the state page of a crashed one is to be trusted.
-        lanes: paths of the lanes; one, empty, of a store that is a lane.
-    """
-
-    name: str
-    files: dict[str, bytes]
-    folders: tuple[str, ...]
-    closed: bool = True
-    trusted: bool = True
-    lanes: tuple[str, ...] = ("",)
+    name: str  # of the kind
+    files: dict[str, bytes]  # the bytes of each file, by its path in the store
+    folders: tuple[str, ...]  # every directory
+    closed: bool = True  # whether it was closed
+    trusted: bool = True  # whether the state page of a crashed one is to be trusted
+    lanes: tuple[str, ...] = ("",)  # paths of the lanes; one, empty, of a store that is a lane
 
     def document(self, name: str) -> dict[str, Any]:
         """The JSON of a zarr.json."""
@@ -69,15 +60,7 @@ class Pristine:
 
 
 class Victim:
-    """A pristine store in a directory, to be changed and put right again.
-
-    Args:
-        path: the store's directory; its parent holds nothing else.
-        pristine: what is in it.
-
-    Attributes:
-        path, pristine: as given.
-    """
+    """A pristine store in a directory, to be changed and put right again."""
 
     def __init__(self, path: Path, pristine: Pristine) -> None:
         self.path, self.pristine = path, pristine
@@ -120,11 +103,7 @@ class Victim:
         self._write(name, data)
 
     def spoil(self, name: str) -> Path:
-        """Make room for something else at a path, and return it.
-
-        Raises:
-            OSError: ELOOP, what is above it has been made something else, perhaps a link.
-        """
+        """Make room for something else at a path, and return it."""
         if self._is_below_spoilt(name):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
         self._spoilt.add(name)

@@ -52,16 +52,11 @@ _BEGINNING = 1024
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A store to flip bits in.
+    """A store to flip bits in."""
 
-    Attributes:
-        layout: of its rows.
-        steps: in each lane.
-        buffer: written by a plain writer, a replay buffer or a prioritized one.
-    """
-
-    layout: Layout
-    steps: int = 90
+    layout: Layout  # of its rows
+    steps: int = 90  # in each lane
+    # written by a plain writer, a replay buffer or a prioritized one
     buffer: type[ReplayBuffer] | None = None
 
 
@@ -161,17 +156,11 @@ def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | LaneWriters | R
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One bit of one file.
+    """One bit of one file."""
 
-    Attributes:
-        file: below the store's directory.
-        byte: its place in the file.
-        bit: 0 to 7.
-    """
-
-    file: str
-    byte: int
-    bit: int
+    file: str  # below the store's directory
+    byte: int  # its place in the file
+    bit: int  # 0 to 7
 
     @contextlib.contextmanager
     def in_place(self, root: Path) -> Iterator[None]:
@@ -265,13 +254,7 @@ def _lanes(root: Path) -> list[Path]:
 
 
 def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
-    """Why nobody can tell that a bit flipped; None where somebody could.
-
-    Args:
-        root: the store, as it is now.
-        flip: what happened to it.
-        sound: the bytes of the file before.
-    """
+    """Why nobody can tell that a bit flipped; None where somebody could."""
     damaged = (root / flip.file).read_bytes()
     if flip.file.endswith("zarr.json"):
         old, new = json.loads(sound), json.loads(damaged)

@@ -39,23 +39,17 @@ _STATE = struct.Struct("<13Q")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was done to a store.
+    """What was done to a store."""
 
-    Attributes:
-        text: in words.
-        sealed: whether the rows may differ although `verify` finds nothing: checksums were made to
-            fit, or the bytes have none.
-        links: whether it made a link.
-        giant: whether there are gigabytes in holes of files now. Whoever copies them, or gives
-            them blocks to write there, needs the time for it.
-        wrong: whether `verify` must find it, whatever else may be read of the store.
-    """
-
-    text: str
+    text: str  # in words
+    # whether the rows may differ although `verify` finds nothing: checksums were made to fit,
+    # or the bytes have none
     sealed: bool = False
-    links: bool = False
+    links: bool = False  # whether it made a link
+    # whether there are gigabytes in holes of files now. Whoever copies them, or gives them
+    # blocks to write there, needs the time for it
     giant: bool = False
-    wrong: bool = False
+    wrong: bool = False  # whether `verify` must find it, whatever else may be read of the store
 
 
 Maker = Callable[[Victim, random.Random], Change | None]

@@ -38,32 +38,20 @@ _RENEW = 2000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a trial may take.
+    """What a trial may take."""
 
-    Attributes:
-        memory_bytes: over those of the process that forked.
-        file_bytes: largest file that `Guard.limited` may write.
-        patience_s: after which a trial counts as hanging.
-    """
-
-    memory_bytes: int = 200 * _MIB
-    file_bytes: int = 64 * _MIB
-    patience_s: float = 30.0
+    memory_bytes: int = 200 * _MIB  # over those of the process that forked
+    file_bytes: int = 64 * _MIB  # largest file that `Guard.limited` may write
+    patience_s: float = 30.0  # after which a trial counts as hanging
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a trial did wrong.
+    """What a trial did wrong."""
 
-    Attributes:
-        number: of the trial.
-        kind: ``crash``, ``hang``, or what the trial calls it.
-        text: more.
-    """
-
-    number: int
-    kind: str
-    text: str
+    number: int  # of the trial
+    kind: str  # ``crash``, ``hang``, or what the trial calls it
+    text: str  # more
 
     def __str__(self) -> str:
         """One line, or as many as its text has."""
@@ -72,23 +60,14 @@ class Failure:
 
 @dataclass(slots=True)
 class Tally:
-    """What all trials came to.
+    """What all trials came to."""
 
-    Attributes:
-        n_trials: done.
-        slowest_s: the slowest call of any trial, as the trials say.
-        slowest: its trial.
-        memory_bytes: the most that a child took over its parent.
-        largest: the trial that did.
-        failures: what went wrong.
-    """
-
-    n_trials: int = 0
-    slowest_s: float = 0.0
-    slowest: int = -1
-    memory_bytes: int = 0
-    largest: int = -1
-    failures: list[Failure] = field(default_factory=list)
+    n_trials: int = 0  # done
+    slowest_s: float = 0.0  # the slowest call of any trial, as the trials say
+    slowest: int = -1  # its trial
+    memory_bytes: int = 0  # the most that a child took over its parent
+    largest: int = -1  # the trial that did
+    failures: list[Failure] = field(default_factory=list)  # what went wrong
 
     def add(self, other: Tally) -> None:
         """Take in the trials of another run."""
@@ -104,13 +83,6 @@ class Guard:
     """Notes every path that is opened, listed or changed outside some directories.
 
     An audit hook cannot be removed: this is for a child that ends.
-
-    Args:
-        inside: directories that may be used.
-
-    Attributes:
-        resolve: whether links are looked through; it costs a few calls to the system a path.
-        seen: what was used outside them.
     """
 
     _EVENTS = frozenset(
@@ -197,14 +169,7 @@ Trial = Callable[[int, Guard], tuple[float, list[tuple[str, str]]]]
 def run_limited(
     trial: Trial, numbers: Iterable[int], inside: Iterable[Path], limits: Limits | None = None
 ) -> Tally:
-    """Run trials one after the other in children with limits.
-
-    Args:
-        trial: is run in the child.
-        numbers: of the trials.
-        inside: the directories that trials may use.
-        limits: of each.
-    """
+    """Run trials one after the other in children with limits."""
     limits, tally, inside = limits or Limits(), Tally(), list(inside)
     left = list(numbers)
     while left:

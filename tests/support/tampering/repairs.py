@@ -36,16 +36,12 @@ def set_attributes(path: Path, *, sealed: bool = False, **changes: Any) -> None:
 
 @dataclass
 class Lost:
-    """What can be read no more of a lane of n environments.
+    """What can be read no more of a lane of n environments."""
 
-    Attributes:
-        columns: (row, environment) of which a column other than frames is lost.
-        frames: of which the frames are.
-        finals: whose episode ended, and whose final observation is lost.
-    """
-
+    # (row, environment) of which a column other than frames is lost
     columns: set[tuple[int, int]] = field(default_factory=set)
-    frames: set[tuple[int, int]] = field(default_factory=set)
+    frames: set[tuple[int, int]] = field(default_factory=set)  # of which the frames are
+    # whose episode ended, and whose final observation is lost
     finals: set[tuple[int, int]] = field(default_factory=set)
 
     @property
@@ -100,11 +96,7 @@ def _prefix(model: LaneModel, lost: Lost, base: int) -> int:
 
 
 def check_parts(path: Path, parts: Iterable[Part]) -> None:
-    """A store is sound, and its episodes are these, byte for byte.
-
-    Raises:
-        AssertionError: they are not.
-    """
+    """A store is sound, and its episodes are these, byte for byte."""
     check_verified(path)
     parts = list(parts)
     with mmreplay.open(path) as store:
@@ -128,11 +120,7 @@ def check_parts(path: Path, parts: Iterable[Part]) -> None:
 
 
 def check_kept(path: Path, original: Path, n: int) -> None:
-    """A store is sound; its n transitions are those of another of the same ids, but for what ended.
-
-    Raises:
-        AssertionError: they are not.
-    """
+    """A store is sound; its n transitions are those of another of the same ids, but for what ended."""
     check_verified(path)
     with mmreplay.open(path) as store, mmreplay.open(original) as other:
         assert len(store) == n

@@ -30,8 +30,19 @@ def mapped(path, spec):
     return Shard(path, spec, compression.make_codec(spec.codec))
 
 
+OPEN = []
+
+
 def read(path, spec):
-    return OpenShard(path.parent, path.name, spec, compression.make_codec(spec.codec))
+    OPEN.append(OpenShard(path.parent, path.name, spec, compression.make_codec(spec.codec)))
+    return OPEN[-1]
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    while OPEN:
+        OPEN.pop().close()
 
 
 @pytest.fixture(params=[mapped, read])

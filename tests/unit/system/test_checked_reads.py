@@ -115,8 +115,10 @@ def test_a_file_that_is_read_quickly_is_whatever_has_the_path(tmp_path, monkeypa
         checked_reads.QuickFile(tmp_path, "file")
     path.unlink()
     path.mkdir()
+    file = checked_reads.QuickFile(tmp_path, "file")
     with pytest.raises(CorruptStoreError, match="expected a regular file, found something else"):
-        checked_reads.QuickFile(tmp_path, "file").read_end(4)
+        file.read_end(4)
+    file.close()
 
 
 def test_a_limit_that_is_reached_is_no_damage_even_if_it_is_over_a_moment_later(

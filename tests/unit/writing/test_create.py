@@ -119,12 +119,12 @@ def test_a_store_that_cannot_be_made_is_not_said_to_hold_rows(make, tmp_path, mo
     make(**given)
 
 
-@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("failure", [(OSError, errno.ENOSPC, "full"), (KeyboardInterrupt,)])
 def test_a_lane_that_could_not_be_made_takes_no_room(make, monkeypatch, lz4, failure):
     path = make(lane="a", **lz4).path.parent
 
     def fail(descriptor, size):
-        raise failure
+        raise failure[0](*failure[1:])
 
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_fallocate", fail)
