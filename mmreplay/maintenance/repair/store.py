@@ -240,23 +240,18 @@ def _rebuild(
             lost[name] = str(error)
     if lost and not readable:
         raise CorruptStoreError(next(iter(lost.values())))
-    made = {name: _add_empty(site.new / name, name, own) for name in lost}
-    while True:
-        for name, damaged in readable.items():
-            if name not in made:
-                made[name] = _rebuild_lane(site, root, damaged, skip_damaged=skip_damaged)
-        durable_writes.sync_tree(site.new)
-        found = verify(str(site.new), _part(progress, 1)).findings
-        if not found:
-            return [made[name] for name in sorted(made)]
-        for name in {finding.lane for finding in found}:
-            here = [finding for finding in found if finding.lane == name]
-            if name not in readable or not readable[name].mark_damaged(here):
-                raise CorruptStoreError(
-                    f"{root}: cannot be repaired: what is left would not be sound: {here[0]}"
-                )
-            durable_writes.remove_tree(site.new / name)
-            del made[name]
+    made = [_add_empty(site.new / name, name, own) for name in lost]
+    made += [
+        _rebuild_lane(site, root, damaged, skip_damaged=skip_damaged)
+        for damaged in readable.values()
+    ]
+    durable_writes.sync_tree(site.new)
+    found = verify(str(site.new), _part(progress, 1)).findings
+    if found:
+        raise CorruptStoreError(
+            f"{root}: cannot be repaired: what is left would not be sound: {found[0]}"
+        )
+    return sorted(made, key=lambda one: one.lane)
 
 
 def _rebuild_lane(
