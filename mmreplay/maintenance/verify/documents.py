@@ -242,11 +242,14 @@ class Documents:
         except FormatError as error:
             self._notes.find("zarr.json", reason(error, where))
             return
+        optional = {PRIORITIES, layout.checksum_spec(PRIORITIES).path}
         for path in () if copy is None else sorted(own.keys() | copied.keys()):
-            if path not in own and path not in (PRIORITIES, layout.checksum_spec(PRIORITIES).path):
-                text = "expected arrays and groups of the lane only"
-            elif path not in copied or own.get(path) is None:
-                text = "" if path in copied or own[path] is None else "missing"
+            if path in own and own[path] is None:
+                continue  # a finding of its own
+            if path not in own:
+                text = "" if path in optional else "expected arrays and groups of the lane only"
+            elif path not in copied:
+                text = "missing"
             else:
                 text = difference(_bare(own[path]), _bare(copied[path]))
                 text = text and f"{text}, unlike its own zarr.json"

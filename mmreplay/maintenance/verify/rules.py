@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.errors import MmreplayError
 from mmreplay.ids import Array, Ids, distinct
 from mmreplay.maintenance.verify.chunks import ChunkReader, Piece
 from mmreplay.maintenance.verify.documents import PRIORITIES, Log
@@ -32,7 +33,7 @@ RESET = "expected 1 exactly where `step` is 1"
 END = "expected 1 exactly in the last step of each episode"
 LEFT_OUT = "expected 0 where an environment was left out (`step` is 0), found another"
 FLAG = "expected 0 or 1, found others"
-PRIORITY = "expected finite numbers of 0 or more, found others"
+PRIORITY = "expected finite numbers of 0 or more, and 0 where `step` is 0; found others"
 NO_FINAL = "expected one final observation of each episode that ended, found none"
 NO_END = "expected the last step of an episode, in ascending rows, each once; found another"
 FIRST = "expected the first step of the episode that ends with `id`, found another"
@@ -88,7 +89,7 @@ class Rules:
         spec, end, hole = log.specs[path], log.base, None
         is_flag, is_float = spec.dtype == np.bool_ or path in _FLAGS, spec.dtype.kind == "f"
         for piece in self._reader.pieces(log, path):
-            if piece.first // piece.n - end > 1:
+            if spec.width == 1 and piece.first // piece.n - end > 1:
                 hole = hole or (end, piece.first // piece.n)
             end = -(-(piece.first + len(piece.values)) // piece.n)
             values = piece.values.reshape(len(piece.values), -1)
@@ -96,6 +97,7 @@ class Rules:
                 self._break_entries(log, path, FLAG, piece, (values.view(np.uint8) > 1).any(1))
             elif path == PRIORITIES:
                 wrong = ~((values >= 0) & (values < np.inf)).all(1)
+                wrong |= (values[:, 0] > 0) & self._left_out(piece)
                 self._break_entries(log, path, PRIORITY, piece, wrong)
             elif is_float:
                 self._count_odd(log.prefix + path, piece, ~np.isfinite(values).all(1))
@@ -106,6 +108,17 @@ class Rules:
             self._is_whole = False
             text = NO_TRANSITION if path == "step" else NO_END
             self._break(log, path, text, np.array([hole[0], hole[1] - 1]))
+
+    def _left_out(self, piece: Piece) -> Mask:
+        """Which entries are of environments that were left out; none if that is unreadable."""
+        log, start = self._rows, piece.first // piece.n
+        stop = -(-(piece.first + len(piece.values)) // piece.n)
+        try:
+            step = chunk_files.read_rows(log, log.specs["step"], start, stop).reshape(-1)
+        except (KeyError, MmreplayError, OSError):  # has a finding
+            return np.zeros(len(piece.values), np.bool_)
+        found: Mask = step[piece.first - start * piece.n :][: len(piece.values)] == 0
+        return found
 
     def _break_entries(
         self, log: Log, path: str, text: str, piece: Piece, wrong: npt.ArrayLike

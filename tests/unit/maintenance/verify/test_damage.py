@@ -157,11 +157,12 @@ def messages_of(lane, file):
     return [found.message for found in verify(lane).findings if found.file == file]
 
 
-def test_priorities_are_valid(three):
+@pytest.mark.parametrize(("entry", "value"), [(3 * 2, -1.0), (3 * 2 + 1, 2.0)])
+def test_priorities_are_valid_and_of_transitions(three, entry, value):
     with mmreplay.PrioritizedReplayBuffer(three, flush_s=0) as buffer:
         buffer.update_priorities(buffer.ids, np.ones(len(buffer)))
     assert verify(three).findings == []
-    put(three, "priorities", 3 * 2, -1.0, 3)
+    put(three, "priorities", entry, value, 3)
     assert_found(three, "priorities", (2, 3), rules.PRIORITY)
     (three / "priorities" / "c.0.0").unlink()
     assert messages(three, "priorities/c.0.0") == ["expected this chunk file, found none"]
