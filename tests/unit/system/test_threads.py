@@ -11,7 +11,7 @@ import time
 import pytest
 
 from mmreplay.system import threads
-from mmreplay.system.threads import Flag, Workers, run_in_threads
+from mmreplay.system.threads import Flag, Workers, run_all
 
 WAIT = 60  # seconds, for what comes at once: only a hang takes as long
 
@@ -37,12 +37,10 @@ def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threa
         called.append(one)
         if one == 3:
             raise ValueError(one)
-        return -one
 
     monkeypatch.setattr(_thread, "start_new_thread", start)
-    out, failures = run_in_threads(call, range(20))
+    failures = run_all(functools.partial(call, one) for one in range(20))
     assert sorted(called) == list(range(20))
-    assert out == [-one for one in range(20) if one != 3]
     assert [str(one) for one in failures] == ["3"]
 
 
@@ -58,9 +56,9 @@ def test_what_ends_a_call_in_a_thread_ends_the_caller_once_all_have_ended():
         ended.append(one)
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_threads(call, range(20))
+        run_all(functools.partial(call, one) for one in range(20))
     assert sorted(ended) == [0, *range(2, 20)]
-    assert run_in_threads(call, []) == ([], [])
+    assert run_all([]) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a priority is of a process elsewhere")
