@@ -292,7 +292,8 @@ def check_directories(root: AnyPath, *below: str) -> None:
 def check_rights(root: Path) -> None:
     """Raise StoreNotFoundError if any part of a store may not be read: it would look damaged."""
 
-    def check(path: str, mode: int) -> None:
+    def check(path: str) -> None:
+        mode = os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
         allowed = os.access(path, mode, effective_ids=_EFFECTIVE)
         if not allowed and os.path.lexists(path):  # else it was evicted
             raise StoreNotFoundError(
@@ -302,12 +303,12 @@ def check_rights(root: Path) -> None:
             )
 
     with contextlib.suppress(ValueError):  # a path that nothing can have: others say so
-        check(os.fspath(root), os.R_OK | os.X_OK)
+        check(os.fspath(root))
         for folder, folders, others in os.walk(root):
             for name in (*folders, *others):
                 path = os.path.join(folder, name)
                 if not os.path.islink(path):
-                    check(path, os.R_OK | (os.X_OK if name in folders else 0))
+                    check(path)
 
 
 def identity(path: AnyPath) -> tuple[int, int] | None:

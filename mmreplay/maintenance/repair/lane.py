@@ -137,7 +137,7 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
             damage = Damage(LaneReader(lane), findings)
             if not damage.index:
                 return damage
-    best: tuple[int, Damage] | None = None
+    opened: list[tuple[int, Damage]] = []
     text = ""
     # Where a document and its consolidated copy differ, the one that fits the rows is right.
     for trust_copy in (False,) if is_readable else (False, True):
@@ -147,18 +147,14 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
             found = verify(str(path)).findings
             damage = Damage(LaneReader(path), found)
             if damage.index:
-                lost = rebuild_index(damage)
+                unknown = rebuild_index(damage)
                 found = verify(str(path)).findings
-                damage = Damage(LaneReader(path), found, lost)
+                damage = Damage(LaneReader(path), found, unknown)
+            opened.append((len(found), damage))
         except (CorruptStoreError, FormatError) as error:
             text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
-            continue
-        if best is None or len(found) < best[0]:
-            best = len(found), damage
-        if not found:
-            break
-    if best is not None:
-        return best[1]
+    if opened:
+        return min(opened, key=lambda one: one[0])[1]
     if "repair again" not in text:
         text = (
             f"cannot be repaired: {text}; put what is lost or damaged back from a backup or a "

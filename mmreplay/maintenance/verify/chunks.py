@@ -41,12 +41,9 @@ _FEW = 16  # missing files that each have a finding
 
 
 class Piece(NamedTuple):
-    """Consecutive entries of an array in a chunk file.
+    """Consecutive entries, (k, *entry_shape), from entry row * n + environment on.
 
-    Attributes:
-        first: row * n + environment of the first; its row where all are of one environment.
-        n: entries per row; 1 where all are of one environment.
-        values: (k, *entry_shape).
+    `n` entries per row; 1 where all are of one environment.
     """
 
     first: int
@@ -55,16 +52,7 @@ class Piece(NamedTuple):
 
 
 class ChunkReader:
-    """Reads the arrays of one lane, and notes what is wrong with their files.
-
-    Args:
-        notes: of the lane.
-        tally: of the whole store.
-        state: of the lane.
-
-    Attributes:
-        damaged: paths below the lane of the arrays with damaged files.
-    """
+    """Reads the arrays of one lane; `damaged` are the paths of those with damaged files."""
 
     def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
         self._notes, self._tally, self._state = notes, tally, state

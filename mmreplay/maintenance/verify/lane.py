@@ -18,7 +18,7 @@ from mmreplay.format.layout import CONTEXT_ROWS, FINALS
 from mmreplay.maintenance import commit_records
 from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkReader
-from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problems
+from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
 from mmreplay.maintenance.verify.report import Notes, Tally, reason
 from mmreplay.maintenance.verify.rules import SPINE, Rules
 from mmreplay.reading.lane_reader import LaneReader
@@ -65,19 +65,7 @@ def _moment(path: AnyPath) -> tuple[object, ...]:
 
 
 class Examination:
-    """One lane, examined once.
-
-    Attributes:
-        lane: the directory's name in a store of several lanes; else empty.
-        documents: its zarr.json files.
-        notes: with `findings` and `warnings`.
-        state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
-        environments: of the lane; 1 if unknown.
-        n_rows: rows examined.
-        unflushed: rows after the last flush of a live lane.
-        untrusted: rows past the head of a crashed lane, by its state page.
-        from_start: whether no row before the damage can be sampled.
-    """
+    """One lane, examined once; attributes as of `Report`, for this lane."""
 
     def __init__(self, root: AnyPath, path: AnyPath, tally: Tally) -> None:
         self.path, self.lane, self._tally = path, "" if path == root else path.name, tally
@@ -164,15 +152,15 @@ class Examination:
                 f"the original has them"
             )
             self.notes.warn(".live/state", text)
-        path, texts = generator_path(self.path), list[str]()
-        try:
-            texts = generator_problems(checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES))
-        except FileNotFoundError:
-            pass
-        except (MmreplayError, OSError) as error:
-            texts = [f"generator: {reason(error, path)}"]
-        for text in texts:
-            self.notes.find(".live/generator", text)
+        path = generator_path(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
+                text = generator_problem(data)
+            except (MmreplayError, OSError) as error:
+                text = f"generator: {reason(error, path)}"
+            if text:
+                self.notes.find(".live/generator", text)
 
     def _forget_evicted(self, rows: Log, finals: Log, uuid: str) -> None:
         """Drop findings about rows that were evicted meanwhile."""
@@ -246,11 +234,8 @@ class Examination:
                     known[log.prefix + sums.path] = sums, files
         for path, text, is_litter in names.foreign_in_lane(self.path, known, self.state):
             folder = path.rpartition("/")[0]
-            array = folder if folder in known else ""
-            if is_litter:
-                self.notes.warn(path, text, array)
-            else:
-                self.notes.find(path, text, array)
+            note = self.notes.warn if is_litter else self.notes.find
+            note(path, text, folder if folder in known else "")
 
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""

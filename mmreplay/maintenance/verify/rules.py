@@ -42,13 +42,8 @@ FIRST = "expected the first step of the episode that ends with `id`, found anoth
 class Rules:
     """Checks the rules for one lane; `note` turns what breaks them into findings.
 
-    Args:
-        rows, finals: its logs.
-        reader: reads their arrays.
-        first: the oldest row that can be sampled; older ones are not counted.
-
     Attributes:
-        n_kept: transitions from `first` on; None if they could not be counted.
+        n_kept: transitions from the oldest row that can be sampled on; None if not counted.
         n_before: those of the row before it.
         n_odd: by array, how many values are NaN or infinite, and the first row with one.
     """

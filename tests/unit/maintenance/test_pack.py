@@ -179,15 +179,9 @@ def test_what_differs_is_named(store, tmp_path):
 
 def test_targets_and_sources_that_cannot_be(store, tmp_path):
     path = store()
-    (tmp_path / "file").write_text("mine")
     before = names(tmp_path)
-    for target in (path, tmp_path / "file"):
-        with pytest.raises(StoreExistsError, match="already exists; choose another path"):
-            pack(path, target)
-    with pytest.raises(SchemaError, match=r"lies within the store .*store\.zarr"):
-        pack(path, path / "frames" / "packed.zarr")
-    with pytest.raises(StoreNotFoundError, match="no such directory"):
-        pack(path, tmp_path / "nowhere" / "packed.zarr")
+    with pytest.raises(StoreExistsError, match="already exists; choose another path"):
+        pack(path, path)
     with pytest.raises(StoreNotFoundError, match="there is no store here"):
         pack([path, tmp_path / "nothing.zarr"], tmp_path / "packed.zarr")
     with pytest.raises(SchemaError, match="expected one or more stores, found none"):
