@@ -152,15 +152,15 @@ class Examination:
                 f"the original has them"
             )
             self.notes.warn(".live/state", text)
-        path = generator_path(self.path)
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
-                text = generator_problem(data)
-            except (MmreplayError, OSError) as error:
-                text = f"generator: {reason(error, path)}"
-            if text:
-                self.notes.find(".live/generator", text)
+        path, text = generator_path(self.path), ""
+        try:
+            text = generator_problem(checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES))
+        except FileNotFoundError:
+            pass
+        except (MmreplayError, OSError) as error:
+            text = f"generator: {reason(error, path)}"
+        if text:
+            self.notes.find(".live/generator", text)
 
     def _forget_evicted(self, rows: Log, finals: Log, uuid: str) -> None:
         """Drop findings about rows that were evicted meanwhile."""

@@ -69,6 +69,7 @@ def test_a_sound_store_is_left_alone(closed_store, tmp_path, lanes):
 def test_a_store_left_by_a_crash_is_closed(killed_store, story, tmp_path, lanes):
     path = killed_store("dict", lanes)
     done = repair(path)
+    assert done.findings == []
     assert (done.changed, done.before, done.lost) == (True, None, 0)
     assert done.kept == len(mmreplay.open(path)) > 0
     assert verify(path).state == "closed"
