@@ -23,7 +23,7 @@ from mmreplay import (
     verify,
 )
 from tests.support.disks.faults import ALLOCATING, faulty_disk
-from tests.support.disks.trees import contents, names
+from tests.support.disks.trees import contents, flip, names
 
 ACTION = Field((), "int64", chunk=8)
 LZ4 = Field((3,), "uint8", "lz4", chunk=4, shard=8)
@@ -204,10 +204,7 @@ def test_no_episode_is_wanted(store, tmp_path):
 @pytest.mark.parametrize("array", ["frames", "rewards", "checksums/rewards"])
 def test_damaged_rows_are_not_packed(store, tmp_path, array):
     path = store()
-    file = path / array / ("c.0.0" if array == "frames" else "c.0")
-    data = bytearray(file.read_bytes())
-    data[3] ^= 1
-    file.write_bytes(data)
+    flip(path / array / ("c.0.0" if array == "frames" else "c.0"), 3)
     with pytest.raises(CorruptStoreError, match="mmreplay verify"):
         pack(path, tmp_path / "packed.zarr")
     assert names(tmp_path) == ["store.zarr"]

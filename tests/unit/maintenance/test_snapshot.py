@@ -41,13 +41,8 @@ def check(story, target):
         story.check(store)
 
 
-@pytest.mark.parametrize("state", ["closed", "live", "crashed"])
-def test_a_snapshot_holds_what_the_store_holds(writer, story, kill, tmp_path, state):
+def test_a_snapshot_holds_what_the_store_holds(writer, story, tmp_path):
     story.play_every_end(writer)
-    if state == "closed":
-        writer.close()
-    if state == "crashed":
-        kill(writer)
     target = tmp_path / "copy.zarr"
     remember(story, writer.path, target)
     seen = []

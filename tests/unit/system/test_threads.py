@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -91,7 +90,7 @@ def test_workers_do_tasks_in_order_and_end_when_they_are_dropped():
 
 def test_workers_that_have_ended_take_nothing():
     workers, done = Workers(3, "mine"), []
-    workers.hand_over(lambda: (time.sleep(0.05), done.append("before")))
+    workers.hand_over(lambda: done.append("before"))
     workers.end()
     assert done == ["before"]
     assert not workers.hand_over(lambda: done.append("after"))
@@ -100,11 +99,11 @@ def test_workers_that_have_ended_take_nothing():
 
 
 ENDING = """
-import os, sys, time
+import os, sys
 from mmreplay.system.threads import Workers
 workers = Workers(1, "mine")
 for number in range(3):
-    workers.hand_over(lambda number=number: (time.sleep(0.05), print(number, flush=True)))
+    workers.hand_over(lambda number=number: print(number, flush=True))
 child = os.fork() if sys.argv[1] == "forked" else -1
 if child == 0:
     print(workers.hand_over(print), flush=True)  # its parent's thread is not waited for

@@ -205,7 +205,6 @@ def test_damage_to_a_chunk_file_is_one_finding(lz4_store, file, rows, texts, how
 
 
 def test_an_inner_chunk_names_its_environment(make):
-    """Of the shard's 4 blocks of 2 rows, each with one chunk of every environment."""
     pair = of_writer(make(**FIELDS | {"lanes": 5, "frame": LZ4}))
     pair.play(30)
     pair.writer.close()
