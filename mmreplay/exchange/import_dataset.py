@@ -31,7 +31,7 @@ from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field
-from mmreplay.storage.lane_metadata import store_around
+from mmreplay.storage.lane_metadata import path_of_new_store
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
@@ -104,12 +104,7 @@ def import_dataset(
     checked = checked_options(chosen.read, options, format)
     is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
     source = _source_path(src) if is_path else src
-    where = user_paths.path_to_create(dst, "dst")
-    if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: already exists; choose another path")
-    user_paths.check_parent(where)
-    if (store := store_around(where)) is not None:
-        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
+    where = path_of_new_store(dst, "dst").absolute()
     losses = Losses()
     what = source if isinstance(source, Path) else "src"
     with contextlib.ExitStack() as stack:

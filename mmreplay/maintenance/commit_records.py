@@ -40,12 +40,10 @@ def page_problems(lane: AnyPath, store: str) -> list[str]:
         return []  # has a finding already
     if not page.is_of_this_boot() or page.boot != checkpoint.best.boot:
         return []
-    problems, flushed, committed = list[str](), checkpoint.best.head, page.words[COMMITTED]
-    if committed < flushed:
-        problems.append(
-            f"committed: expected at least the head of the checkpoint, {flushed:,}, "
-            f"found {committed:,}"
-        )
+    head, committed, problems = checkpoint.best.head, page.words[COMMITTED], list[str]()
+    if committed < head:
+        text = f"committed: expected at least the head of the checkpoint, {head:,}"
+        problems.append(f"{text}, found {committed:,}")
     return problems + page.ahead_of(checkpoint)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
-import heapq
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
@@ -38,7 +37,6 @@ __all__ = [
     "close_lane",
     "copy_lane",
     "empty_lane",
-    "is_intact",
     "read_rows",
 ]
 
@@ -85,7 +83,7 @@ def copy_lane(
         CorruptStoreError: a row below `stop` cannot be read.
         DiskFullError, FailedStoreError: the copy could not be written.
     """
-    try:
+    with _removed_after_failure(target):
         _build(target, reader)
         _Copy(reader, target, wrong_sums, moved).run(stop)
         _copy_side_data(reader, target, side_data)
@@ -93,18 +91,21 @@ def copy_lane(
             raise EvictedError(str(reader.path))
         durable_writes.sync_tree(target)
         close(target)
-    except BaseException:
-        durable_writes.remove_tree(target)
-        raise
 
 
 def empty_lane(
     target: AnyPath, reader: LaneReader, *, close: Callable[[AnyPath], None] = close_lane
 ) -> None:
     """Make a closed lane without rows, with the arrays and attributes of another."""
-    try:
+    with _removed_after_failure(target):
         _build(target, reader)
         close(target)
+
+
+@contextlib.contextmanager
+def _removed_after_failure(target: AnyPath) -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         durable_writes.remove_tree(target)
         raise
@@ -133,18 +134,14 @@ class _Part:
     before: int = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Copy:
     """Copies rows into an open, empty lane; arguments as in `copy_lane`."""
 
-    def __init__(
-        self,
-        reader: LaneReader,
-        target: AnyPath,
-        wrong_sums: Collection[tuple[str, int]],
-        moved: Callable[[int], None],
-    ) -> None:
-        self._reader, self._target = reader, target
-        self._wrong_sums, self._moved = wrong_sums, moved
+    _reader: LaneReader
+    _target: AnyPath
+    _wrong_sums: Collection[tuple[str, int]]
+    _moved: Callable[[int], None]
 
     def run(self, stop: int | None) -> None:
         """Copy the rows below `stop`."""
@@ -219,13 +216,16 @@ class _Copy:
             for path, spec in log.specs.items()
         }
         # The oldest first, and before anything is read: a linked file cannot be evicted.
-        starts = (_starts(spec, part.base, whole[path]) for path, spec in log.specs.items())
-        for start, path in heapq.merge(*starts):
-            spec = log.specs[path]
-            self._moved(_share(log, spec, start // spec.chunk_rows, target))
+        shared = [
+            (chunk * spec.chunk_rows, path, chunk)
+            for path, spec in log.specs.items()
+            for chunk in range(part.base // spec.chunk_rows, whole[path])
+        ]
+        for _, path, chunk in sorted(shared):
+            self._moved(_share(log, log.specs[path], chunk, target))
         for path, spec in log.specs.items():
-            shared = range(part.base // spec.chunk_rows, whole[path])
-            self._share_sums(log, spec, shared, target, prefix)
+            chunks = range(part.base // spec.chunk_rows, whole[path])
+            self._share_sums(log, spec, chunks, target, prefix)
             first = max(whole[path] * spec.chunk_rows, part.base)
             for size in self._copy_rows(log, spec, target, prefix, first, part.stop):
                 self._moved(size)
@@ -309,12 +309,6 @@ def _tail_start(log: LogReader, stop: int) -> int:
     return min(stop - stop % half, log.tail_start()) if half else 0
 
 
-def _starts(spec: ArraySpec, base: int, stop: int) -> Iterator[tuple[int, str]]:
-    """The first rows of the chunk files from that of row `base` to file `stop`."""
-    for chunk in range(base // spec.chunk_rows, stop):
-        yield chunk * spec.chunk_rows, spec.path
-
-
 def _share(log: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
     """Link a chunk file into the copy; returns its size."""
     source = chunk_files.chunk_path(log.path, spec, chunk)
@@ -332,31 +326,23 @@ def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
     return EvictedError(str(path)) if log.replaced() else damaged(path, *what)
 
 
-def is_intact(log: LogReader, spec: ArraySpec, chunk: int) -> bool:
-    """Whether the rows in a raw chunk file of a closed lane match its checksum; else True.
-
-    Raises FileNotFoundError, or CorruptStoreError if it has another size.
-    """
-    if not log.is_closed:
-        return True
-    with contextlib.suppress(CorruptStoreError):
-        if stored_checksum(log.path, spec, chunk):
-            return rows_match(log.path, spec, chunk, log.head)
-    return False
-
-
 def check_intact(log: LogReader, spec: ArraySpec, chunk: int) -> None:
-    """Raise the fitting error unless a raw chunk file is there and matches its checksum.
+    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum.
 
     A copy of its rows would have a checksum that fits, and so hide damage.
     """
+    if not log.is_closed:
+        return
     path = chunk_files.chunk_path(log.path, spec, chunk)
     try:
-        intact = is_intact(log, spec, chunk)
+        with contextlib.suppress(CorruptStoreError):
+            if stored_checksum(log.path, spec, chunk) and rows_match(
+                log.path, spec, chunk, log.head
+            ):
+                return
     except FileNotFoundError as error:
         raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error
-    if not intact:
-        raise _damaged_file(log, path)
+    raise _damaged_file(log, path)
 
 
 def read_rows(
@@ -381,8 +367,10 @@ def read_rows(
 
 def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]) -> None:
     """Copy the random state and the priorities, if wanted and readable."""
-    generator = _stored_generator(reader) if "generator" in wanted else None
-    if generator is not None:
+    generator = reader.metadata.get("generator")
+    if not reader.is_closed:
+        generator = build_lane.read_generator(reader.path)
+    if isinstance(generator, str) and "generator" in wanted:
         where = build_lane.generator_path(target)
         durable_writes.write_file(where, generator.encode(errors="replace"))
     if "priorities" in wanted:
@@ -392,14 +380,6 @@ def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]
             raise
         except (MmreplayError, OSError):  # damaged or evicted: no row depends on it
             durable_writes.remove_tree(target / "priorities")
-
-
-def _stored_generator(reader: LaneReader) -> str | None:
-    """The random state that was saved with a lane."""
-    if reader.is_closed:
-        generator = reader.metadata.get("generator")
-        return generator if isinstance(generator, str) else None
-    return build_lane.read_generator(reader.path)
 
 
 def _copy_priorities(reader: LaneReader, target: AnyPath) -> None:

@@ -31,7 +31,7 @@ from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Codec, Field, Schema
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import read_metadata, store_around
+from mmreplay.storage.lane_metadata import path_of_new_store, read_metadata
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
@@ -124,15 +124,9 @@ def pack(
     if not paths:
         raise SchemaError("sources: expected one or more stores, found none")
     named = [user_paths.as_path(path, "sources") for path in paths]
-    where = user_paths.as_path(target, "target")
-    user_paths.path_to_create(target, "target")
-    if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: already exists; choose another path")
-    user_paths.check_parent(where)
+    where = path_of_new_store(target)
     for path in named:
         read_metadata(path)
-    if (around := store_around(where)) is not None:
-        raise SchemaError(f"{where}: lies within the store {around}; choose another path")
     with staging_directory(where) as folder, contextlib.ExitStack() as opened:
         opened_sources = [
             opened.enter_context(_Source(path, folder / f"source-{number}"))

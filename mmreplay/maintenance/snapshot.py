@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
+from mmreplay.errors import CorruptStoreError, StoreExistsError
 from mmreplay.format import layout
 from mmreplay.maintenance.copy_lane import copy_lane
 from mmreplay.maintenance.progress import ByteCount
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import hold_store, lane_paths, store_around
+from mmreplay.storage.lane_metadata import hold_store, lane_paths, path_of_new_store
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
@@ -78,15 +78,9 @@ def snapshot(
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
     """
-    named, copy = user_paths.as_path(path), user_paths.as_path(target, "target")
-    user_paths.path_to_create(target, "target")
-    if os.path.lexists(copy):
-        raise StoreExistsError(f"{copy}: already exists; choose another path")
-    user_paths.check_parent(copy)
+    named, copy = user_paths.as_path(path), path_of_new_store(target)
     source = hold_store(named).root
     lanes = lane_paths(source)
-    if (store := store_around(copy)) is not None:
-        raise SchemaError(f"{copy}: lies within the store {store}; choose another path")
     done = ByteCount(progress, lambda: sum(checked_reads.allocated_bytes(source).values()))
     with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
+from mmreplay.errors import (
+    CorruptStoreError,
+    FormatError,
+    MmreplayError,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from mmreplay.format import consolidated, layout, parse
 from mmreplay.format.columns import Column, final_columns, row_columns
 from mmreplay.format.consolidated import Copy
 from mmreplay.schema import Schema
-from mmreplay.system import checked_reads
+from mmreplay.system import checked_reads, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _MOST_LETTERS = 255
@@ -28,6 +36,21 @@ def store_around(path: Path) -> Path | None:
                 read_metadata(above)
                 return above
     return None
+
+
+def path_of_new_store(target: Any, argument: str = "target") -> Path:
+    """The path at which a store is to be made, as given, checked before anything is read.
+
+    Raises SchemaError, StoreExistsError or StoreNotFoundError if nothing can be made there.
+    """
+    where = user_paths.as_path(target, argument)
+    user_paths.path_to_create(target, argument)
+    if os.path.lexists(where):
+        raise StoreExistsError(f"{where}: already exists; choose another path")
+    user_paths.check_parent(where)
+    if (store := store_around(where)) is not None:
+        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
+    return where
 
 
 def hold_store(path: Path) -> HeldDirectory:

@@ -291,35 +291,24 @@ def check_directories(root: AnyPath, *below: str) -> None:
 
 def check_rights(root: Path) -> None:
     """Raise StoreNotFoundError if any part of a store may not be read: it would look damaged."""
-    todo = [os.fspath(root)]
-    while todo:
-        folder = todo.pop()
-        try:
-            with os.scandir(folder) as entries:
-                inside = [entry for entry in entries if not entry.is_symlink()]
-        except PermissionError as error:
-            raise _no_right(folder, error.strerror) from error
-        except (OSError, ValueError):  # gone, or no directory: others say what is wrong with it
-            continue
-        _check_right(folder, os.R_OK | os.X_OK)
-        for entry in inside:
-            if entry.is_dir(follow_symlinks=False):
-                todo.append(entry.path)
-            elif entry.is_file(follow_symlinks=False):
-                _check_right(entry.path, os.R_OK)
 
+    def check(path: str) -> None:
+        mode = os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
+        allowed = os.access(path, mode, effective_ids=_EFFECTIVE)
+        if not allowed and os.path.lexists(path):  # else it was evicted
+            raise StoreNotFoundError(
+                f"{path}: may not be read: {os.strerror(errno.EACCES)}; nothing says that it is "
+                f"damaged: get the right to read the whole store first (chmod, chown), and try "
+                f"again"
+            )
 
-def _check_right(path: str, mode: int) -> None:
-    # What was evicted in between may not be read either.
-    if not os.access(path, mode, effective_ids=_EFFECTIVE) and os.path.lexists(path):
-        raise _no_right(path, os.strerror(errno.EACCES))
-
-
-def _no_right(path: str, reason: str | None) -> StoreNotFoundError:
-    return StoreNotFoundError(
-        f"{path}: may not be read: {reason}; nothing says that it is damaged: get the right to "
-        f"read the whole store first (chmod, chown), and try again"
-    )
+    with contextlib.suppress(ValueError):  # a path that nothing can have: others say so
+        check(os.fspath(root))
+        for folder, folders, others in os.walk(root):
+            for name in (*folders, *others):
+                path = os.path.join(folder, name)
+                if not os.path.islink(path):
+                    check(path)
 
 
 def identity(path: AnyPath) -> tuple[int, int] | None:
@@ -352,29 +341,12 @@ def name_problem(path: AnyPath) -> str:
 def allocated_bytes(root: AnyPath) -> dict[str, int]:
     """Bytes of the blocks allocated to a store, as ``du`` counts them, by directory."""
     out = {}
-    todo = [root]
-    while todo:
-        path = todo.pop()
-        try:
-            with _listable(path) as place, os.scandir(place) as entries:
-                about = os.stat(place)
-                size = about.st_blocks * 512 if _HAS_BLOCKS else _rounded(about)
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append(path / entry.name)
-                        continue
-                    try:
-                        about = entry.stat(follow_symlinks=False)
-                    except OSError:  # evicted, or renamed, at this moment
-                        continue
-                    size += about.st_blocks * 512 if _HAS_BLOCKS else _rounded(about)
-        except OSError as error:
-            check_limit(error, path)
-            continue
-        out[str(path)] = size
+    for folder, _, others in walk(root):
+        size = 0
+        for path in (folder / ".", *(folder / name for name in others)):
+            with contextlib.suppress(OSError):  # evicted, or renamed, at this moment
+                about = path.lstat()
+                # Windows has no blocks: whole ones of the length are the next best.
+                size += (about.st_blocks if _HAS_BLOCKS else -(-about.st_size // 512)) * 512
+        out[str(folder)] = size
     return out
-
-
-def _rounded(about: os.stat_result) -> int:
-    """The length of a file in whole blocks: the next best thing on Windows."""
-    return -(-about.st_size // 512) * 512

@@ -65,7 +65,7 @@ def syncing(path: AnyPath) -> Iterator[None]:
     """Turn every OSError of an fsync into FailedSyncError, a full disk too.
 
     After a failed fsync the kernel may take the pages for clean: a second one would seem to
-    succeed, so there is nothing to try again.
+    succeed.
     """
     try:
         yield

@@ -27,7 +27,7 @@ from mmreplay.system.held_directories import AnyPath, HeldPath, at
 from mmreplay.system.linux_calls import KEEP_SIZE, begin_to_write_out, exchange_names, keep_in_place
 from mmreplay.system.linux_calls import fallocate as _call_fallocate
 from mmreplay.system.linux_calls import punch_hole as _punch_hole
-from mmreplay.system.threads import run_in_threads
+from mmreplay.system.threads import run_all
 
 _COPY_BYTES = 8 << 20
 _LARGE_BYTES = 1 << 18
@@ -39,9 +39,7 @@ def write_file(
 ) -> None:
     """Write another file, fsync it, rename it over `path`, fsync the directory.
 
-    `durable=False` leaves out the fsyncs: for notes such as the holder of a lock, and for what the
-    caller syncs later. `overwritten`: its bytes will be changed in place. DiskFullError: `path` is
-    as it was.
+    `durable=False` leaves out the fsyncs. `overwritten`: its bytes will be changed in place.
     """
     staged = _staged(path)
     with writing(f"writing {path.name}", path):
@@ -61,25 +59,9 @@ def write_file(
 
 def write_new(path: AnyPath, data: bytes) -> None:
     """Write a file of a new directory, which the caller syncs with `sync_tree`."""
-    write_pieces(path, len(data), [(0, data)])
-
-
-def write_pieces(
-    path: AnyPath, size: int, pieces: Iterable[tuple[int, bytes]], *, overwritten: bool = False
-) -> None:
-    """As `write_new`, of ascending (offset, bytes), with holes between them."""
     with writing(f"writing {path.name}", path), _opened(path, _NEW) as descriptor:
-        if overwritten:
-            keep_in_place(descriptor)
-        end = 0
-        for offset, data in pieces:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            _write_all(descriptor, data)
-            end = offset + len(data)
-        if end < size:
-            os.lseek(descriptor, size - 1, os.SEEK_SET)
-            _write_all(descriptor, b"\0")
-        if size >= _LARGE_BYTES:
+        _write_all(descriptor, data)
+        if len(data) >= _LARGE_BYTES:
             begin_to_write_out(descriptor)
 
 
@@ -145,10 +127,9 @@ def write_at(path: AnyPath, offset: int, data: bytes) -> None:
 
 
 def allocate(path: AnyPath, size: int) -> None:
-    """Make sure that a file of `size` bytes exists, with all its blocks, zeros where it was not.
+    """Make sure that a file of `size` bytes exists, with all its blocks; new ones are zeros.
 
-    A store into a map of a sparse file on a full disk is SIGBUS; with its blocks allocated, never.
-    See also `make_own`. DiskFullError: a file that was made by this call is gone again.
+    A store into a map of a sparse file on a full disk would be SIGBUS. See also `make_own`.
     """
     with writing(f"allocating {size:,} bytes", path):
         new = not path.exists()
@@ -188,8 +169,7 @@ def zero_ranges(path: AnyPath, ranges: Iterable[tuple[int, int]]) -> None:
 def allocate_beyond(path: AnyPath, size: int, *, durable: bool = True) -> None:
     """Allocate `size` bytes past the end of a file, whose length stays, where the system can.
 
-    Most programs that copy another file over it truncate it first, which gives these blocks back:
-    that shows that the file was replaced.
+    Programs that copy another file over it mostly truncate it first, which gives these blocks back.
     """
     with writing("allocating beyond the end", path), _opened(path, os.O_RDWR) as descriptor:
         _call_fallocate(descriptor, KEEP_SIZE, os.fstat(descriptor).st_size, size)
@@ -198,10 +178,9 @@ def allocate_beyond(path: AnyPath, size: int, *, durable: bool = True) -> None:
 
 
 def make_own(path: AnyPath, prepare: Callable[[AnyPath], None] | None = None) -> None:
-    """Replace a file that has several names by a copy of its own, durably.
+    """Replace a file that has several names (``cp -al``) by a copy of its own, durably.
 
-    Otherwise copies made of hard links (``cp -al``) share what is written in place. `prepare` is
-    called with the copy before it takes the name.
+    `prepare` is called with the copy before it takes the name.
     """
     if path.lstat().st_nlink == 1:
         return
@@ -214,7 +193,7 @@ def make_own(path: AnyPath, prepare: Callable[[AnyPath], None] | None = None) ->
 
 
 def unlink(path: AnyPath) -> None:
-    """Remove a file; one that is gone already is fine."""
+    """Remove a file, if it is there."""
     with writing("removing a file", path), contextlib.suppress(FileNotFoundError):
         _unlink(path)
 
@@ -267,9 +246,9 @@ def _copy_from(source: int, target: AnyPath, *, overwritten: bool = False) -> No
 
 
 def sync_file(path: AnyPath, *, missing_ok: bool = False) -> None:
-    """Make a file's bytes durable, dirty pages of every map of it included.
+    """Make a file's bytes durable, with the dirty pages of its maps.
 
-    FailedSyncError must never be retried, see `syncing`; after another error nothing was tried.
+    Never call it again after FailedSyncError, see `syncing`.
     """
     with opening_to_sync(path):
         try:
@@ -383,22 +362,19 @@ def sync_tree(path: AnyPath) -> None:
 
 
 def sync_all(files: Iterable[AnyPath] = (), directories: Iterable[AnyPath] = ()) -> None:
-    """`sync_file` and `sync_directory` of each, many at once: one journal commit serves several.
-
-    Each is tried; FailedSyncError comes before other errors.
-    """
+    """`sync_file` and `sync_directory` of each, many at once: one journal commit serves several."""
     calls = [functools.partial(sync_file, path) for path in files]
     _run_all(calls + [functools.partial(sync_directory, path) for path in directories])
 
 
 def write_files(files: Mapping[AnyPath, bytes]) -> None:
-    """`write_file` of each, many at once; each is tried."""
+    """`write_file` of each, many at once."""
     _run_all([functools.partial(write_file, path, data) for path, data in files.items()])
 
 
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:
-    _, failures = run_in_threads(lambda call: call(), calls)
-    for error in sorted(failures, key=lambda one: not isinstance(one, FailedSyncError)):
+    """Do each of these; FailedSyncError comes before other errors."""
+    for error in sorted(run_all(calls), key=lambda one: not isinstance(one, FailedSyncError)):
         raise error
 
 

@@ -20,12 +20,7 @@ from mmreplay.system.limits import check_limit
 class HeldDirectory:
     """A directory held open; another may get its name, and this stays the same one.
 
-    Links to it are followed once, now. `named` is its later path, if that is another. Raises
-    FileNotFoundError or NotADirectoryError, CorruptStoreError if it may not be read.
-
-    Attributes:
-        path: what it was opened as, for messages.
-        descriptor: -1 once it is closed.
+    `path` is what it was opened as, for messages, or `named`; `descriptor` is -1 once it is closed.
     """
 
     def __init__(self, path: AnyPath, *, named: Path | None = None) -> None:

@@ -41,8 +41,7 @@ def punch_hole(descriptor: int, offset: int, length: int) -> bool:
 def keep_in_place(descriptor: int) -> None:
     """Ask btrfs to overwrite the blocks of a file that is still empty, instead of moving them.
 
-    Copy-on-write needs room for every page that is changed again, so allocated blocks do not
-    prevent SIGBUS there. Other file systems refuse, which does no harm.
+    With copy-on-write, allocated blocks do not prevent SIGBUS. Other file systems refuse.
     """
     if not platform.LINUX or platform.fcntl is None:
         return

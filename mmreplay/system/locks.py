@@ -32,10 +32,7 @@ class DirectoryLock:
     """
 
     def __init__(self, path: AnyPath, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
-        """Lock `path`, or raise LockedError, with the holder as `who` names it.
-
-        Without patience, writers in garbage cycles are not collected first.
-        """
+        """Lock `path`, or raise LockedError, with the holder as `who` names it."""
         if platform.fcntl is None:
             raise FailedStoreError(
                 f"{path}: this system has no flock, so nothing can be written here; "
@@ -112,10 +109,7 @@ class DirectoryLock:
 
 
 def _abandoned(directory: HeldDirectory) -> list[bool]:
-    """Of each lock that this process has on a directory, whether it is abandoned.
-
-    No list of the locks themselves: a writer that was dropped is to be collected.
-    """
+    """Of each lock that this process has on a directory, whether it is abandoned."""
     while True:
         # Another thread may take or drop a lock meanwhile.
         with contextlib.suppress(RuntimeError):

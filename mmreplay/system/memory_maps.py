@@ -33,10 +33,7 @@ _MADV_POPULATE_WRITE = 23 if platform.LINUX else _MADV_WILLNEED
 
 
 def _reserve(size: int, *, writable: bool) -> npt.NDArray[np.uint8]:
-    """A range of addresses without memory, which lasts as long as an array over it.
-
-    An anonymous map of Python's own, which keeps no descriptor and runs no code of ours at its end.
-    """
+    """A range of addresses without memory, which lasts as long as an array over it."""
     if platform.LIBC is None:
         raise OSError(errno.ENOSYS, "no mmap in the C library")
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -92,8 +89,7 @@ def map_file(
 def dirty_again(path: AnyPath, start: int, stop: int) -> None:
     """Let the next fsync of a file write its bytes [start, stop) out, even after a failed one.
 
-    After that the kernel takes pages for clean that never reached the disk, so a byte of each page
-    is stored onto itself; no other process writes the file.
+    A byte of each page is stored onto itself; no other process writes the file.
     """
     data = map_file(path, writable=True)
     checked_reads.check_size(path, data.size, max(data.size, stop))
@@ -102,10 +98,7 @@ def dirty_again(path: AnyPath, start: int, stop: int) -> None:
 
 
 class Reservation:
-    """A range of addresses in which files are mapped side by side; OSError if there is none.
-
-    MAP_FIXED replaces whatever is at its address, so it is only used inside of such a range.
-    """
+    """A range of addresses in which files are mapped side by side; OSError if there is none."""
 
     def __init__(self, size: int, *, writable: bool = False) -> None:
         """Reserve `size` bytes of addresses; no memory."""

@@ -69,8 +69,7 @@ LIBC = _libc()
 def _make_barrier() -> Callable[[], None] | None:
     """A memory barrier, between the values of a row and the word that commits it; None on x86.
 
-    Elsewhere locks do it: nothing moves down past a release, nor up past an acquire, so a new lock
-    is released and then acquired.
+    Nothing moves down past the release of a lock, nor up past an acquire.
     """
     if platform.machine().lower() in ("x86_64", "amd64", "i686", "i386"):
         return None
@@ -88,10 +87,7 @@ barrier = _make_barrier()
 
 
 def boot_id() -> bytes:
-    """16 bytes that change with every start of the operating system.
-
-    Without such an id they are of this process alone: others then go back to the checkpoint.
-    """
+    """16 bytes that change with every start of the system; without such an id, of this process."""
     try:
         if LINUX:
             text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")

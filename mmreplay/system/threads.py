@@ -1,12 +1,12 @@
-"""Threads that an interrupt cannot harm, and the same call for many things at once.
+"""Threads that an interrupt cannot harm, and many calls at once.
 
-Invariant: after an interrupt (Ctrl-C) no later call waits for ever.
+Invariant: after an interrupt (Ctrl-C) no later call waits forever.
 
-Python handles signals in the main thread, whenever a function begins, a call returns or a loop goes
-round: inside `Event`, `Condition`, `Semaphore`, `Future` and `Thread.start` too, which are written
-in Python and stay locked if it raises there. So threads share locks and a `SimpleQueue`, which are
-written in C. Between taking a lock and having to give it back, `with lock` handles no signal (in
-Python 3.14 it did until that was mended: python/cpython#148874); `lock.acquire()` and a `try` do.
+Python handles signals in the main thread whenever a function begins, a call returns or a loop
+repeats, also inside `Event`, `Condition`, `Semaphore`, `Future` and `Thread.start`, which are
+written in Python and stay locked if it raises there. So threads share locks and a `SimpleQueue`,
+which are written in C. `with lock` handles no signal before it can release the lock (except in the
+first releases of Python 3.14: python/cpython#148874); `lock.acquire()` and a `try` do.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from mmreplay.system import forks, platform
 
-__all__ = ["Flag", "Thread", "Workers", "run_in_threads"]
+__all__ = ["Flag", "Thread", "Workers", "run_all"]
 
-T = TypeVar("T")
 Task = Callable[[], object]
 _Queued: TypeAlias = "Iterator[Task] | weakref.ref[Workers]"
 
@@ -38,7 +37,7 @@ _LOOK_S = 1.0
 
 
 class Flag:
-    """Something that happens once, which any number of threads may wait for; see `is_set`."""
+    """Something that happens once, and for which any number of threads may wait."""
 
     __slots__ = ("_wake", "is_set")
 
@@ -53,25 +52,23 @@ class Flag:
 
     def wait(self) -> None:
         """Return once it has happened."""
-        while not self.is_set:  # set before the wake-up comes: one that was taken is not missed
-            # Looked at again after a while: who was woken may be interrupted before the next line.
+        while not self.is_set:
+            # With a timeout: a thread may be interrupted before it wakes the next one.
             with contextlib.suppress(queue.Empty):
                 self._wake.get(timeout=_LOOK_S)
-                self._wake.put(None)  # for who else waits
+                self._wake.put(None)  # for the next thread
 
 
 class Thread:
     """A daemon thread that is started when needed, and ended before the process if possible.
 
-    `stop` makes `run` return soon, if it does not by itself; it may be called again. `is_over`: it
-    was told to end, or will never be started.
+    `stop` makes `run` return soon; it may be called again. `is_over`: it must not be started.
     """
 
     def __init__(self, run: Task, name: str, stop: Task | None = None) -> None:
         self._run, self._name, self._stop = run, name, stop
         self._begin_again()
-        # Not those that come and go: who drops one runs code of `WeakSet`, in which an interrupt
-        # gets lost.
+        # Dropping one of these runs code of `WeakSet`, in which an interrupt gets lost.
         if stop is not None:
             _LIVING.add(self)
 
@@ -89,8 +86,7 @@ class Thread:
             if self.is_started or self.is_over:
                 return
             try:
-                # No signal is handled between these two lines. Interrupted after them, it was
-                # started, and it is known that it was.
+                # No signal is handled between these two lines.
                 self.is_started = True
                 _thread.start_new_thread(self._start_named, ())
             except (RuntimeError, MemoryError):
@@ -98,11 +94,11 @@ class Thread:
                 raise
 
     def _start_named(self) -> None:
-        """In a thread, as `Thread.start` waits for an Event."""
+        """Run in a thread, as `Thread.start` waits for an Event."""
         try:
             self._named = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._named.start()
-        except (RuntimeError, MemoryError):  # at a limit: this one, then, which has no name
+        except (RuntimeError, MemoryError):  # at a limit: this thread does it
             self._named = None
             self._work()
 
@@ -115,7 +111,7 @@ class Thread:
                 self._ended.set()
 
     def end(self) -> None:
-        """Have it end, and wait until it has; a second call does the rest of the first."""
+        """Stop it and wait until it has ended; may be called again."""
         self.is_over = True
         if self._stop is not None:
             self._stop()
@@ -126,7 +122,7 @@ class Thread:
         if self.is_started and self._ident != threading.get_ident():
             self._ended.wait()
             if self._named is not None:
-                self._named.join()  # it has nothing left to do but to go
+                self._named.join()
 
     def after_fork_in_child(self) -> None:
         """In a forked child: it is the parent's."""
@@ -139,10 +135,9 @@ class Workers:
 
     def __init__(self, n: int, name: str, *, nice: int = 0) -> None:
         self._lock = threading.Lock()
-        # Each in an iterator: only the thread that takes it out of there runs it.
+        # Each in an iterator, from which one thread takes it.
         self._tasks: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
-        # The last task comes from the queue itself when this is dropped: no code in Python runs
-        # then, in which an interrupt could get lost.
+        # When this is dropped, no code in Python runs in which an interrupt could get lost.
         last = weakref.ref(self, self._tasks.put)
         run = functools.partial(_do_tasks, self._tasks, last, nice)
         stop = functools.partial(self._tasks.put, last)
@@ -150,16 +145,13 @@ class Workers:
 
     @property
     def is_over(self) -> bool:
-        """Whether they were told to end."""
+        """Whether they have to end."""
         return self._threads[0].is_over
 
     def hand_over(self, task: Task) -> bool:
-        """Have a thread do a task, which keeps its own errors, after those before it.
-
-        False if there is no thread for it; those that were told to end have ended then.
-        """
+        """Let a thread do a task, which keeps its own errors; False if there is no thread."""
         if self.is_over:
-            self.end()  # again: it may have been interrupted
+            self.end()  # the first call may have been interrupted
             return False
         with self._lock:
             for thread in self._threads:
@@ -179,7 +171,7 @@ class Workers:
         return True
 
     def end(self) -> None:
-        """Wait until all that was handed over is done, and the threads have ended."""
+        """Wait until all tasks are done and the threads have ended."""
         for thread in self._threads:
             thread.end()
 
@@ -188,23 +180,19 @@ def _do_tasks(tasks: queue.SimpleQueue[_Queued], last: weakref.ref[Workers], nic
     if nice:
         platform.give_way(nice)
     while not isinstance(todo := tasks.get(), weakref.ref):
-        with contextlib.suppress(BaseException):  # a task tells its errors to who waits for it
+        with contextlib.suppress(BaseException):  # a task keeps its own errors
             for task in todo:
                 task()
                 del task  # and what it holds, before the next one comes
     tasks.put(last)  # for the other threads
 
 
-def run_in_threads(
-    call: Callable[..., T], *arguments: Sequence[Any]
-) -> tuple[list[T], list[Exception]]:
-    """Call for each of these, in threads if it takes long: most of it is waiting for the disk.
+def run_all(calls: Iterable[Task]) -> list[Exception]:
+    """Do these calls, in threads if they take long: most of it is waiting for the disk.
 
-    Every call has ended when the caller goes on, also after an interrupt. Returns the results, in
-    order, and the errors.
+    Every call has ended when the caller goes on, also after an interrupt. Returns the errors.
     """
-    todo = collections.deque(enumerate(zip(*arguments, strict=True)))
-    out: dict[int, T] = {}
+    todo = collections.deque(calls)
     failures: list[Exception] = []
     ended: list[BaseException] = []
     threads: list[Thread] = []
@@ -213,11 +201,11 @@ def run_in_threads(
     def work(most_s: float) -> None:
         while todo and time.monotonic() - began < most_s:
             try:
-                number, each = todo.popleft()
+                call = todo.popleft()
             except IndexError:  # another thread has taken it
                 return
             try:
-                out[number] = call(*each)
+                call()
             except Exception as error:  # noqa: BLE001 (the others go on)
                 failures.append(error)
             except BaseException as error:  # noqa: BLE001 (raised below)
@@ -228,7 +216,7 @@ def run_in_threads(
         if not threads:
             n = min(_THREADS, len(todo)) - 1  # beside this one
             threads.extend(Thread(work_on, "mmreplay-disk") for _ in range(n))
-        _start_all(threads)
+        _start(threads)
 
     def wait() -> None:
         for thread in threads:
@@ -244,19 +232,17 @@ def run_in_threads(
             ended.append(error)
     if ended:
         raise ended[0]
-    return [out[number] for number in sorted(out)], failures
+    return failures
 
 
-def _start_all(threads: list[Thread]) -> None:
-    for thread in threads:
-        try:
+def _start(threads: list[Thread]) -> None:
+    with contextlib.suppress(RuntimeError, MemoryError):  # no more can be started
+        for thread in threads:
             thread.start()
-        except (RuntimeError, MemoryError):  # no more are to be had, or the interpreter is ending
-            return
 
 
 def _end_all() -> None:
-    # Before the interpreter freezes them in whatever they do, with the locks that they hold.
+    # Before the interpreter freezes them with the locks that they hold.
     for thread in list(_LIVING):
         thread.end()
 

@@ -103,14 +103,12 @@ class Ends:
         self._lane.held = None
         return over
 
-    def end_running(self, going_on: Mask | None = None) -> None:
-        """After a crash: end all running episodes as truncated, except `going_on`, (n,)."""
+    def end_running(self) -> None:
+        """After a crash: end all running episodes as truncated."""
         head = self._lane.rows.head
         if not head:
             return
         there = self._rows.stored("step", head - 1).reshape(-1) > 0
-        if going_on is not None:
-            there &= ~going_on
         missing = there & ~self.ended(head - 1)
         if missing.any():
             self.end_newest(missing)

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
-
 from mmreplay.errors import (
     ClosedError,
     DiskFullError,
@@ -38,7 +35,6 @@ class Session:
     """A lane that one writer has open; released if this fails.
 
     `stop` is a method of the writer, called when the next step has to ask `guard` first.
-    `going_on` as of `Ends.end_running`.
     """
 
     def __init__(
@@ -46,7 +42,6 @@ class Session:
         files: LockedLane,
         background: Background,
         stop: Callable[[], None],
-        going_on: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self._path = Path(str(files.path))
         self._background = background
@@ -59,7 +54,7 @@ class Session:
             self.rows, self._finals = (Appender(files, log, background) for log in files.logs)
             self.ends = Ends(files, self.rows, self._finals)
             if files.is_recovered:
-                self.ends.end_running(going_on)
+                self.ends.end_running()
             files.begin()
         except BaseException:
             files.release()

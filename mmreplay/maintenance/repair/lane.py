@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from mmreplay.format.layout import FINALS
 from mmreplay.maintenance.commit_records import read_state
 from mmreplay.maintenance.copy_lane import SIDE_DATA, close_lane, copy_lane, empty_lane
 from mmreplay.maintenance.repair.damage import Damage, Span
-from mmreplay.maintenance.repair.later_rows import LaterRows
+from mmreplay.maintenance.repair.later_rows import append_rows
 from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
 from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
 from mmreplay.maintenance.verify.report import Finding
@@ -74,24 +75,10 @@ class DamagedLane:
         self, lane: AnyPath, name: str, findings: Sequence[Finding], spare: AnyPath
     ) -> None:
         self.name = name
-        self._n_same: Span = (0, 0)  # rows of both logs that the new lane has as they were
         self._damage = _open(lane, findings, spare)
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
-
-    def mark_damaged(self, findings: Iterable[Finding]) -> bool:
-        """Mark what was found in the new lane as damaged.
-
-        Returns False if it was marked already, so that another try would fail in the same way.
-        """
-        is_new = False
-        for finding in findings:
-            is_new |= self._damage.mark_damaged(finding, self._n_same)
-            if "generator" in finding.message and "generator" in self._side_data:
-                self._side_data.remove("generator")
-                is_new = True
-        return is_new
 
     def rebuild(self, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
         """Make a closed lane of what is sound, at `target`, which does not exist yet.
@@ -100,28 +87,30 @@ class DamagedLane:
         sound after it. Raises CorruptStoreError if the lane has changed since it was verified.
         """
         damage, reader = self._damage, self._damage.reader
-        stop = damage.sound_prefix()
+        stretches = [*damage.stretches()]
+        stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
         if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
             stop = 0  # nothing that could be sampled
-        later = LaterRows(damage, stop)
-        close = later.append if skip_damaged else close_lane
+        later = [span for span in stretches if span[0] >= stop]
+        close = close_lane
+        if skip_damaged and later:
+            close = functools.partial(append_rows, damage=damage, stretches=later)
         if stop > 0:
             sums = damage.wrong_sums
             copy_lane(reader, target, stop, side_data=self._side_data, wrong_sums=sums, close=close)
         else:
             empty_lane(target, reader, close=close)
-        self._n_same = stop, reader.finals.head
         first = max(reader.metadata["first"], floor_row(reader.base))
         kept = n_transitions([target])
-        lost = max(damage.n_there(first) - kept, 0)
-        beyond = 0 if skip_damaged else min(damage.n_sound(max(stop, first)), lost)
+        lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
+        beyond = damage.n_transitions((max(start, first), end) for start, end in later)
         return LaneRepair(
             self.name,
             kept,
             lost,
-            beyond,
-            damage.rows,
-            later.renumbered,
+            0 if skip_damaged else min(beyond, lost),
+            damage.found(),
+            skip_damaged and bool(later),
             untrusted=reader.untrusted,
         )
 
@@ -148,7 +137,7 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
             damage = Damage(LaneReader(lane), findings)
             if not damage.index:
                 return damage
-    best: tuple[int, Damage] | None = None
+    opened: list[tuple[int, Damage]] = []
     text = ""
     # Where a document and its consolidated copy differ, the one that fits the rows is right.
     for trust_copy in (False,) if is_readable else (False, True):
@@ -158,18 +147,14 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
             found = verify(str(path)).findings
             damage = Damage(LaneReader(path), found)
             if damage.index:
-                lost = rebuild_index(damage)
+                unknown = rebuild_index(damage)
                 found = verify(str(path)).findings
-                damage = Damage(LaneReader(path), found, lost)
+                damage = Damage(LaneReader(path), found, unknown)
+            opened.append((len(found), damage))
         except (CorruptStoreError, FormatError) as error:
             text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
-            continue
-        if best is None or len(found) < best[0]:
-            best = len(found), damage
-        if not found:
-            break
-    if best is not None:
-        return best[1]
+    if opened:
+        return min(opened, key=lambda one: one[0])[1]
     if "repair again" not in text:
         text = (
             f"cannot be repaired: {text}; put what is lost or damaged back from a backup or a "

@@ -44,7 +44,6 @@ __all__ = ["LaneRepair", "Repair", "repair"]
 
 Progress = Callable[[int, int], None]
 
-_ATTEMPTS = 20
 _MOST_MISSING = 1_000  # lanes; each that is missing gets an empty one in its place
 
 
@@ -115,48 +114,24 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    with RepairSite(_place(user_paths.as_path(path))) as site:
+    with RepairSite(_place(user_paths.as_path(path))) as site, contextlib.ExitStack() as locked:
         root = site.store
-        for _ in range(_ATTEMPTS):
-            report = verify(str(root), _part(progress, 0))
-            lanes = _lanes(root)
-            stamps = _stamps(lanes)
-            held: dict[AnyPath, locks.DirectoryLock] = {}
-            with contextlib.ExitStack() as locked:
-                for folder in dict.fromkeys([*lanes, root]):
-                    who = functools.partial(holder_of, folder)
-                    try:
-                        held[folder] = locks.DirectoryLock(folder, who=who)
-                    except FileNotFoundError as error:
-                        raise LockedError(
-                            f"{folder}: moved or removed while it was being repaired; nothing was "
-                            f"changed: repair it where it is now"
-                        ) from error
-                    locked.callback(held[folder].release)
-                if stamps != _stamps(lanes):
-                    continue  # somebody wrote it in between
-                if not report.sound:
-                    made = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
-                    before = site.swap(held[root].directory)
-                    return Repair(
-                        str(root),
-                        changed=True,
-                        before=str(before),
-                        kept=sum(lane.kept for lane in made),
-                        findings=report.findings,
-                        lanes=made,
-                        untrusted=sum(lane.untrusted for lane in made),
-                    )
-            return Repair(
-                str(root),
-                changed=_close(root, lanes),
-                before=None,
-                kept=n_transitions(lanes),
-                findings=[],
-                lanes=[],
-                untrusted=report.untrusted,
+        report = verify(str(root), _part(progress, 0))
+        lanes = _lanes(root)
+        stamps = _stamps(lanes)
+        held = {folder: _lock(folder, locked) for folder in dict.fromkeys([*lanes, root])}
+        if stamps != _stamps(lanes):
+            raise LockedError(
+                f"{root}: it was written while it was being repaired; end its writer first"
             )
-    raise LockedError(f"{root}: a writer keeps opening and closing it; end that writer first")
+        if report.sound:
+            locked.close()
+            changed, kept = _close(root, lanes), n_transitions(lanes)
+            return Repair(str(root), changed, None, kept, [], [], report.untrusted)
+        made = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
+        before = str(site.swap(held[root].directory))
+        kept, untrusted = sum(one.kept for one in made), sum(one.untrusted for one in made)
+        return Repair(str(root), True, before, kept, report.findings, made, untrusted)
 
 
 def _place(path: Path) -> Path:
@@ -166,18 +141,26 @@ def _place(path: Path) -> Path:
     except (OSError, RuntimeError) as error:  # a link to itself
         raise StoreNotFoundError(f"{path}: cannot be resolved: {error}") from error
     if not root.name:
-        raise StoreNotFoundError(f"{path}: has no directory above it, so it is no store")
-    kind = None
+        raise StoreNotFoundError(f"{path}: has no directory above it, so it is not a store")
+    store = None
     if root.name.startswith("lane-") or root.name == layout.FINALS:
         with contextlib.suppress(MmreplayError, OSError):
-            kind = read_metadata(root.parent)["kind"]
-    if kind is not None and root.name == layout.FINALS:
-        raise SchemaError(f"{path}: this is a part of the lane {root.parent}; repair that")
-    if kind == "lanes":
-        raise SchemaError(
-            f"{path}: this is a lane of {root.parent}; repair that, and all of its lanes with it"
-        )
+            store = read_metadata(root.parent)
+    if store is not None:
+        raise SchemaError(f"{path}: this is a part of the store {root.parent}; repair that")
     return root
+
+
+def _lock(folder: AnyPath, locked: contextlib.ExitStack) -> locks.DirectoryLock:
+    try:
+        lock = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
+    except FileNotFoundError as error:
+        raise LockedError(
+            f"{folder}: moved or removed while it was being repaired; nothing was changed: repair "
+            f"it where it is now"
+        ) from error
+    locked.callback(lock.release)
+    return lock
 
 
 def _part(progress: Progress | None, part: int) -> Progress | None:
@@ -240,23 +223,18 @@ def _rebuild(
             lost[name] = str(error)
     if lost and not readable:
         raise CorruptStoreError(next(iter(lost.values())))
-    made = {name: _add_empty(site.new / name, name, own) for name in lost}
-    while True:
-        for name, damaged in readable.items():
-            if name not in made:
-                made[name] = _rebuild_lane(site, root, damaged, skip_damaged=skip_damaged)
-        durable_writes.sync_tree(site.new)
-        found = verify(str(site.new), _part(progress, 1)).findings
-        if not found:
-            return [made[name] for name in sorted(made)]
-        for name in {finding.lane for finding in found}:
-            here = [finding for finding in found if finding.lane == name]
-            if name not in readable or not readable[name].mark_damaged(here):
-                raise CorruptStoreError(
-                    f"{root}: cannot be repaired: what is left would not be sound: {here[0]}"
-                )
-            durable_writes.remove_tree(site.new / name)
-            del made[name]
+    made = [_add_empty(site.new / name, name, own) for name in lost]
+    made += [
+        _rebuild_lane(site, root, damaged, skip_damaged=skip_damaged)
+        for damaged in readable.values()
+    ]
+    durable_writes.sync_tree(site.new)
+    found = verify(str(site.new), _part(progress, 1)).findings
+    if found:
+        raise CorruptStoreError(
+            f"{root}: cannot be repaired: what is left would not be sound: {found[0]}"
+        )
+    return sorted(made, key=lambda one: one.lane)
 
 
 def _rebuild_lane(

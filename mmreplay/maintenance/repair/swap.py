@@ -7,7 +7,6 @@ next repair restores it; a repair removes only what a repair has built.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -163,15 +162,11 @@ class RepairSite:
 
     def _aside(self, store: AnyPath) -> AnyPath:
         """Rename the damaged store to the first free name for such stores."""
-        aside = next(path for path in _asides(self.store) if checked_reads.identity(path) is None)
+        aside, number = self.store.with_name(f"{self.store.name}.damaged"), 2
+        while checked_reads.identity(aside) is not None:
+            aside = self.store.with_name(f"{self.store.name}.damaged-{number}")
+            number += 1
         durable_writes.rename(store, aside)
         durable_writes.sync_directory(aside.parent)
         durable_writes.sync_directory(self.path)
         return aside
-
-
-def _asides(store: AnyPath) -> Iterator[AnyPath]:
-    """The names for damaged stores, in order."""
-    yield store.with_name(f"{store.name}.damaged")
-    for number in itertools.count(2):
-        yield store.with_name(f"{store.name}.damaged-{number}")

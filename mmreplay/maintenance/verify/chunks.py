@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,8 @@ from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, only
 from mmreplay.storage.chunk_files import byte_ranges, chunk_files, chunk_path
 from mmreplay.system import checked_reads
-from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["NO_CHECKSUM", "WRONG_CHECKSUM", "ChunkReader", "Piece"]
+__all__ = ["NO_CHECKSUM", "PAST_THE_END", "WRONG_CHECKSUM", "ChunkReader", "Piece"]
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 """Without a checksum it is unknown whether a chunk file is the right one and undamaged."""
@@ -33,64 +32,42 @@ NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
 """The file is sound: a flipped bit in it would change many bits of its crc32c."""
 
-Entries = tuple[int, int | None, Array]
-"""First, environment and values as in `Piece`, of a whole file."""
+PAST_THE_END = "expected zeros past the last"
+"""The rows before are sound."""
 
 _MISSING = "expected this chunk file, found none"
 _PIECE_BYTES = 4 << 20
 _FEW = 16  # missing files that each have a finding
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive entries of an array in a chunk file, of rows that are kept.
+class Piece(NamedTuple):
+    """Consecutive entries, (k, *entry_shape), from entry row * n + environment on.
 
-    Attributes:
-        first: row * n + environment of the first; its row if `environment` is given.
-        environment: of all of them, where a file has a part for each environment; else None.
-        n: entries per row, 1 where `environment` is given.
-        values: (k, *entry_shape).
+    `n` entries per row; 1 where all are of one environment.
     """
 
     first: int
-    environment: int | None
     n: int
     values: Array
 
-    @property
-    def rows(self) -> range:
-        """The rows of these entries."""
-        return range(self.first // self.n, -(-(self.first + len(self.values)) // self.n))
-
 
 class ChunkReader:
-    """Reads the arrays of one lane, and notes what is wrong with their files.
-
-    Args:
-        notes: of the lane.
-        tally: of the whole store.
-        state: of the lane.
-
-    Attributes:
-        damaged: paths below the lane of the arrays with damaged files.
-    """
+    """Reads the arrays of one lane; `damaged` are the paths of those with damaged files."""
 
     def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
         self._notes, self._tally, self._state = notes, tally, state
         self.damaged: set[str] = set()
         self._sums: tuple[tuple[str, int], Array | None] | None = None
 
-    def pieces(self, log: Log, path: str, *, by_entry: bool = True) -> Iterator[Piece]:
-        """Check all chunk files of an array, and with `by_entry` yield the entries of kept rows.
-
-        Holes are skipped.
-        """
+    def pieces(self, log: Log, path: str) -> Iterator[Piece]:
+        """Check all chunk files of an array; yields the entries of kept rows outside of holes."""
         spec = log.specs[path]
         for chunk in self._chunks(log, spec):
             found = self._raw(log, spec, chunk) if spec.is_raw else self._shard(log, spec, chunk)
-            for first, environment, values in found:
-                if by_entry:
-                    yield from _kept(log, Piece(first, environment, _n(log, environment), values))
+            for first, n, values in found:
+                start, stop = max(first, log.base * n), min(first + len(values), log.head * n)
+                if start < stop:
+                    yield Piece(start, n, values[start - first : stop - first])
         if self._state != "live":
             self._check_sums(log, spec)
 
@@ -127,7 +104,6 @@ class ChunkReader:
         chunks: range,
         text: str,
         rows: tuple[int, int] | None = None,
-        environment: int | None = None,
     ) -> None:
         """Note damage to rows of chunk files, by default all of their rows."""
         start, stop = chunks.start * spec.chunk_rows, chunks.stop * spec.chunk_rows
@@ -135,11 +111,11 @@ class ChunkReader:
         array = log.prefix + spec.path
         self.damaged.add(array)
         file = f"{array}/{spec.key(chunks.start)}"
-        self._notes.find(file, text, array, rows, environment)
+        self._notes.find(file, text, array, rows)
 
     # ------------------------------------------------------------ uncompressed
 
-    def _raw(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Entries]:
+    def _raw(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Piece]:
         """The entries in an uncompressed chunk file; its checksum is compared at the end."""
         here, path = range(chunk, chunk + 1), chunk_path(log.path, spec, chunk)
         expected = self._sum(log, spec, chunk)  # before the file: one that is there is final
@@ -152,16 +128,18 @@ class ChunkReader:
         entry = spec.row_bytes // log.n
         found = n_other = end = 0
         try:
-            if self._is_unfinished(log, spec, path):
+            # Of priorities, a writer that died may leave a short file, which the next completes.
+            is_open = not log.closed and spec.path == PRIORITIES
+            if is_open and checked_reads.regular_size(path, spec.chunk_bytes) < spec.chunk_bytes:
                 return
             step = max(_PIECE_BYTES // entry, 1) * entry
             for offset, data in checked_reads.read_filled(path, spec.chunk_bytes, step):
-                found = compression.crc32c(data, compression.crc32c_of_zeros(offset - end, found))
+                own = data if n_rows == spec.chunk_rows else only(used, offset, data)
+                n_other += _n_filled(data) - _n_filled(own)
+                found = compression.crc32c(own, compression.crc32c_of_zeros(offset - end, found))
                 end = offset + len(data)
-                if n_rows < spec.chunk_rows:
-                    n_other += _n_filled(data) - _n_filled(only(used, offset, data))
                 values = np.frombuffer(data, spec.dtype).reshape(-1, *_entry_shape(log, spec))
-                yield from _entries(log, spec, chunk, offset // entry, values)
+                yield from _split(log, spec, chunk, offset // entry, values)
         except FileNotFoundError:  # since the directory was listed
             self._find(log, spec, here, _MISSING)
             return
@@ -173,20 +151,12 @@ class ChunkReader:
         if text := self._sum_problem(log, found, expected):
             self._find(log, spec, here, text)
         if n_other:
-            text = (
-                f"expected zeros past the last of {log.head:,} rows, found {n_other:,} other bytes"
-            )
+            text = f"{PAST_THE_END} of {log.head:,} rows, found {n_other:,} other bytes"
             self._find(log, spec, here, text)
-
-    def _is_unfinished(self, log: Log, spec: ArraySpec, path: AnyPath) -> bool:
-        """Whether a writer died while it made this file of priorities; the next completes it."""
-        if log.closed or spec.path != PRIORITIES:
-            return False
-        return checked_reads.regular_size(path, spec.chunk_bytes) < spec.chunk_bytes
 
     # ------------------------------------------------------------ compressed
 
-    def _shard(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Entries]:
+    def _shard(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Piece]:
         """The entries in a shard: its checksum, its index, then each inner chunk.
 
         Damaged inner chunks explain a wrong checksum; the others are sound.
@@ -217,13 +187,12 @@ class ChunkReader:
 
     def _inner_chunks(
         self, log: Log, spec: ArraySpec, chunk: int, shard: shard_file.Shard
-    ) -> Iterator[Entries]:
+    ) -> Iterator[Piece]:
         """The entries in the sound inner chunks of a shard; a finding for each of the others."""
         scratch = np.empty(spec.inner_bytes, np.uint8)
         n_blocks = max(-(-(log.in_shards - chunk * spec.chunk_rows) // spec.inner_rows), 0)
         for number in shard.chunks(n_blocks * spec.width):
             block, column = divmod(number, spec.width)
-            environment = column if spec.width > 1 else None
             first = chunk * spec.chunk_rows + block * spec.inner_rows
             stop = min(first + spec.inner_rows, log.in_shards)
             text = ""
@@ -232,18 +201,19 @@ class ChunkReader:
                 try:
                     shard.decode(number, scratch)
                     values = scratch.view(spec.dtype).reshape(-1, *_entry_shape(log, spec))
-                    yield first, environment, values[: stop - first]
-                    if log.closed and values[stop - first :].view(np.uint8).any():
-                        text = "expected zeros past the last row, found other bytes"
+                    n = log.n if spec.width == 1 else 1
+                    yield Piece(first * n, n, values[: (stop - first) * n])
+                    if log.closed and values[(stop - first) * n :].view(np.uint8).any():
+                        text = f"{PAST_THE_END} row, found other bytes"
                 except CorruptStoreError as error:
                     text = reason(error).partition(f"inner chunk {number}: ")[2]
             elif log.closed:
                 text = "expected none past the last row, found one"
             if text:
-                of = "" if environment is None else f" (environment {environment})"
+                of = f" (environment {column})" if spec.width > 1 else ""
                 text = f"inner chunk {number}: {text}{of}"
                 rows = (first, max(stop, first + 1))
-                self._find(log, spec, range(chunk, chunk + 1), text, rows, environment)
+                self._find(log, spec, range(chunk, chunk + 1), text, rows)
 
     # ------------------------------------------------------------ checksums
 
@@ -313,40 +283,27 @@ class ChunkReader:
                     if log.closed or any(data):
                         text = f"expected {sums.chunk_bytes:,} bytes, found {len(data):,}"
                 elif log.closed and any(data[n_here * sums.row_bytes :]):
-                    text = f"expected zeros past the last of {n_chunks:,} checksums, found others"
+                    text = f"{PAST_THE_END} of {n_chunks:,} checksums, found others"
             except (MmreplayError, OSError) as error:
                 text = reason(error, path)
             if text:
                 self._notes.find(f"{array}/{sums.key(file)}", text, array)
 
 
-def _n(log: Log, environment: int | None) -> int:
-    return log.n if environment is None else 1
-
-
 def _entry_shape(log: Log, spec: ArraySpec) -> tuple[int, ...]:
     return spec.row_shape[len(log.axes) - 1 :]
 
 
-def _entries(log: Log, spec: ArraySpec, chunk: int, place: int, values: Array) -> Iterator[Entries]:
-    """(first, environment, values) as in `Piece` of the entries at `place` in a raw chunk file."""
+def _split(log: Log, spec: ArraySpec, chunk: int, place: int, values: Array) -> Iterator[Piece]:
+    """The entries at `place` in a raw chunk file, which may have a part for each environment."""
     if spec.width == 1:
-        yield chunk * spec.chunk_rows * log.n + place, None, values
+        yield Piece(chunk * spec.chunk_rows * log.n + place, log.n, values)
         return
     while len(values):
-        environment, row = divmod(place, spec.chunk_rows)
+        row = place % spec.chunk_rows
         part = values[: spec.chunk_rows - row]
-        yield chunk * spec.chunk_rows + row, environment, part
+        yield Piece(chunk * spec.chunk_rows + row, 1, part)
         values, place = values[len(part) :], place + len(part)
-
-
-def _kept(log: Log, piece: Piece) -> Iterator[Piece]:
-    """The part of a piece in rows that are kept."""
-    first = max(piece.first, log.base * piece.n)
-    stop = min(piece.first + len(piece.values), log.head * piece.n)
-    if first < stop:
-        values = piece.values[first - piece.first : stop - piece.first]
-        yield Piece(first, piece.environment, piece.n, values)
 
 
 def _n_filled(data: bytes) -> int:

@@ -30,7 +30,7 @@ __all__ = [
     "Documents",
     "Log",
     "difference",
-    "generator_problems",
+    "generator_problem",
     "root_problems",
 ]
 
@@ -46,16 +46,13 @@ class Log:
     """One log of a lane; also a `storage.chunk_files.ChunkFiles`.
 
     Attributes:
-        path: its directory.
         prefix: of the paths of its arrays: empty, or ``finals/``.
         axes: the names of the first axes of its arrays.
-        n: entries per row: environments; 1 in the log of final observations.
+        n: entries per row.
         columns: its arrays of rows, by the schema.
         specs: arrays with usable metadata; in the log of steps also the priorities.
         sums: their checksum arrays, by the same paths.
-        base, head: the rows to examine.
-        in_shards: compressed rows below it are in shards.
-        closed: whether its lane is closed.
+        base, head: the rows to examine; compressed ones below `in_shards` are in shards.
     """
 
     path: AnyPath
@@ -94,12 +91,7 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; notes what is wrong with them.
-
-    Attributes:
-        metadata: attributes.mmreplay; None if unusable.
-        logs: the lane's two logs; None without attributes and schema.
-    """
+    """The zarr.json files of one lane; `metadata` and `logs` are None if unusable."""
 
     def __init__(self, path: AnyPath, notes: Notes, tally: Tally) -> None:
         self._path, self._notes, self._tally = path, notes, tally
@@ -231,10 +223,7 @@ class Documents:
             self._found[path] = document
 
     def _check_copy(self) -> None:
-        """Compare the consolidated copy with the documents.
-
-        A zarr library may have written it, and it may lack priorities that are newer.
-        """
+        """Compare the consolidated copy, which a zarr library may have written."""
         where, own = f"{self._path}/zarr.json", self._found
         try:
             copy = find_copy(self._root, where)
@@ -242,11 +231,14 @@ class Documents:
         except FormatError as error:
             self._notes.find("zarr.json", reason(error, where))
             return
+        optional = {PRIORITIES, layout.checksum_spec(PRIORITIES).path}
         for path in () if copy is None else sorted(own.keys() | copied.keys()):
-            if path not in own and path not in (PRIORITIES, layout.checksum_spec(PRIORITIES).path):
-                text = "expected arrays and groups of the lane only"
-            elif path not in copied or own.get(path) is None:
-                text = "" if path in copied or own[path] is None else "missing"
+            if path in own and own[path] is None:
+                continue  # a finding of its own
+            if path not in own:
+                text = "" if path in optional else "expected arrays and groups of the lane only"
+            elif path not in copied:
+                text = "missing"
             else:
                 text = difference(_bare(own[path]), _bare(copied[path]))
                 text = text and f"{text}, unlike its own zarr.json"
@@ -260,15 +252,13 @@ class Documents:
         """The bytes of a zarr.json of the lane."""
         if path:
             checked_reads.check_directories(self._path, path)
-        where = self._path / path / "zarr.json" if path else self._path / "zarr.json"
+        where = self._path / path / "zarr.json"
         data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
         self._tally.add(len(data))
         return data
 
     def _missing(self, path: str) -> str:
-        """Whether a zarr.json or its whole directory is missing."""
-        there = (self._path / path if path else self._path).exists()
-        return "missing" if there else "missing, with its directory"
+        return "missing" if (self._path / path).exists() else "missing, with its directory"
 
 
 def root_problems(data: bytes) -> list[str]:
@@ -288,19 +278,19 @@ def root_problems(data: bytes) -> list[str]:
         if not isinstance(own.get(name, kind()), kind):
             out.append(f"{name}: expected {kind.__name__}, found {own[name]!r:.80}")
     if "generator" in own:
-        out += generator_problems(own["generator"])
-    return out
+        out.append(generator_problem(own["generator"]))
+    return [*filter(None, out)]
 
 
-def generator_problems(text: Any) -> list[str]:
-    """What is wrong with a random state that was saved as text."""
+def generator_problem(text: Any) -> str:
+    """What is wrong with a random state that was saved as text; empty if nothing is."""
     try:
         np.random.default_rng(0).bit_generator.state = json.loads(text)
     except (
         ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
     ) as error:  # fmt: skip
-        return [f"generator: expected a random state as text, found something else: {error!s:.200}"]
-    return []
+        return f"generator: expected a random state as text, found something else: {error!s:.200}"
+    return ""
 
 
 def difference(expected: Any, found: Any, at: str = "") -> str:

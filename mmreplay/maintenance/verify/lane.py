@@ -18,9 +18,9 @@ from mmreplay.format.layout import CONTEXT_ROWS, FINALS
 from mmreplay.maintenance import commit_records
 from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkReader
-from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problems
+from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
 from mmreplay.maintenance.verify.report import Notes, Tally, reason
-from mmreplay.maintenance.verify.rules import Rules
+from mmreplay.maintenance.verify.rules import SPINE, Rules
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage.state_page import SESSION
 from mmreplay.system import checked_reads, locks
@@ -29,7 +29,6 @@ from mmreplay.writing.build_lane import generator_path
 
 __all__ = ["Examination", "examine"]
 
-_SPINE = ("step", "resets", "ends")
 _ATTEMPTS = 100
 _PATIENCE_S = 0.05
 
@@ -66,19 +65,7 @@ def _moment(path: AnyPath) -> tuple[object, ...]:
 
 
 class Examination:
-    """One lane, examined once.
-
-    Attributes:
-        lane: the directory's name in a store of several lanes; else empty.
-        documents: its zarr.json files.
-        notes: with `findings` and `warnings`.
-        state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
-        environments: of the lane; 1 if unknown.
-        n_rows: rows examined.
-        unflushed: rows after the last flush of a live lane.
-        untrusted: rows past the head of a crashed lane, by its state page.
-        from_start: whether no row before the damage can be sampled.
-    """
+    """One lane, examined once; attributes as of `Report`, for this lane."""
 
     def __init__(self, root: AnyPath, path: AnyPath, tally: Tally) -> None:
         self.path, self.lane, self._tally = path, "" if path == root else path.name, tally
@@ -165,14 +152,14 @@ class Examination:
                 f"the original has them"
             )
             self.notes.warn(".live/state", text)
-        path, texts = generator_path(self.path), list[str]()
+        path, text = generator_path(self.path), ""
         try:
-            texts = generator_problems(checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES))
+            text = generator_problem(checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES))
         except FileNotFoundError:
             pass
         except (MmreplayError, OSError) as error:
-            texts = [f"generator: {reason(error, path)}"]
-        for text in texts:
+            text = f"generator: {reason(error, path)}"
+        if text:
             self.notes.find(".live/generator", text)
 
     def _forget_evicted(self, rows: Log, finals: Log, uuid: str) -> None:
@@ -190,16 +177,16 @@ class Examination:
 
     def _check_arrays(self, rows: Log, finals: Log, rules: Rules) -> None:
         """Check each chunk file once, and the rules for its rows."""
-        done = {*_SPINE, f"{FINALS}/id", f"{FINALS}/first"}
-        arrays = {log.prefix + path: (log, path) for log in (rows, finals) for path in log.specs}
-        if done <= arrays.keys():
+        for log in (rows, finals):
+            for path in log.specs:
+                # Priorities of a live lane change all the time.
+                if path != PRIORITIES or self.state != "live":
+                    rules.check_array(log, path)
+        try:
             rules.check_steps()
-        else:
-            done = set()
-        for array, (log, path) in arrays.items():
-            # Priorities of a live lane change all the time.
-            if array not in done and not (path == PRIORITIES and self.state == "live"):
-                rules.check_array(log, path)
+        except (MmreplayError, OSError) as error:
+            if self.state != "live":  # else they were evicted
+                self.notes.find("", reason(error, self.path))
         for array, (count, row) in rules.n_odd.items():
             text = f"NaN or infinity in {count:,} entries, the first of them in row {row:,}"
             self.notes.warn(array, f"{text}; stored as they came", array)
@@ -207,7 +194,7 @@ class Examination:
     def _check_numbers(self, own: Mapping[str, Any], rows: Log, finals: Log, rules: Rules) -> None:
         """Check the other numbers in the zarr.json of a closed lane."""
         first, capacity, before = own["first"], own["capacity"], own["episodes_before"]
-        n_more, texts = rules.n_kept + rules.n_before, list[str]()
+        n_kept, texts = rules.n_kept, list[str]()
         if finals.base and not rows.base:
             texts.append(f"first_final: expected 0 as no step was evicted, found {finals.base:,}")
         if before > rows.base * rows.n:
@@ -216,12 +203,16 @@ class Examination:
             texts.append(f"first: expected 0 where no capacity is set, found {first:,}")
         elif (
             capacity is not None
-            and (rules.n_kept > capacity or (first > floor_row(rows.base) and n_more <= capacity))
-            and not any(one.array in _SPINE for one in self.findings)
+            and n_kept is not None
+            and SPINE.isdisjoint(one.array for one in self.findings)
+            and (
+                n_kept > capacity
+                or (first > floor_row(rows.base) and n_kept + rules.n_before <= capacity)
+            )
         ):
             texts.append(
                 f"first: expected the oldest row from which on there are at most {capacity:,} "
-                f"transitions, found {first:,} with {rules.n_kept:,}"
+                f"transitions, found {first:,} with {n_kept:,}"
             )
         for text in texts:
             self.notes.find("zarr.json", text)
@@ -243,11 +234,8 @@ class Examination:
                     known[log.prefix + sums.path] = sums, files
         for path, text, is_litter in names.foreign_in_lane(self.path, known, self.state):
             folder = path.rpartition("/")[0]
-            array = folder if folder in known else ""
-            if is_litter:
-                self.notes.warn(path, text, array)
-            else:
-                self.notes.find(path, text, array)
+            note = self.notes.warn if is_litter else self.notes.find
+            note(path, text, folder if folder in known else "")
 
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""

@@ -6,7 +6,7 @@ Invariant: no file is opened and no link is followed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import FINALS, ArraySpec, group_paths
@@ -14,7 +14,7 @@ from mmreplay.maintenance.verify.report import STRAY
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["Arrays", "foreign_in_lane", "foreign_in_store"]
+__all__ = ["Arrays", "foreign", "foreign_in_lane"]
 
 Entry = tuple[str, str, bool]
 """Path below the store or lane, what is wrong with it, and whether it is harmless litter."""
@@ -28,31 +28,30 @@ _PRIVATE = ("state", "checkpoint", "writer", "generator")
 
 def foreign_in_lane(lane: AnyPath, arrays: Arrays, state: str) -> Iterator[Entry]:
     """What does not belong into a lane's directories; `arrays` are all that it may have."""
-    logs = ("", FINALS)
-    children: dict[str, set[str]] = {log: {".live"} for log in logs}
+    children: dict[str, set[str]] = {log: {".live"} for log in ("", FINALS)}
     for path in (FINALS, *group_paths(arrays), *arrays):
         parent, _, name = path.rpartition("/")
         children.setdefault(parent, set()).add(name)
     for folder, names in children.items():
-        for name, path in _entries(lane, folder):
-            if name in names:
-                yield from _not_a_directory(lane, path)
-            elif name != "zarr.json":
-                yield from _foreign(path, state, "expected arrays and groups of the schema only")
+        expected = "expected arrays and groups of the schema only"
+        yield from foreign(lane, names, expected, folder=folder, state=state)
     for path, known in arrays.items():
         yield from _in_array(lane, path, known, state)
-    for log in logs:
-        yield from _in_private(lane, f"{log}/.live".lstrip("/"), state)
+    for folder in (".live", f"{FINALS}/.live"):
+        yield from _in_private(lane, folder, state)
 
 
-def foreign_in_store(root: AnyPath, lanes: Iterable[AnyPath]) -> Iterator[Entry]:
-    """What does not belong into the directory of a store of several lanes."""
-    names = {path.name for path in lanes}
-    for name, path in _entries(root, ""):
-        if name in names:
-            yield from _not_a_directory(root, path)
-        elif name != "zarr.json":
-            yield from _foreign(path, "unknown", "expected lanes only")
+def foreign(
+    root: AnyPath, known: Collection[str], expected: str, *, folder: str = "", state: str = ""
+) -> Iterator[Entry]:
+    """What does not belong into a directory that has other directories, of names `known`."""
+    for name, path in _entries(root, folder):
+        there = root / path
+        if name not in known:
+            if name != "zarr.json":
+                yield from _stray(path, state, expected)
+        elif there.is_symlink() or (there.exists() and not there.is_dir()):
+            yield path, "expected a directory, found a link or a file", False
 
 
 def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
@@ -61,15 +60,9 @@ def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
     with contextlib.suppress(OSError, CorruptStoreError):
         if folder:
             checked_reads.check_directories(root, folder)
-        found = checked_reads.names(root / folder if folder else root)
+        found = checked_reads.names(root / folder)
     for name in found:
         yield name, f"{folder}/{name}" if folder else name
-
-
-def _not_a_directory(root: AnyPath, path: str) -> Iterator[Entry]:
-    there = root / path
-    if there.is_symlink() or (there.exists() and not there.is_dir()):
-        yield path, "expected a directory, found a link or a file", False
 
 
 def _in_array(
@@ -81,7 +74,7 @@ def _in_array(
             continue
         chunk = None if known is None else known[0].chunk_of(name)
         if known is None or chunk is None:
-            yield from _foreign(file, state, "expected chunk files only")
+            yield from _stray(file, state, "expected chunk files only")
         # An open lane preallocates files, and may be evicting some.
         elif chunk not in known[1] and state == "closed":
             if chunk == known[1].stop and (lane / ".live").exists():
@@ -91,7 +84,7 @@ def _in_array(
             yield file, text, False
 
 
-def _foreign(path: str, state: str, expected: str) -> Iterator[Entry]:
+def _stray(path: str, state: str, expected: str) -> Iterator[Entry]:
     """A temporary file of a write, or a foreign file."""
     if not path.endswith(".tmp"):
         yield path, f"{STRAY}: {expected}", False

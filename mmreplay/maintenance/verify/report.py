@@ -47,7 +47,6 @@ class Finding:
         file: the path below the store's directory.
         rows: [start, stop) of the rows of that array that are concerned; None if not about rows.
         message: what was expected and what was found.
-        environment: the only damaged one in these rows; None for all.
     """
 
     lane: str
@@ -55,7 +54,6 @@ class Finding:
     file: str
     rows: tuple[int, int] | None
     message: str
-    environment: int | None = None
 
     @property
     def is_stray(self) -> bool:
@@ -134,16 +132,10 @@ class Notes:
         self.warnings: list[Finding] = []
 
     def find(
-        self,
-        file: str,
-        text: str,
-        array: str = "",
-        rows: tuple[int, int] | None = None,
-        environment: int | None = None,
+        self, file: str, text: str, array: str = "", rows: tuple[int, int] | None = None
     ) -> None:
         """Note damage of a file, given by its path below the lane."""
-        found = Finding(self._lane, array, self._path(file), rows, text, environment)
-        self.findings.append(found)
+        self.findings.append(Finding(self._lane, array, self._path(file), rows, text))
 
     def warn(self, file: str, text: str, array: str = "") -> None:
         """Note an oddity."""

@@ -77,7 +77,8 @@ def _verify(store: AnyPath, progress: Callable[[int, int], None] | None) -> Repo
     if root is not None and root["kind"] == "lane":
         lanes = [store]
     else:
-        lanes = _lanes(store)
+        found = [store / name for name in layout.lane_names(checked_reads.names(store))]
+        lanes = [lane for lane in found if not lane.is_symlink()]  # a link has a finding already
         if root is not None:
             common = _layout(store, root, own)
         if root is not None or lanes:  # else it was a lane
@@ -105,12 +106,6 @@ def _verify(store: AnyPath, progress: Callable[[int, int], None] | None) -> Repo
     )
 
 
-def _lanes(root: AnyPath) -> list[AnyPath]:
-    """The directories of lanes, without links."""
-    lanes = [root / name for name in layout.lane_names(checked_reads.names(root))]
-    return [lane for lane in lanes if not lane.is_symlink()]  # each has a finding already
-
-
 def _layout(store: AnyPath, root: Mapping[str, Any], notes: Notes) -> dict[str, ArraySpec] | None:
     """The arrays that each lane must have; notes what is wrong with the store's zarr.json."""
     where = str(store / "zarr.json")
@@ -120,16 +115,11 @@ def _layout(store: AnyPath, root: Mapping[str, Any], notes: Notes) -> dict[str, 
     try:
         schema = parse.schema_from_json(root.get("schema"), where)
         specs = plan.plan_from_layout(schema, root.get("layout"), where)
-        texts += filter(
-            None,
-            (
-                difference(schema.to_json(), root["schema"], "schema"),
-                difference(layout.layout_json(specs), root["layout"], "layout"),
-            ),
-        )
+        texts.append(difference(schema.to_json(), root["schema"], "schema"))
+        texts.append(difference(layout.layout_json(specs), root["layout"], "layout"))
     except FormatError as error:
         texts.append(reason(error, where))
-    for text in texts:
+    for text in filter(None, texts):
         notes.find("zarr.json", text)
     return specs
 
@@ -146,7 +136,8 @@ def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None
             notes.findings.append(Finding(name, "", name, None, text))
     if not lanes:
         notes.warn("", "a store of lanes with no lane in it yet")
-    for path, text, is_litter in names.foreign_in_store(store, lanes):
+    known = {path.name for path in lanes}
+    for path, text, is_litter in names.foreign(store, known, "expected lanes only"):
         (notes.warn if is_litter else notes.find)(path, text)
 
 

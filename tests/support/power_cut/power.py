@@ -16,7 +16,7 @@ import random
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from unittest import mock
@@ -712,12 +712,14 @@ def power_disk(
     def dirty_again(path: AnyPath, start: int, stop: int) -> None:
         disk.dirtied(path, start, stop, lambda: real_dirty(path, start, stop))
 
-    def in_turn(call: Callable[..., Any], *arguments: Any) -> tuple[list[Any], list[Exception]]:
-        return [call(*each) for each in zip(*arguments, strict=True)], []
+    def in_turn(calls: Iterable[Callable[[], object]]) -> list[Exception]:
+        for call in calls:
+            call()
+        return []
 
     changed = {
         (durable_writes, "os"): disk,
-        (durable_writes, "run_in_threads"): in_turn,
+        (durable_writes, "run_all"): in_turn,
         (memory_maps, "dirty_again"): dirty_again,
         (memory_maps, "map_file"): map_file,
         (durable_writes, "exchange"): lambda one, other: disk.exchange(one, other, real_exchange),

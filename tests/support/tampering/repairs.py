@@ -6,7 +6,7 @@ Invariant: nothing of `mmreplay.maintenance` is asked.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import mmreplay
 from mmreplay.format import layout
 from tests.support.oracle.checks import check_same, check_verified
-from tests.support.oracle.model import CONTEXT_ROWS, LaneModel, Played
+from tests.support.oracle.model import LaneModel, Played
 
 __all__ = ["Lost", "check_kept", "check_parts", "parts_left", "set_attributes"]
 
@@ -36,67 +36,53 @@ def set_attributes(path: Path, *, sealed: bool = False, **changes: Any) -> None:
 
 @dataclass
 class Lost:
-    """What can be read no more of a lane of n environments."""
+    """The rows of a lane that cannot be read any more.
 
-    # (row, environment) of which a column other than frames is lost
-    columns: set[tuple[int, int]] = field(default_factory=set)
-    frames: set[tuple[int, int]] = field(default_factory=set)  # of which the frames are
-    # whose episode ended, and whose final observation is lost
-    finals: set[tuple[int, int]] = field(default_factory=set)
+    Attributes:
+        columns: those of which a column other than frames is lost.
+        frames: those of which the frames are.
+        finals: those with which an episode ended whose final observation is lost.
+    """
 
-    @property
-    def any(self) -> set[tuple[int, int]]:
-        """Entries that are not whole."""
-        return self.columns | self.frames
-
-    def is_sound(self, one: Played, number: int) -> bool:
-        """Whether a step is whole, and the observation after it."""
-        here, after = (one.first + number, one.env), (one.first + number + 1, one.env)
-        if here in self.any:
-            return False
-        is_last = one.over and number == len(one.steps) - 1
-        return here not in self.finals if is_last else after not in self.frames
+    columns: set[int] = field(default_factory=set)
+    frames: set[int] = field(default_factory=set)
+    finals: set[int] = field(default_factory=set)
 
 
-def parts_left(model: LaneModel, lost: Lost, base: int = 0, *, skip: bool) -> list[Part]:
+def parts_left(model: LaneModel, lost: Lost, *, skip: bool) -> list[Part]:
     """The episodes that a repair leaves, in the order of their first transitions."""
-    stop = _prefix(model, lost, base)
-    if base and stop < base + CONTEXT_ROWS:
-        stop = 0
     out: list[Part] = []
-    for one in model.episodes:
-        start = max(base - one.first, 0)
-        runs: list[list[int]] = []
-        for number in range(start, len(one.steps)):
-            row = one.first + number
-            # What a prefix keeps of an evicted episode can be seen only from its context on.
-            if (row < stop or skip) and lost.is_sound(one, number):
-                if runs and runs[-1][1] == number:
-                    runs[-1][1] += 1
-                else:
-                    runs.append([number, number + 1])
-        out += [(one, first, last) for first, last in runs]
+    for low, high in _stretches(model, lost):
+        if low and not skip:
+            break
+        for one in model.episodes:
+            start, stop = max(low - one.first, 0), min(high - one.first, len(one.steps))
+            if start < stop:
+                out.append((one, start, stop))
     return sorted(out, key=lambda part: (part[0].first + part[1]) * model.n + part[0].env)
 
 
-def _prefix(model: LaneModel, lost: Lost, base: int) -> int:
-    """The row before which all is sound, and can be ended."""
-    rows = model.rows
-    for row in range(base, len(rows)):
-        whole = all((row, env) not in lost.any for env in range(model.n))
-        sound = all(lost.is_sound(one, row - one.first) for one in rows[row].values())
-        if not whole or not sound:
-            break
-    else:
-        return len(rows)
-    runs = row > base and any(
-        not (one.over and one.last == row - 1) for one in rows[row - 1].values()
-    )
-    return row - (runs and any((row, env) in lost.frames for env in range(model.n)))
+def _stretches(model: LaneModel, lost: Lost) -> Iterator[tuple[int, int]]:
+    """Rows that are whole, and whose running episodes can be ended with the row after them."""
+    start, damaged = 0, lost.columns | lost.frames | lost.finals
+    for row in range(len(model.rows) + 1):
+        if row < len(model.rows) and row not in damaged:
+            continue
+        stop = row
+        if row > start and row in lost.frames:
+            played = model.rows[row - 1].values()
+            stop -= not all(one.over and one.last == row - 1 for one in played)
+        if start < stop:
+            yield start, stop
+        start = row + 1
 
 
 def check_parts(path: Path, parts: Iterable[Part]) -> None:
-    """A store is sound, and its episodes are these, byte for byte."""
+    """A store is sound, and its episodes are these, byte for byte.
+
+    Raises:
+        AssertionError: they are not.
+    """
     check_verified(path)
     parts = list(parts)
     with mmreplay.open(path) as store:
@@ -120,7 +106,11 @@ def check_parts(path: Path, parts: Iterable[Part]) -> None:
 
 
 def check_kept(path: Path, original: Path, n: int) -> None:
-    """A store is sound; its n transitions are those of another of the same ids, but for what ended."""
+    """A store is sound; its n transitions are those of another of the same ids, but for what ended.
+
+    Raises:
+        AssertionError: they are not.
+    """
     check_verified(path)
     with mmreplay.open(path) as store, mmreplay.open(original) as other:
         assert len(store) == n

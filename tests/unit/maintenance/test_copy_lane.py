@@ -1,6 +1,5 @@
 """A lane's rows in a new directory: all of them, or the first ones, and the source as it was."""
 
-import errno
 import os
 
 import numpy as np
@@ -10,7 +9,7 @@ import mmreplay
 from mmreplay import CorruptStoreError, Field, verify
 from mmreplay.maintenance.copy_lane import copy_lane
 from mmreplay.reading.lane_reader import LaneReader
-from tests.support.disks.faults import faulty_disk
+from tests.support.disks.trees import contents, flip
 
 ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((2,), "float32", chunk=4)}
@@ -20,16 +19,6 @@ LOG_PROB = {"log_prob": Field((2,), "float32", chunk=4)}
 def writer(make, kinds):
     """Of an empty lane with raw and with compressed frames."""
     return make(frame=kinds["dict"], action=ACTION, extras=LOG_PROB)
-
-
-def contents(path):
-    """Every file below a directory, with what its bytes and its times are."""
-    found = {}
-    for one in sorted(path.rglob("*")):
-        about = one.lstat()
-        data = one.read_bytes() if one.is_file() else None
-        found[str(one.relative_to(path))] = (about.st_ino, about.st_mtime_ns, data)
-    return found
 
 
 def check(story, source, target, stop):
@@ -68,17 +57,6 @@ def test_whole_chunk_files_are_shared_and_the_newest_are_not(make, story, tmp_pa
     }
 
 
-def test_files_are_copied_where_links_are_not_allowed(writer, story, tmp_path):
-    story.play_every_end(writer)
-    writer.close()
-    with faulty_disk() as disk:
-        disk.fail({"link"}, errno.EPERM, forever=True)
-        copy_lane(LaneReader(writer.path), tmp_path / "copy", 33)
-        assert disk.hits
-    check(story, writer.path, tmp_path / "copy", 33)
-    assert all(one.stat().st_nlink == 1 for one in writer.path.rglob("c.*"))
-
-
 def test_the_random_state_is_copied(buffer_of, story, tmp_path):
     buffer = buffer_of(seed=3)
     story.play(buffer.writer, 30)
@@ -114,22 +92,7 @@ def test_priorities_are_copied_and_not_shared(tmp_path, story, kinds):
 def test_damaged_rows_are_not_copied(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.close()
-    path = writer.path / "rewards" / "c.4"
-    data = bytearray(path.read_bytes())
-    data[2] ^= 1
-    path.write_bytes(data)
+    flip(writer.path / "rewards" / "c.4", 2)
     with pytest.raises(CorruptStoreError, match=r"c\.4: does not match its checksum; run"):
         copy_lane(LaneReader(writer.path), tmp_path / "copy", 33)
     assert not (tmp_path / "copy").exists()
-
-
-def test_bytes_past_the_last_row_are_not_copied(writer, story, tmp_path):
-    story.play_every_end(writer)
-    writer.close()
-    path = writer.path / "rewards" / "c.4"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    assert not verify(writer.path).sound
-    copy_lane(LaneReader(writer.path), tmp_path / "copy", 33)
-    check(story, writer.path, tmp_path / "copy", 33)

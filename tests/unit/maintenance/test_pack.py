@@ -23,7 +23,7 @@ from mmreplay import (
     verify,
 )
 from tests.support.disks.faults import ALLOCATING, faulty_disk
-from tests.support.disks.trees import contents, names
+from tests.support.disks.trees import contents, flip, names
 
 ACTION = Field((), "int64", chunk=8)
 LZ4 = Field((3,), "uint8", "lz4", chunk=4, shard=8)
@@ -179,15 +179,9 @@ def test_what_differs_is_named(store, tmp_path):
 
 def test_targets_and_sources_that_cannot_be(store, tmp_path):
     path = store()
-    (tmp_path / "file").write_text("mine")
     before = names(tmp_path)
-    for target in (path, tmp_path / "file"):
-        with pytest.raises(StoreExistsError, match="already exists; choose another path"):
-            pack(path, target)
-    with pytest.raises(SchemaError, match=r"lies within the store .*store\.zarr"):
-        pack(path, path / "frames" / "packed.zarr")
-    with pytest.raises(StoreNotFoundError, match="no such directory"):
-        pack(path, tmp_path / "nowhere" / "packed.zarr")
+    with pytest.raises(StoreExistsError, match="already exists; choose another path"):
+        pack(path, path)
     with pytest.raises(StoreNotFoundError, match="there is no store here"):
         pack([path, tmp_path / "nothing.zarr"], tmp_path / "packed.zarr")
     with pytest.raises(SchemaError, match="expected one or more stores, found none"):
@@ -210,10 +204,7 @@ def test_no_episode_is_wanted(store, tmp_path):
 @pytest.mark.parametrize("array", ["frames", "rewards", "checksums/rewards"])
 def test_damaged_rows_are_not_packed(store, tmp_path, array):
     path = store()
-    file = path / array / ("c.0.0" if array == "frames" else "c.0")
-    data = bytearray(file.read_bytes())
-    data[3] ^= 1
-    file.write_bytes(data)
+    flip(path / array / ("c.0.0" if array == "frames" else "c.0"), 3)
     with pytest.raises(CorruptStoreError, match="mmreplay verify"):
         pack(path, tmp_path / "packed.zarr")
     assert names(tmp_path) == ["store.zarr"]

@@ -20,27 +20,24 @@ def test_no_room_is_a_full_disk_that_names_path_and_purpose():
                 raise OSError(number, "full")
 
 
-def test_any_other_failure_of_a_write_is_a_failed_store():
-    for number in (errno.EIO, errno.EROFS, errno.EACCES):
-        with pytest.raises(FailedStoreError, match=r"/a/b: a purpose failed: ") as caught:
-            with disk_errors.writing("a purpose", Path("/a/b")):
-                raise OSError(number, os.strerror(number))
-        assert isinstance(caught.value.__cause__, OSError)
-
-
-def test_a_file_that_may_not_become_so_large_names_the_limit():
-    with pytest.raises(
-        FailedStoreError, match=r"a purpose failed: .*`ulimit -f`.*raise that limit"
-    ):
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.EIO, "check the disk"),
+        (errno.EACCES, "it needs the right to write there"),
+        (errno.EROFS, "read-only, as mounted or since an error"),
+        (errno.EFBIG, r"`ulimit -f`.*raise that limit"),
+    ],
+)
+def test_any_other_failure_of_a_write_is_a_failed_store(number, text):
+    with pytest.raises(FailedStoreError, match=f"/a/b: a purpose failed: .*{text}") as caught:
         with disk_errors.writing("a purpose", Path("/a/b")):
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            raise OSError(number, os.strerror(number))
+    assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_a_disk_that_became_read_only_is_told_apart_from_one_that_is_broken():
+def test_a_sync_says_that_a_disk_became_read_only():
     for failing in (disk_errors.syncing, disk_errors.opening_to_sync):
-        with pytest.raises(FailedStoreError, match=r"read-only, as mounted or since an error"):
-            with disk_errors.writing("a purpose", Path("/a/b")):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         with pytest.raises(FailedStoreError, match=r"read-only, as mounted or since an error"):
             with failing(Path("/a/b")):
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))

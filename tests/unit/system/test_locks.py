@@ -114,13 +114,6 @@ os.wait()
     assert child(code, tmp_path) == "True False"
 
 
-def test_without_flock_writing_is_refused_and_nothing_is_locked(tmp_path, monkeypatch):
-    monkeypatch.setattr(platform, "fcntl", None)
-    assert not locks.is_locked(tmp_path)
-    with pytest.raises(FailedStoreError, match="no flock"):
-        locks.DirectoryLock(tmp_path, who=str)
-
-
 def test_a_directory_that_cannot_be_locked_at_all_is_a_failed_store(tmp_path, monkeypatch):
     def flock(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -152,14 +145,9 @@ def test_a_held_lock_is_on_the_directory_that_had_the_path_when_it_was_taken(tmp
     held.release()
 
 
-def test_nobody_holds_a_directory_that_is_gone(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    assert not locks.is_locked(tmp_path / "none")
-    assert not locks.is_locked(tmp_path / "file" / "none")
-
-
-def test_a_directory_that_was_removed_is_told_as_a_store_that_is_not_there(tmp_path):
+def test_a_directory_that_is_gone_is_not_locked_and_cannot_be(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "gone", tmp_path / "file"):
+        assert not locks.is_locked(path)
         with pytest.raises(StoreNotFoundError, match="there is no directory here, or not any more"):
             locks.DirectoryLock(path, who=lambda: "")

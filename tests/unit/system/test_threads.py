@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from mmreplay.system import threads
-from mmreplay.system.threads import Flag, Workers, run_in_threads
+from mmreplay.system.threads import Flag, Workers, run_all
 
 WAIT = 60  # seconds, for what comes at once: only a hang takes as long
 
@@ -37,12 +36,10 @@ def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threa
         called.append(one)
         if one == 3:
             raise ValueError(one)
-        return -one
 
     monkeypatch.setattr(_thread, "start_new_thread", start)
-    out, failures = run_in_threads(call, range(20))
+    failures = run_all(functools.partial(call, one) for one in range(20))
     assert sorted(called) == list(range(20))
-    assert out == [-one for one in range(20) if one != 3]
     assert [str(one) for one in failures] == ["3"]
 
 
@@ -58,9 +55,9 @@ def test_what_ends_a_call_in_a_thread_ends_the_caller_once_all_have_ended():
         ended.append(one)
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_threads(call, range(20))
+        run_all(functools.partial(call, one) for one in range(20))
     assert sorted(ended) == [0, *range(2, 20)]
-    assert run_in_threads(call, []) == ([], [])
+    assert run_all([]) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a priority is of a process elsewhere")
@@ -93,7 +90,7 @@ def test_workers_do_tasks_in_order_and_end_when_they_are_dropped():
 
 def test_workers_that_have_ended_take_nothing():
     workers, done = Workers(3, "mine"), []
-    workers.hand_over(lambda: (time.sleep(0.05), done.append("before")))
+    workers.hand_over(lambda: done.append("before"))
     workers.end()
     assert done == ["before"]
     assert not workers.hand_over(lambda: done.append("after"))
@@ -102,11 +99,11 @@ def test_workers_that_have_ended_take_nothing():
 
 
 ENDING = """
-import os, sys, time
+import os, sys
 from mmreplay.system.threads import Workers
 workers = Workers(1, "mine")
 for number in range(3):
-    workers.hand_over(lambda number=number: (time.sleep(0.05), print(number, flush=True)))
+    workers.hand_over(lambda number=number: print(number, flush=True))
 child = os.fork() if sys.argv[1] == "forked" else -1
 if child == 0:
     print(workers.hand_over(print), flush=True)  # its parent's thread is not waited for

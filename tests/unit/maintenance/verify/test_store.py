@@ -58,13 +58,10 @@ def test_an_empty_store_is_sound(make):
     assert report.rows == 0
 
 
-def test_a_store_with_evicted_rows_is_sound(evicted):
+def test_an_evicted_and_a_reopened_store_are_sound(make, story, evicted):
     report = verify(evicted)
     assert (report.findings, report.warnings) == ([], [])
     assert report.rows < 200
-
-
-def test_a_reopened_store_is_sound(make, story, evicted):
     writer = make(append=True)
     story.lanes[writer.path] = [{"step": 1}] * writer.rows
     story.reset(writer)
@@ -101,20 +98,15 @@ def test_a_store_of_many_lanes_is_sound(make, story, kinds):
     assert (report.lanes, report.rows) == (3, 3 * 33)
 
 
-def test_verify_writes_nothing(lz4_store):
+def test_verify_writes_nothing_and_its_progress_ends_at_the_total(lz4_store):
     def state():
         return {
             path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in lz4_store.rglob("*")
         }
 
-    before = state()
-    verify(lz4_store)
-    assert state() == before
-
-
-def test_progress_ends_at_the_total(lz4_store):
-    seen = []
+    before, seen = state(), []
     verify(lz4_store, lambda done, total: seen.append((done, total)))
+    assert state() == before
     assert {total for _, total in seen} == {seen[0][1]}
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]
@@ -190,13 +182,21 @@ def damage(data, generator):
     data[at] = one_bit if generator.random() < 0.5 else generator.randrange(256)
 
 
-@pytest.mark.parametrize("kind", ["raw", "dict"])
-def test_any_byte_changed_in_any_file_is_found_or_harmless(closed_store, kind):
-    closed = closed_store(kind)
+@pytest.mark.parametrize("kind", ["raw", "dict", "lanes"])
+def test_any_byte_changed_in_any_file_is_found_or_harmless(closed_store, make, story, kinds, kind):
+    if kind == "lanes":
+        writer = make(n_lanes=2, frame=kinds["zstd"], capacity=30)
+        for _ in range(5):
+            story.play(writer, 7, "truncated")
+        writer.close()
+        closed = writer.path
+        files = [closed / "zarr.json", *sorted(closed.glob("lane-*/zarr.json"))]
+    else:
+        closed = closed_store(kind)
+        files = sorted(path for path in closed.rglob("*") if path.is_file())
     before = everything(closed)
     generator = random.Random(kind)
-    files = sorted(path for path in closed.rglob("*") if path.is_file())
-    for _ in range(by_effort(12, 50, 500)):
+    for _ in range(by_effort(6, 50, 500)):
         path = generator.choice(files)
         whole = path.read_bytes()
         data = bytearray(whole)
@@ -210,25 +210,6 @@ def test_any_byte_changed_in_any_file_is_found_or_harmless(closed_store, kind):
             assert path == closed / "zarr.json"  # it does not even look like a store
         finally:
             path.write_bytes(whole)
-
-
-def test_any_byte_changed_in_a_store_of_lanes_is_found_or_harmless(make, story, kinds):
-    writer = make(n_lanes=2, frame=kinds["zstd"], capacity=30)
-    for _ in range(5):
-        story.play(writer, 7, "truncated")
-    writer.close()
-    before = everything(writer.path)
-    generator = random.Random(0)
-    files = [writer.path / "zarr.json", *writer.path.glob("lane-*/zarr.json")]
-    for _ in range(by_effort(6, 20, 200)):
-        path = generator.choice(files)
-        whole = path.read_bytes()
-        data = bytearray(whole)
-        damage(data, generator)
-        path.write_bytes(data)
-        report = verify(writer.path)
-        assert report.findings + report.warnings or everything(writer.path) == before, (path, data)
-        path.write_bytes(whole)
 
 
 @pytest.fixture
@@ -249,11 +230,7 @@ def test_a_finding_names_its_lane(lanes):
     flip(lanes / "lane-00001" / "rewards" / "c.1", 3)
     (finding,) = verify(lanes).findings
     assert (finding.lane, finding.file) == ("lane-00001", "lane-00001/rewards/c.1")
-
-
-def test_lanes_are_checked_though_the_document_of_the_store_is_damaged(lanes):
     (lanes / "zarr.json").write_bytes(b"{")
-    flip(lanes / "lane-00001" / "rewards" / "c.1", 3)
     assert {one.file for one in verify(lanes).findings} == {"zarr.json", "lane-00001/rewards/c.1"}
 
 
