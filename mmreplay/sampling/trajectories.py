@@ -1,7 +1,6 @@
 """Whole episodes, drawn uniformly.
 
-Invariant: each episode of a step or more, all of whose steps can be sampled, is drawn with the
-same probability, whatever its length.
+Invariant: all episodes with a step whose steps can all be sampled are equally likely.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from mmreplay.sampling.transitions import distinct_ranks
 
 
 class TrajectorySampler:
-    """Draws whole episodes; of a selection those all of whose steps are selected."""
+    """Draws whole episodes; in a selection, those whose steps are all selected."""
 
     def __init__(self, selection: Selection | None = None) -> None:
         self._sums = sums_over(selection, _one_each, _one_each_selected, whole=True)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
-        """The first rows of as many episodes as there are draws in [0, 1), as ids: int64 (B,).
+        """The ids of the first steps of an episode for each draw in [0, 1): int64 (B,).
 
         Raises EmptyBufferError if there is no whole episode.
         """
         return self._sums.at((draws * self._total(index)).astype(np.int64))[0]
 
     def draw_distinct(self, index: Index, size: int, seed: int) -> Ids:
-        """The first rows of distinct episodes, as ids: int64 (size,).
+        """The ids of the first steps of distinct episodes: int64 (size,).
 
         Raises EmptyBufferError if there is no whole episode, SchemaError if there are fewer than
         `size`.
@@ -43,8 +42,8 @@ class TrajectorySampler:
         total = self._sums.follow(index)
         if not total:
             raise EmptyBufferError(
-                "there is no whole episode to sample: each has no step yet, or has lost its oldest "
-                "steps to the capacity"
+                "there is no whole episode to sample: each is without steps, or its oldest steps "
+                "were evicted"
             )
         return total
 

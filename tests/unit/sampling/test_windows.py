@@ -21,7 +21,7 @@ def test_where_no_window_fits_the_longest_episode_is_named(index):
     with pytest.raises(EmptyBufferError, match=r"no whole episode has the 21 steps.* has 20 "):
         PortionSampler(Windows(21)).draw(index, np.zeros((2, 1)))
     for sampler in (WindowSampler(Windows(2)), WindowSampler(Windows(2, 0, "pad"))):
-        with pytest.raises(EmptyBufferError, match="there is no episode of a step yet"):
+        with pytest.raises(EmptyBufferError, match="there is no episode with a step yet"):
             sampler.draw(loaded([History(1, 0), History(1, 0)]), np.array([0.5]))
 
 
