@@ -21,10 +21,10 @@ class Returns:
         self._powers = np.array([settings.gamma**j for j in range(n_step + 1)])
 
     def rewards(self, columns: Mapping[str, Column], ids: Ids, out: Array | None = None) -> Array:
-        """The rewards of single steps, clipped if asked for, into `out` if given."""
+        """The rewards of single steps, clipped by the settings, into `out` if given."""
         rewards = columns["rewards"].take(ids, out)
         if self._clip is not None:
-            with np.errstate(over="ignore"):  # a bound beyond the dtype's own is none
+            with np.errstate(over="ignore"):  # of bounds outside the dtype
                 rewards.clip(*self._clip, out=rewards)
         return rewards
 
@@ -40,8 +40,8 @@ class Returns:
     ) -> Ids:
         """Fill `reward`, `discount` and `non_terminal`, (B,) each.
 
-        `left` (B,) are the most steps that each return may have, by the end of its episode, and
-        `stride`, a number or (B,), is from one step's id to the next one's. Returns m, (B,).
+        `left` (B,) are the steps to the end of the episode, and `stride`, a number or (B,), the
+        distance from a step's id to the next one's. Returns m, (B,).
         """
         n = self._n
         window = np.minimum(self._ahead, (left - 1)[:, None])
@@ -52,7 +52,7 @@ class Returns:
         window += ids[:, None]
         live = columns["non_terminals"].take(window) != 0
         if np.count_nonzero(live) < live.size:
-            # The first flag that is down ends the return, with the step it belongs to.
+            # The first step with a False flag ends the return.
             left = np.minimum(left, np.where(live.all(1), n, live.argmin(1) + 1))
         last = np.arange(0, ids.size * n, n) + (left - 1)
         live.take(last, out=non_terminal, mode="clip")
