@@ -29,9 +29,9 @@ from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.trajectories import TrajectorySampler
+from mmreplay.sampling.trajectories import PortionSampler, TrajectorySampler
 from mmreplay.sampling.transitions import check_not_empty, distinct_ids, grouped_ids, uniform_ids
-from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
+from mmreplay.sampling.windows import Windows, WindowSampler
 
 T = TypeVar("T")
 Read = TypeVar("Read")

@@ -117,7 +117,7 @@ class WindowSampler:
         """How many windows there are."""
         total = self._sums.follow(index)
         if not total:
-            raise EmptyBufferError(_too_short(self._sums.longest(), self.windows))
+            raise EmptyBufferError(too_short(self._sums.longest(), self.windows))
         return total
 
     def _at(self, ranks: Ids) -> Ids:
@@ -125,37 +125,8 @@ class WindowSampler:
         return firsts + self.windows.offset(steps, numbers) * strides
 
 
-class PortionSampler:
-    """Draws an episode by its length, and a window in it.
-
-    In a selection, episodes whose steps are all selected.
-    """
-
-    def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
-        self.windows = windows
-        self._sums = sums_over(selection, self._weight, self._weight_selected, whole=True)
-
-    def _weight(self, steps: Ids) -> Ids:
-        return np.where(steps >= self.windows.length, steps, 0)
-
-    def _weight_selected(self, steps: Ids, skipped: Ids, kept: Ids) -> Counted:  # noqa: ARG002 (of whole ones)
-        return np.zeros_like(steps), self._weight(steps)
-
-    def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
-        """The first steps of windows, from (2, B) draws of episodes and windows: int64 (B,).
-
-        Raises EmptyBufferError if no whole episode is long enough.
-        """
-        total = self._sums.follow(index)
-        if not total:
-            raise EmptyBufferError(_too_short(self._sums.longest(), self.windows, "whole "))
-        firsts, steps, _, strides = self._sums.at((draws[0] * total).astype(np.int64))
-        room = steps - self.windows.length + 1
-        out: Ids = firsts + (draws[1] * room).astype(np.int64) * strides
-        return out
-
-
-def _too_short(longest: int, windows: Windows, kind: str = "") -> str:
+def too_short(longest: int, windows: Windows, kind: str = "") -> str:
+    """The message if there is no such window."""
     if not longest:
         return f"there is no {kind}episode with a step yet; record a reset and a step first"
     wanted = f"{windows.steps} steps"

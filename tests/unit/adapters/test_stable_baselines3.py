@@ -236,7 +236,8 @@ def test_goals_are_those_that_the_episode_reached_and_rewards_those_of_the_envir
     expected = Goals().compute_reward(after["achieved_goal"], seen["desired_goal"], [{}] * 2000)
     assert np.array_equal(batch.rewards.numpy()[changed, 0], expected[changed].astype("float32"))
     arguments = 9, env.observation_space, env.action_space, env
-    for name, value in (("goal_selection_strategy", "past"), ("copy_info_dict", True)):
+    wrong = {"goal_selection_strategy": "past", "copy_info_dict": True, "n_steps": 3}
+    for name, value in wrong.items():
         with pytest.raises(mmreplay.SchemaError, match=f"{name}: expected"):
             DiskHerReplayBuffer(*arguments, **{**kwargs, name: value})
 
@@ -261,7 +262,7 @@ def test_training_with_the_same_seed_is_the_same_training(tmp_path):
     ):
         env = environments(Vectors, 2)
         model = TD3("MlpPolicy", env, seed=1, learning_starts=20, buffer_size=50, **given)
-        model.learn(120)
+        model.learn(60)
         weights.append(model.policy.state_dict())
     assert weights[0].keys() == weights[1].keys()
     for name, tensor in weights[0].items():

@@ -44,18 +44,6 @@ def test_a_batch_size_is_a_number_of_transitions(loaded, size):
     assert len(loaded().sample(np.int64(3))) == 3
 
 
-def test_out_is_filled_again(loaded, same):
-    data, twin = loaded(seed=1), loaded(seed=1)
-    batch = data.sample(8)
-    assert same(batch, twin.sample(8))
-    for _ in range(3):
-        assert data.sample(8, out=batch) is batch
-        assert same(batch, twin.sample(8))
-    assert data.transitions([1, 2, 3, 4, 5, 7, 8, 9], out=batch) is batch
-    with pytest.raises(SchemaError, match="out: expected a batch of 7"):
-        data.sample(7, out=batch)
-
-
 def test_nothing_is_drawn_from_nothing(make, buffer_of):
     writer = make("empty.zarr")
     with mmreplay.load(writer.path) as data:

@@ -203,21 +203,3 @@ def test_a_split_takes_no_number_from_the_sources_and_differs_from_batch_to_batc
         one.generator.bit_generator.state = states[number]
         ids = batch.id[batch.extras["source"] == number]
         assert one.sample(len(ids)).id.tolist() == ids.tolist()
-
-
-def test_sources_of_one_environment_and_of_many_make_one_batch(offline, tmp_path, quick_disk):
-    fields = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64")}
-    with mmreplay.ReplayBuffer(tmp_path / "many.zarr", stack=2, lanes=2, **fields) as buffer:
-        no = np.zeros(2, bool)
-        buffer.reset(np.zeros((2, 3), "uint8"))
-        for step in range(20):
-            buffer.step([step, 7], [step, 0.5], np.full((2, 3), step, "uint8"), no, no)
-        mixture = Decorated(Mixture([offline, buffer]), transforms.ClipReward(-5, 5))
-        batch = mixture.sample(32)
-        for number, source in enumerate((offline, buffer)):
-            here = batch.extras["source"] == number
-            assert here.sum() == 16
-            alone = source.transitions(batch.id[here])
-            for name in ("observation", "next_observation", "action", "discount"):
-                check_same(getattr(batch, name)[here], getattr(alone, name), name)
-            check_same(batch.reward[here], alone.reward.clip(-5, 5), "reward")

@@ -100,46 +100,34 @@ GOAL = Field((2,), "uint8", "lz4", chunk=4, shard=8)
 
 
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
-@pytest.mark.parametrize("width", [None, 3])
-def test_hindsight_reads_ahead(tmp_path, quick_disk, readers, kind, width):
+def test_hindsight_reads_ahead(tmp_path, quick_disk, readers, kind):
     def fill(name, **more):
         frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
         given = {"frame": frame, "action": ACTION, "stack": 2, "n_step": 2, "flush_s": 0}
-        buffer = kind(tmp_path / name, lanes=width, seed=4, **given, **more)
-        buffers.append(buffer)
+        buffer = kind(tmp_path / name, seed=4, **given, **more)
         for t in range(60):
-            goals = np.full((width or 1, 2), t % 250, "uint8") + np.arange(width or 1)[:, None]
-            goals = goals.astype("uint8") if width else goals[0].astype("uint8")
-            both = {"achieved_goal": goals, "desired_goal": goals * 0}
+            goal = np.full(2, t, "uint8")
+            both = {"achieved_goal": goal, "desired_goal": goal * 0}
             if t % 9 == 0:
                 buffer.reset(both)
             else:
-                zeros = np.zeros(width, int) if width else 0
-                buffer.step(zeros, zeros, both, zeros == 1, zeros == 1)
+                buffer.step(0, 0.0, both)
         return Hindsight(buffer, reward, "episode", 0.7)
 
     def reward(achieved, desired, info):
         return (achieved == desired).all(-1).astype("f4") - 1
 
-    buffers = []
     plain, ahead = fill("plain.zarr"), fill("ahead.zarr", prefetch=2)
-    for _ in range(6):
-        check_equal(ahead.sample(9), plain.sample(9))
-    assert read_ahead(readers) >= 5
-    if kind is ReplayBuffer:
-        for given in ({"group": 3}, {"replace": False}):
+    with plain.data, ahead.data:
+        calls = [{}] if kind is PrioritizedReplayBuffer else [{}, {"group": 3}, {"replace": False}]
+        for given in calls:
             for _ in range(6):
                 check_equal(ahead.sample(9, **given), plain.sample(9, **given))
-        assert read_ahead(readers) >= 8
-    for _ in range(2):
+            assert read_ahead(readers) >= 4
         for found, expected in zip(ahead.batches(20), plain.batches(20), strict=True):
             check_equal(found, expected)
         check_equal(ahead.sample(9), plain.sample(9))
-        check_equal(buffers[1].sample(9), buffers[0].sample(9))
-    for _ in range(3):  # one of its own for each batch, which is gone when the next is asked for
-        check_equal(*(Hindsight(one, reward, "final").sample(9) for one in buffers))
-    for one in buffers:
-        one.close()
+        check_equal(ahead.data.sample(9), plain.data.sample(9))
 
 
 # ---------------------------------------------------------------- a store that grows
@@ -161,7 +149,7 @@ def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick
         hindsight = Hindsight(buffer, reward, "episode", 1.0)
         buffer.reset(step(0))
         n_goals = 0
-        for t in range(1, 200):
+        for t in range(1, 120):
             buffer.step(0, 0.0, step(t))
             first = int(buffer.ids[0])
             if t < 60:
@@ -172,8 +160,8 @@ def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick
             n_goals += int((goals < batch.id).sum())
             values = np.stack([(goals + 1) % 256, (goals + 1) // 256], 1)  # seen after these steps
             assert batch.observation["desired_goal"][:, 0].tolist() == values.tolist()
-        assert n_goals > 100
-        for t in range(200, 300):
+        assert n_goals > 50
+        for t in range(120, 170):
             buffer.step(0, 0.0, step(t))
             windows = buffer.sample_sequences(4, 3, burn_in=8, boundary="pad")
             assert windows.id[windows.mask].min() >= int(buffer.ids[0])
