@@ -72,15 +72,14 @@ def _matching(path: Any) -> list[Path]:
         if not paths:
             raise StoreNotFoundError("load: expected one path or more, found an empty list")
         return paths
-    location = user_paths.absolute_path(path)
-    text = os.fspath(path)
-    # Not Path.exists, which raises of a name that is too long.
-    if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110
-        try:
-            names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        except ValueError:  # a NUL in the name of a directory
-            names = []
-        if not names:
-            raise StoreNotFoundError(f"{text}: nothing matches this pattern")
-        return [user_paths.absolute_path(name) for name in names]
-    return [location]
+    location, text = user_paths.absolute_path(path), os.fspath(path)
+    # Not Path.exists, which raises for a name that is too long.
+    if os.path.exists(text) or not glob.has_magic(text):  # noqa: PTH110
+        return [location]
+    try:
+        names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob refuses absolute patterns)
+    except ValueError:  # a NUL in the name of a directory
+        names = []
+    if not names:
+        raise StoreNotFoundError(f"{text}: nothing matches this pattern")
+    return [user_paths.absolute_path(name) for name in names]

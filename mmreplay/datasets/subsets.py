@@ -140,9 +140,12 @@ def _of_everything(live: LiveLanes, index: Index) -> Selection:
 
 def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
     """The requested ids, all of which can be sampled."""
-    # Listed once: a writer may continue while a function looks at them.
-    listed = every_selected_id(store, selection) if callable(ids) else None
-    given: Any = ids(listed) if callable(ids) and listed is not None else ids
+    given: Any = ids
+    listed = None
+    if callable(ids):
+        # Listed once: a writer may continue while a function looks at them.
+        listed = every_selected_id(store, selection)
+        given = ids(listed)
     array = np.asarray(given)
     if array.dtype == np.bool_:
         every = every_selected_id(store, selection) if listed is None else listed
@@ -150,8 +153,7 @@ def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
             raise SchemaError(
                 f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"
             )
-        chosen_ids: Ids = every[array]
-        return chosen_ids
+        return np.asarray(every[array])
     wanted = distinct(store.live.checked_ids(given))
     store.live.look(store.live.valid_ids(wanted))
     if selection is not None:

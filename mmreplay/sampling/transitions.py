@@ -42,7 +42,7 @@ def distinct_ranks(total: int, size: int, seed: int, what: str) -> Ids:
     """Distinct numbers in [0, total): int64 (size,); SchemaError if there are fewer."""
     if size > total:
         raise SchemaError(
-            f"expected at most {total:,}, the number of {what}, as each is drawn once; found "
+            f"expected at most the {total:,} {what} there are, as each is drawn once; found "
             f"{size:,}; draw fewer, or with replacement"
         )
     # A generator per draw: the total is known only when the store is read, and may differ when it

@@ -90,26 +90,6 @@ def test_epochs_of_windows_decode_each_chunk_about_once(stores, decoded, same, k
         assert sorted(found) == [one for batch in every for one in batch.id[:, 10].tolist()]
 
 
-def test_windows_are_divided_over_ranks(stores):
-    with stores("one lane") as data:
-        whole = flat(data.sequence_batches(50, 5, shuffle=False))
-        for drop_last in (False, True):
-            parts = [
-                list(
-                    data.sequence_batches(
-                        16, 5, rank=rank, world_size=3, epoch=2, drop_last=drop_last, **SMALL
-                    )
-                )
-                for rank in range(3)
-            ]
-            found = [tuple(ids) for part in parts for batch in part for ids in batch.id]
-            assert len(set(found)) == len(found)
-            if drop_last:
-                assert {len(part) for part in parts} == {len(whole) // 3 // 16}
-            else:
-                assert sorted(found) == [tuple(ids) for ids in whole]
-
-
 # ---------------------------------------------------------------- groups
 
 

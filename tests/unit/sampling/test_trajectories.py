@@ -19,7 +19,7 @@ def test_without_replacement_each_whole_episode_is_drawn_once(index, whole_episo
     sampler = TrajectorySampler()
     whole = [first for first, _ in whole_episodes]
     assert sorted(sampler.draw_distinct(index, 4, 3).tolist()) == whole
-    with pytest.raises(SchemaError, match="at most 4, the number of whole episodes"):
+    with pytest.raises(SchemaError, match="at most the 4 whole episodes there are"):
         sampler.draw_distinct(index, 5, 3)
 
 

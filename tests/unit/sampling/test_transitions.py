@@ -44,7 +44,7 @@ def test_without_replacement_each_transition_is_drawn_once(index):
 
 def test_more_than_there_are_is_refused(index):
     count = index.n_transitions
-    with pytest.raises(SchemaError, match=f"at most {count}, the number of transitions"):
+    with pytest.raises(SchemaError, match=f"at most the {count} transitions there are"):
         distinct_ids(index, count + 1, 0)
     with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
         distinct_ids(loaded([History(1, 0), History(1, 0)]), 1, 0)
