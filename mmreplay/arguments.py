@@ -40,6 +40,16 @@ def true_or_false(name: str, value: object) -> bool:
     return bool(value)
 
 
+def low_and_high(name: str, value: Any) -> tuple[float, float]:
+    """Two numbers, the lower one first."""
+    bounds = np.array(value) if isinstance(value, (tuple, list)) else np.empty(0)
+    if bounds.shape != (2,) or bounds.dtype.kind not in "iuf" or not bounds[0] < bounds[1]:
+        raise SchemaError(
+            f"{name}: expected (low, high), numbers with low < high, or None; found {value!r}"
+        )
+    return float(bounds[0]), float(bounds[1])
+
+
 def is_reproducible(seed: Any) -> bool:
     """Whether every process that is given it has the same: a whole number, or several of them."""
     parts = np.asarray(seed, dtype=object).ravel()  # object: large numbers stay whole

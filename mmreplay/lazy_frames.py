@@ -31,8 +31,8 @@ class LazyFrames:
 
     - ``np.asarray(stack)`` is a new array each time; ``dtype=`` converts it, and ``copy=False`` is
       a ValueError.
-    - ``stack[key]`` equals ``np.asarray(stack)[key]``. Integers, slices and ``...`` read only the
-      frames they need; a result from one frame is a read-only view, any other a copy.
+    - ``stack[key]`` equals ``np.asarray(stack)[key]``. An integer on the stack axis, as in
+      ``stack[-1]``, reads only that frame; the result is a read-only view, any other a copy.
     - ``==`` compares element by element, as arrays do. Stacks are not hashable.
     - Stacks in one pickle still share their frames.
 
@@ -162,70 +162,42 @@ class LazyFrames:
         """
         if copy is False:
             raise ValueError(
-                "LazyFrames cannot be made an array without a copy, as their frames lie apart; "
+                "LazyFrames cannot become an array without a copy, as their frames lie apart; "
                 "leave copy=False out"
             )
         out = np.empty(self.shape, self.dtype if dtype is None else dtype)
-        places = out
+        parts = out
         if self._stack_axis == -1:
-            places = parted(out, len(self._frames), self._frames[0].shape)
+            parts = parted(out, len(self._frames), self._frames[0].shape)
         for i, frame in enumerate(self._frames):
-            places[i] = frame
+            parts[i] = frame
         return out
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[i] for i in range(len(self)))
+        return iter(np.asarray(self)) if self._stack_axis else map(_read_only, self._frames)
 
     def __getitem__(self, key: Any) -> Any:
-        keys = self._keys(key)
-        found = None
-        if keys is not None:
-            found = self._front(keys) if self._stack_axis == 0 else self._last(keys)
-        # Any other key, and numpy's errors.
+        keys = key if isinstance(key, tuple) else (key,)
+        found = self._from_one_frame(keys) if all(map(_is_basic, keys)) and keys else None
         return np.asarray(self)[key] if found is None else found
 
-    def _keys(self, key: Any) -> list[Any] | None:
-        """An integer or slice for each axis; None if the key holds anything else."""
-        keys = list(key) if isinstance(key, tuple) else [key]
-        plain = [part for part in keys if part is not Ellipsis]
-        missing = self.ndim - len(plain)
-        if missing < 0 or len(keys) - len(plain) > 1:
-            return None
-        for part in plain:
-            if isinstance(part, bool) or not isinstance(part, (int, np.integer, slice)):
+    def _from_one_frame(self, keys: tuple[Any, ...]) -> Any:
+        """The result if an integer picks one frame; None for other keys."""
+        k, shape, pick, rest = len(self._frames), self._frames[0].shape, keys[0], keys[1:]
+        channels = 1
+        if self._stack_axis == -1:
+            if Ellipsis not in keys and len(keys) < self.ndim:
                 return None
-        at = next((i for i, part in enumerate(keys) if part is Ellipsis), len(keys))
-        return [*plain[:at], *[slice(None)] * missing, *plain[at:]]
-
-    def _front(self, keys: list[Any]) -> Any:
-        """Elements by one key per axis, frames first; None if the key takes no frame."""
-        pick, rest = keys[0], tuple(keys[1:])
-        chosen = _picked(len(self._frames), pick)
-        if chosen is None:
+            rest, pick = keys[:-1], keys[-1]
+            channels = shape[2] if len(shape) == _IMAGE else 1
+        if not isinstance(pick, (int, np.integer)) or not -k * channels <= pick < k * channels:
             return None
-        if isinstance(chosen, int):
-            return _read_only(self._frames[chosen])[rest]
-        return np.stack([self._frames[i][rest] for i in chosen])
-
-    def _last(self, keys: list[Any]) -> Any:
-        """Elements by one key per axis, frames last; None if the key takes no frame."""
-        *rest, pick = keys
-        frame_shape = self._frames[0].shape
-        is_image = len(frame_shape) == _IMAGE
-        channels = frame_shape[2] if is_image else 1
-        chosen = _picked(len(self._frames) * channels, pick)
-        if chosen is None:
-            return None
-        if isinstance(chosen, int):
-            i, channel = divmod(chosen, channels)
-            return _read_only(self._frames[i])[(*rest, channel) if is_image else tuple(rest)]
-        first, stop = min(chosen) // channels, max(chosen) // channels + 1
-        every = (*rest, slice(None) if is_image else None)
-        joined = np.concatenate([frame[every] for frame in self._frames[first:stop]], axis=-1)
-        return joined.take([i - first * channels for i in chosen], axis=-1)
+        i, channel = divmod(int(pick) % (k * channels), channels)
+        is_channel = self._stack_axis == -1 and len(shape) == _IMAGE
+        return _read_only(self._frames[i])[(*rest, channel) if is_channel else rest]
 
     def __eq__(self, other: object) -> Any:
         return np.asarray(self) == other
@@ -274,8 +246,8 @@ def _read_only(frame: Array) -> Array:
     return frame
 
 
-def _picked(count: int, pick: Any) -> int | range | None:
-    """The indices that a key takes of `count`; None if it takes none."""
-    if isinstance(pick, slice):
-        return range(count)[pick] or None
-    return range(count)[pick] if -count <= pick < count else None
+def _is_basic(key: Any) -> bool:
+    """Whether it is an integer, a slice or an ellipsis."""
+    return key is Ellipsis or (
+        isinstance(key, (int, np.integer, slice)) and not isinstance(key, bool)
+    )

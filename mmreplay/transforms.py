@@ -33,15 +33,14 @@ class RandomShift:
 
     Args:
         pad: most pixels.
-        keys: of a dict observation, the images; None for all of it.
+        keys: the images of a dict observation; None for all of it.
         axes: height and width in an observation, batch axis included: (-2, -1) for (B, k, H, W),
             (-3, -2) for (B, k, H, W, C) and for what ``stack_axis=-1`` gives.
 
     Raises:
         SchemaError: a value out of its range; when called, an image no larger than `pad`.
 
-    Source: Yarats et al. 2021, Image Augmentation Is All You Need (DrQ), section 3.1: pad by
-        repeating the border, crop at random to the size before.
+    Source: Yarats et al. 2021, Image Augmentation Is All You Need (DrQ), section 3.1.
     """
 
     pad: int = 4
@@ -79,8 +78,7 @@ class RandomCrop:
 
     Args:
         size: (height, width) of the part.
-        keys: of a dict observation, the images; None for all of it.
-        axes: height and width in an observation; see `RandomShift`.
+        keys, axes: as for `RandomShift`.
 
     Raises:
         SchemaError: a value out of its range; when called, an image smaller than `size`.
@@ -119,14 +117,10 @@ class RandomCrop:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClipReward:
-    """Rewards clipped to [low, high].
+    """Rewards clipped to [low, high], only with ``n_step=1``.
 
-    Only with ``n_step=1``, as a clipped return is not the return of clipped rewards. For longer
-    returns use ``clip_reward=(low, high)`` of `mmreplay.load`, or of the buffer.
-
-    Args:
-        low: the least.
-        high: the greatest.
+    A clipped return is not the return of clipped rewards. For longer returns use
+    ``clip_reward=(low, high)`` of `mmreplay.load`, or of the buffer.
 
     Raises:
         SchemaError: `low` is not below `high`; with `Decorated`, returns over more than one step.
@@ -151,7 +145,7 @@ class ClipReward:
             )
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
-        """Clip."""
+        """Clip the rewards."""
         return dataclasses.replace(batch, reward=batch.reward.clip(self.low, self.high))
 
 
@@ -160,7 +154,7 @@ class PixelsToFloat:
     """uint8 pixels as float32 in [0, 1]: divided by 255.
 
     Args:
-        keys: of a dict observation, the images; None for all of it.
+        keys: the images of a dict observation; None for all of it.
 
     Raises:
         SchemaError: when called, pixels of another dtype.
@@ -169,7 +163,7 @@ class PixelsToFloat:
     keys: tuple[str, ...] | None = None
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
-        """Divide."""
+        """Divide both observations."""
         return _both(batch, lambda observation: _each(observation, self.keys, _divided))
 
 
@@ -189,8 +183,8 @@ class Normalize:
     """Observations minus their mean, divided by their standard deviation, as float32.
 
     Args:
-        mean: broadcast against an observation with its batch axis; so one frame's (*frame) fits
-            (B, k, *frame). Of a dict observation, a dict: the keys that it has are normalised.
+        mean: broadcast against an observation with its batch axis, so (*frame) fits
+            (B, k, *frame). A dict for dict observations; other keys stay as they are.
         std: the same, above 0.
         epsilon: added to `std`.
         clip: largest distance from the mean, in standard deviations; None for no limit.
@@ -230,10 +224,8 @@ class Normalize:
             if not isinstance(observation, dict):
                 return self._scaled(observation, mean[""], std[""])
             _check_keys(observation, tuple(mean))
-            return {
-                key: self._scaled(frames, mean[key], std[key]) if key in mean else frames
-                for key, frames in observation.items()
-            }
+            scaled = {key: self._scaled(observation[key], mean[key], std[key]) for key in mean}
+            return {**observation, **scaled}
 
         return _both(batch, normal)
 
@@ -286,13 +278,13 @@ def _by_key(value: Any) -> Mapping[str, Any]:
 
 def _size(frames: Array, axes: Axes) -> tuple[int, int]:
     """Height and width."""
-    places = [axis % frames.ndim if -frames.ndim <= axis < frames.ndim else 0 for axis in axes]
-    if 0 in places or places[0] == places[1]:  # axis 0 is the batch
+    one, other = (axis % frames.ndim if -frames.ndim <= axis < frames.ndim else 0 for axis in axes)
+    if 0 in (one, other) or one == other:  # axis 0 is the batch
         raise SchemaError(
-            f"axes: expected height and width of observations {frames.shape}, found {axes}; of a "
-            f"dict observation, name the images with keys="
+            f"axes: expected height and width of observations {frames.shape}, found {axes}; name "
+            f"the images of a dict observation with keys="
         )
-    return frames.shape[places[0]], frames.shape[places[1]]
+    return frames.shape[one], frames.shape[other]
 
 
 def _windows(frames: Array, size: tuple[int, int], corners: Ids, axes: Axes) -> Array:

@@ -269,10 +269,7 @@ class DiskReplayBuffer(ReplayBuffer):
     def _arrays(self, obs: Any) -> dict[str, Array]:
         """Observations by name, (N, *shape) each, of the dtypes that are stored."""
         parts = obs if self._is_dict else {FRAME: obs}
-        try:
-            return as_observations(parts, self._shapes, self._dtypes, self.n_envs)
-        except SchemaError as error:
-            raise SchemaError(f"{self.path}: {error}") from error
+        return as_observations(self.path, parts, self._shapes, self._dtypes, self.n_envs)
 
     def _as_space(self, frames: dict[str, Any]) -> Any:
         """Frames or observations by name, as the environments' space has them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,6 @@ import numpy.typing as npt
 
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
-
-__all__ = [
-    "Frames",
-    "Mask",
-    "Stacks",
-    "as_observations",
-    "same_bytes",
-    "stacks_of",
-    "stacks_seen",
-]
 
 Frames = Mapping[str, Array]
 """Observations of all environments by name, (N, *shape) each."""
@@ -113,6 +104,7 @@ def same_bytes(one: Array, other: Array) -> Mask:
 
 
 def as_observations(
+    path: Path,
     parts: Mapping[str, Any],
     shapes: Mapping[str, Shape],
     dtypes: Mapping[str, np.dtype[Any]],
@@ -124,7 +116,7 @@ def as_observations(
         array, shape = np.asarray(parts[name]), (n_envs, *each)
         if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
             raise SchemaError(
-                f"{name}: expected observations of shape {shape}, as the space says, found "
+                f"{path}: {name}: expected observations of shape {shape}, as the space says, found "
                 f"{array.shape}; check the order of the environment's wrappers"
             )
         out[name] = array.reshape(shape).astype(dtypes[name], copy=False)

@@ -6,20 +6,17 @@ created, in every worker and after a restart.
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
-from typing import Any, Unpack
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
-from mmreplay.batches.batch import Batch
+from mmreplay.adapters.source import Listed, fields_of, with_each
 
 __all__ = ["TransitionSource"]
 
 
-class TransitionSource:
+class TransitionSource(Listed):
     """Transitions by number: a `grain.sources.RandomAccessDataSource`, for both of Grain's APIs.
 
     Several threads may read it, and it can be pickled for worker processes, which open the store
@@ -38,14 +35,6 @@ class TransitionSource:
         ids: (len(self),) int64, those of the transitions.
     """
 
-    def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
-        self.data = opened(data, settings)
-        self._uuids = uuids_of(self.data)
-        self.ids = self.data.ids
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
     def __getitem__(self, number: int) -> dict[str, Any]:
         """One transition: a dict of arrays, the fields of `Batch` without the batch axis.
 
@@ -53,8 +42,8 @@ class TransitionSource:
             IndexError: past the end.
             InvalidIdError: it was evicted.
         """
-        batch = self.batch([number])
-        return _with_each(batch, lambda array: array[0, ...])
+        one: dict[str, Any] = with_each(self.batch([number]), lambda array: array[0, ...])
+        return one
 
     def batch(self, numbers: npt.ArrayLike) -> dict[str, Any]:
         """Several transitions, read at once: a dict of arrays, the fields of `Batch`.
@@ -70,19 +59,10 @@ class TransitionSource:
             InvalidIdError: a transition that was evicted.
             SchemaError: the path now holds another store.
         """
-        with reading_listed(self.data, self._uuids):
-            batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
-        return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        return fields_of(self._read(numbers))
 
     def __repr__(self) -> str:
         """The transitions and settings: Grain compares this text with that of a checkpoint."""
         names = ", ".join(path.name for path in self.data.paths)
         which = zlib.crc32(self.ids.tobytes())
         return f"<TransitionSource {names}: {len(self)} ids {which:08x}, {self.data.settings}>"
-
-
-def _with_each(batch: dict[str, Any], change: Any) -> dict[str, Any]:
-    return {
-        name: _with_each(value, change) if isinstance(value, dict) else change(value)
-        for name, value in batch.items()
-    }

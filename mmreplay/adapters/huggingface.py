@@ -11,13 +11,20 @@ import functools
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from mmreplay._version import __version__
-from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
+from mmreplay.adapters.source import (
+    LoadSettings,
+    fields_of,
+    opened,
+    reading_listed,
+    uuids_of,
+    with_each,
+)
 from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
@@ -139,14 +146,14 @@ class _Rows:
             for one in self.known[start:stop]:
                 columns = _columns(self._episode(one))
                 if self.images:
-                    columns["observation"] = _with_each(columns["observation"], _encoded)
+                    columns["observation"] = with_each(columns["observation"], _encoded)
                 yield columns
             return
         size = max(1, min(_READ_ROWS, _READ_BYTES // self._row_bytes()))
         for first in range(start, stop, size):
             columns = self._transitions(first, min(first + size, stop))
             for number in range(len(columns["id"])):
-                yield _with_each(columns, operator.itemgetter(number))
+                yield with_each(columns, operator.itemgetter(number))
 
     def _transitions(self, start: int, stop: int) -> dict[str, Any]:
         with reading_listed(self.data, self.uuids):
@@ -154,7 +161,7 @@ class _Rows:
 
     def _row_bytes(self) -> int:
         sizes: list[int] = []
-        _with_each(self._transitions(0, 1), lambda array: sizes.append(array.nbytes))
+        with_each(self._transitions(0, 1), lambda array: sizes.append(array.nbytes))
         return sum(sizes)
 
     def _episode(self, episode: Any, most: int | None = None) -> Trajectory:
@@ -187,7 +194,7 @@ class _Rows:
             return _feature(shape, array.dtype.name)
 
         features = {
-            name: _with_each(value, functools.partial(feature, is_frame=name in _FRAMES))
+            name: with_each(value, functools.partial(feature, is_frame=name in _FRAMES))
             for name, value in row.items()
         }
         if self.images and not n_images:
@@ -228,19 +235,9 @@ def _rows(data: Any, kind: Kind, settings: Mapping[str, Any], *, images: bool) -
 
 def _columns(batch: Any) -> dict[str, Any]:
     """The arrays of a batch or trajectory by name, without the weight and empty extras."""
-    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    values = fields_of(batch)
     values.pop("weight", None)
-    return {name: value for name, value in values.items() if not _is_empty(value)}
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, dict) and not value
-
-
-def _with_each(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_each(one, change) for name, one in value.items()}
-    return change(value)
+    return {name: value for name, value in values.items() if not isinstance(value, dict) or value}
 
 
 def _encoded(frames: Array) -> Any:

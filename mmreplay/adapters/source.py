@@ -1,4 +1,4 @@
-"""Opens what an adapter was given, and checks that the store is still the same one.
+"""Opens the data of an adapter, and reads transitions by number from the same store.
 
 Invariant: ids that were listed of one store never show transitions of another that replaced it.
 """
@@ -6,17 +6,20 @@ Invariant: ids that were listed of one store never show transitions of another t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.load import load
 from mmreplay.errors import SchemaError
 from mmreplay.reading.live_lanes import LiveLanes
-
-__all__ = ["LoadSettings", "opened", "reading_listed", "uuids_of"]
 
 
 class LoadSettings(TypedDict, total=False):
@@ -34,14 +37,8 @@ class LoadSettings(TypedDict, total=False):
 def opened(data: Any, settings: Mapping[str, Any], prefetch: int = 0) -> Any:
     """A dataset as it is, or the stores at a path, a list of paths or a pattern, loaded.
 
-    Args:
-        data: one of these.
-        settings: keywords of `load`.
-        prefetch: of a path, batches to read ahead.
-
-    Raises:
-        SchemaError: settings beside a dataset.
-        MmreplayError: as `load`, of a path.
+    `settings` and `prefetch` are of `load`. Raises as `load`; SchemaError of settings beside a
+    dataset.
     """
     if isinstance(data, (str, os.PathLike, Sequence)):
         return load(data, **settings, prefetch=prefetch)
@@ -67,6 +64,48 @@ def reading_listed(data: Any, uuids: tuple[str, ...]) -> Iterator[None]:
         _lanes_of(data).check_same(
             uuids, "whose transitions were listed", "list them again: create this object again"
         )
+
+
+class Listed:
+    """Transitions by number: i is the transition with the i-th smallest id at creation.
+
+    Args:
+        data: the path of a store, a list of paths or a pattern; or a dataset.
+        **settings: of a path, `stack`, `n_step`, `gamma`, `padding`, `stack_axis` and
+            `clip_reward` of `mmreplay.load`; a dataset has its own.
+
+    Raises:
+        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset.
+
+    Attributes:
+        data: the dataset that it reads.
+        ids: (len(self),) int64, those of the transitions.
+    """
+
+    def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
+        self.data = opened(data, settings)
+        self._uuids = uuids_of(self.data)
+        self.ids = self.data.ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def _read(self, numbers: npt.ArrayLike) -> Batch:
+        with reading_listed(self.data, self._uuids):
+            batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
+        return batch
+
+
+def fields_of(batch: Any) -> dict[str, Any]:
+    """The fields of a batch or trajectory by name."""
+    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+
+
+def with_each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value, or those in nested dicts, changed."""
+    if isinstance(value, dict):
+        return {name: with_each(one, change) for name, one in value.items()}
+    return change(value)
 
 
 def _lanes_of(data: Any) -> LiveLanes:

@@ -5,7 +5,6 @@ Invariant: a relabelled transition has the reward that the environment gives for
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.datasets.replay_buffer import ReplayBuffer as StoredBuffer
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
-from mmreplay.writing.create import FLUSH_S
 
 __all__ = ["DiskHerReplayBuffer", "DiskReplayBuffer"]
 
@@ -30,17 +28,17 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
     probability n_sampled_goal / (n_sampled_goal + 1).
 
     Args:
-        buffer_size, device, n_envs, optimize_memory_usage, handle_timeout_termination, path,
-            codec, flush_s: as for `DiskReplayBuffer`.
+        buffer_size, action_space: as for `DiskReplayBuffer`.
         observation_space: a dict with ``achieved_goal`` and ``desired_goal``.
-        action_space: of the environments.
         env: passed by the model; its ``compute_reward`` is called, with empty infos.
         n_sampled_goal: samples with another goal, per sample with its own.
         goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
         copy_info_dict: must be False, as infos are not stored.
+        *more, **of_buffer: what follows `action_space` in `DiskReplayBuffer`, without `n_steps`,
+            `gamma` and `stack`.
 
     Raises:
-        SchemaError: an unknown strategy, `copy_info_dict`; or as `DiskReplayBuffer`.
+        SchemaError: an unknown strategy, `copy_info_dict`, `n_steps`; or as `DiskReplayBuffer`.
     """
 
     def __init__(
@@ -49,37 +47,22 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         observation_space: Any,
         action_space: Any,
         env: Any,
-        device: Any = "auto",
-        n_envs: int = 1,
-        optimize_memory_usage: bool = False,
-        handle_timeout_termination: bool = True,
-        *,
-        path: str | os.PathLike[str],
+        *more: Any,
         n_sampled_goal: int = 4,
         goal_selection_strategy: str = "future",
         copy_info_dict: bool = False,
-        codec: Any = None,
-        flush_s: float = FLUSH_S,
+        **of_buffer: Any,
     ) -> None:
         if copy_info_dict:
             raise SchemaError(
                 "copy_info_dict: expected False, as infos are not stored and compute_reward gets "
                 "empty ones; if it needs them, use stable-baselines3's own buffer"
             )
-        DiskReplayBuffer.__init__(
-            self,
-            buffer_size,
-            observation_space,
-            action_space,
-            device,
-            n_envs,
-            optimize_memory_usage,
-            handle_timeout_termination,
-            path=path,
-            stack=None,
-            codec=codec,
-            flush_s=flush_s,
+        super().__init__(
+            buffer_size, observation_space, action_space, *more, stack=None, **of_buffer
         )
+        if self.n_steps > 1:
+            raise SchemaError(f"n_steps: expected 1 with goals, found {self.n_steps}")
         self.env = env
         self.n_sampled_goal = whole_number("n_sampled_goal", n_sampled_goal, 0)
         self.her_ratio = 1 - 1 / (self.n_sampled_goal + 1)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 
-from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
+from mmreplay.adapters.source import Listed, LoadSettings, fields_of, opened, with_each
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.errors import MissingExtraError
@@ -31,21 +31,7 @@ __all__ = ["Loader", "TensorBatch", "TransitionDataset", "loader", "to_tensors"]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TensorBatch:
-    """Transitions as tensors: the fields of `Batch`, with its shapes and dtypes.
-
-    Attributes:
-        observation: (B, k, *frame), or a dict of these.
-        next_observation: the same after m steps; both may share memory.
-        action: (B, *action).
-        reward: (B,) n-step returns.
-        discount: (B,) gamma ** m * non_terminal.
-        non_terminal: (B,) bool.
-        id: (B,) int64.
-        weight: (B,) float32.
-        extras: the declared extra columns, (B, ...) each.
-        terminated: (B,) bool.
-        truncated: (B,) bool.
-    """
+    """Transitions as tensors: the fields of `Batch`, with its shapes and dtypes."""
 
     observation: torch.Tensor | dict[str, torch.Tensor]
     next_observation: torch.Tensor | dict[str, torch.Tensor]
@@ -83,7 +69,7 @@ class TensorBatch:
                 )
             return moved[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-        return _with_each(type(self), self, view)
+        return type(self)(**with_each(fields_of(self), view))
 
 
 def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
@@ -107,26 +93,13 @@ def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
         strides = [stride // item for stride in array.strides]
         return memory[id(base)].as_strided(array.shape, strides, offset)
 
-    tensors = _with_each(TensorBatch, batch, view)
+    tensors = TensorBatch(**with_each(fields_of(batch), view))
     device = torch.device(device)
     if device.type == "cpu":
         return tensors
     if device.type == "cuda":
         return tensors.pin_memory().to(device, non_blocking=True)
     return tensors.to(device)
-
-
-def _with_each(kind: type[Any], batch: Any, change: Callable[[Any], torch.Tensor]) -> Any:
-    """A batch of this kind, with `change` applied to each array or tensor of another."""
-    values = ((field.name, getattr(batch, field.name)) for field in dataclasses.fields(kind))
-    return kind(
-        **{
-            name: {key: change(one) for key, one in value.items()}
-            if isinstance(value, dict)
-            else change(value)
-            for name, value in values
-        }
-    )
 
 
 class Loader(torch.utils.data.IterableDataset):
@@ -249,11 +222,11 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-class TransitionDataset(torch.utils.data.Dataset):
+class TransitionDataset(Listed, torch.utils.data.Dataset):
     """Transitions by number, for a `DataLoader` with a sampler of its own.
 
     A batch is read at once: pass ``collate_fn=TransitionDataset.collate``. Number i is the
-    transition with the i-th smallest id when this was created. Workers may be forked or spawned.
+    transition with the i-th smallest id at creation. Workers may be forked or spawned.
 
     Args:
         data: as for `loader`.
@@ -267,15 +240,6 @@ class TransitionDataset(torch.utils.data.Dataset):
         ids: (len(self),) int64, those of the transitions.
     """
 
-    def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
-        super().__init__()
-        self.data = opened(data, settings)
-        self._uuids = uuids_of(self.data)
-        self.ids = self.data.ids
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
     def __getitem__(self, number: int) -> Batch:
         """One transition, as a batch of one; IndexError past the end."""
         return self.__getitems__([number])
@@ -288,9 +252,7 @@ class TransitionDataset(torch.utils.data.Dataset):
             InvalidIdError: a transition that was evicted.
             SchemaError: the path now holds another store.
         """
-        with reading_listed(self.data, self._uuids):
-            batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
-        return batch
+        return self._read(numbers)
 
     @staticmethod
     def collate(batch: Batch) -> TensorBatch:

@@ -29,9 +29,9 @@ class Batch:
         id: (B,) int64, lane << 40 | row * N + environment.
         weight: (B,) float32 importance weights; 1 if sampled uniformly.
         extras: the declared extra columns, (B, ...) each.
-        terminated: (B,) bool, whether the last of the m steps ended its episode, which terminated.
-        truncated: (B,) bool, whether it ended an episode that was cut off. Both are False in the
-            middle of an episode, also where a life was lost, and where it still runs.
+        terminated: (B,) bool, whether the last of the m steps ended its episode as terminated.
+        truncated: (B,) bool, the same as truncated. Both are False in the middle of an episode,
+            also after a lost life, and at the end of a running one.
     """
 
     observation: Observation
@@ -79,7 +79,7 @@ def arrays_of(batch: Any) -> dict[str, Any]:
 
 
 def shapes_of(batch: Any) -> str:
-    """A batch in a line: the shape and dtype of each of its arrays, and what is no array."""
+    """A batch in a line: the shape and dtype of each array, and other values."""
     parts = [
         f"{name}={one.dtype}{list(one.shape)}" if isinstance(one, np.ndarray) else f"{name}={one!r}"
         for name, one in arrays_of(batch).items()

@@ -1,4 +1,4 @@
-"""`BatchGatherer`: what the gatherers of transitions and of sequences have in common."""
+"""`BatchGatherer`: the common part of the gatherers of transitions and of sequences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BatchGatherer(Generic[Made]):
         )
 
     def _extras(self, columns: Mapping[str, Column], *shape: int) -> dict[str, Array]:
-        """Extras of as many steps, not filled."""
+        """Extras of this shape, not filled."""
         return {
             name: np.empty((*shape, *columns[path].row_shape), columns[path].dtype)
             for name, path in self._extra_paths.items()
@@ -58,10 +58,7 @@ class BatchGatherer(Generic[Made]):
         raise NotImplementedError
 
     def _batch(self, columns: Mapping[str, Column], out: Made | None, size: int) -> Made:
-        """The batch to fill: `out`, or a new one.
-
-        Raises SchemaError if the arrays of `out` are not like those that `_allocate` makes.
-        """
+        """The batch to fill: `out`, or a new one; SchemaError if `out` has other arrays."""
         if out is None:
             return self._allocate(columns, size)
         if out is not self._known or len(out.id) != size:  # type: ignore[attr-defined]
@@ -69,10 +66,7 @@ class BatchGatherer(Generic[Made]):
         return out
 
     def copy(self, batch: Any, out: Made) -> Made:
-        """Fill `out` with a batch that this object made.
-
-        Raises SchemaError if the arrays of `out` are not like those of the batch.
-        """
+        """Fill `out` with a batch that this object made; SchemaError if it has other arrays."""
         size = len(batch.id)
         if out is not self._known or len(out.id) != size:  # type: ignore[attr-defined]
             self._check(out, batch, size)
@@ -95,7 +89,7 @@ class BatchGatherer(Generic[Made]):
 
 
 def _memory(batch: Any) -> list[Array]:
-    """The arrays that those of a batch are views of, each once, as observations share theirs."""
+    """The arrays that own the memory of a batch, each once."""
     out: dict[int, Array] = {}
     for array in arrays_of(batch).values():
         if isinstance(array, np.ndarray):
@@ -105,7 +99,7 @@ def _memory(batch: Any) -> list[Array]:
 
 
 def _layout(batch: Any) -> dict[str, object]:
-    """Dtype and shape of each array of a batch, and which memory it shares with which others."""
+    """Dtype and shape of each array of a batch, and which memory it shares with others."""
     out: dict[str, object] = {}
     bases: list[int] = []
     for key, array in arrays_of(batch).items():

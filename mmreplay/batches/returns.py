@@ -53,7 +53,7 @@ class Returns:
         flags = columns["non_terminals"].take(window)
         is_live = np.count_nonzero(flags) == flags.size  # mostly so
         if not is_live:
-            # The first flag that is down ends the return, with the step it belongs to.
+            # The first step with a False flag ends the return.
             flags = flags != 0
             left = np.minimum(left, np.where(flags.all(1), n, flags.argmin(1) + 1))
         last = np.arange(-1, ids.size * n - 1, n)

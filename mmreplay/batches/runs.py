@@ -1,7 +1,7 @@
 """Runs: consecutive steps of one episode, as they pass from a store or a file to a writer.
 
 Invariant: a run of n steps has n + 1 observations, those before its steps and the one after the
-last, so that nothing has to look at the run before or after it.
+last, so it can be written without its neighbours.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["BLOCK_BYTES", "BLOCK_STEPS", "Frames", "Steps", "block_steps"]
 
 BLOCK_BYTES = 4 << 20
 BLOCK_STEPS = 8192
-"""Most that is read and kept at a time."""
+"""Most bytes and steps that are read at a time."""
 
 Frames = dict[str, Array]
-"""Observations by key, (n, *frame) each; the sole one under `FRAME`."""
+"""Observations by key, (n, *frame) each; a single one under `FRAME`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -31,11 +31,10 @@ class Steps:
         observation: (n + 1, *frame) by key: before each step, and after the last.
         action: (n, *action).
         reward: (n,).
-        terminal: (n,) bool: the world ended with this step, or a life was lost.
+        terminal: (n,) bool: the episode terminated, or a life was lost.
         extras: (n, ...) by name.
-        begins: the first of them is the first of its episode.
-        ends: the last of them is the last of its episode: terminated if it is terminal, else
-            truncated.
+        begins: the first step is the first of its episode.
+        ends: the last step is the last of its episode: terminated if terminal, else truncated.
     """
 
     observation: Frames
@@ -51,5 +50,5 @@ class Steps:
 
 
 def block_steps(row_bytes: int) -> int:
-    """As many steps as are read at a time."""
+    """The number of steps to read at a time."""
     return max(1, min(BLOCK_STEPS, BLOCK_BYTES // max(row_bytes, 1)))

@@ -1,7 +1,7 @@
 """Windows of steps with a time axis: ids and columns in, a `SequenceBatch` out.
 
-Invariant: a step whose mask is True is what `transitions` gives for its id, by the same settings;
-the frames of a window are read once, however many of its observations show them.
+Invariant: a step whose mask is True is what `transitions` returns for its id and settings; each
+frame of a window is read once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mmreplay.schema import Schema
 class SequenceBatch:
     """Windows of T = burn_in + length steps as arrays, batch and time in front.
 
-    Where `mask` is False there is no step: everything is 0 there and the id -1, but for frames
-    that a real step of the window shows as well, which its observations have in common with it.
+    Where `mask` is False there is no step: everything is 0 there and the id -1, except frames that
+    share the memory of a real step of the window.
 
     Attributes:
         observation: (B, T, k, *frame) as stored, or a dict of these; no k axis for ``stack=None``;
             (B, T, *frame, k) for ``stack_axis=-1``.
-        next_observation: the same after m steps. Both show the same memory, and with k > 1 many
-            times over: they are read-only then, and a copy is what can be changed.
+        next_observation: the same after m steps. Both are views of the same memory, and with k > 1
+            of overlapping parts: then they are read-only.
         action: (B, T, *action) as stored.
         reward: (B, T) n-step returns in the rewards' dtype.
         discount: (B, T) gamma ** m * non_terminal, in the rewards' dtype.
@@ -68,14 +68,14 @@ class SequenceBatch:
 
 
 class SequenceGatherer(BatchGatherer[SequenceBatch]):
-    """Rebuilds windows of one store, of one length and by one set of settings."""
+    """Rebuilds windows of one store, one length and one set of settings."""
 
     def __init__(self, schema: Schema, settings: Settings, length: int, burn_in: int) -> None:
         super().__init__(schema, settings)
         self._burn_in, self._steps = burn_in, burn_in + length
         self._n = settings.n_step
-        # Seen from the first step after the burn-in: every step of the window, and the frames of
-        # all its stacks and of what follows each of its steps.
+        # Relative to the first step after the burn-in: the steps of the window, and the frames of
+        # all its stacks and next observations.
         self._times = np.arange(self._steps) - burn_in
         self._ahead = np.arange(1 - self._k, self._steps + self._n) - burn_in
 
@@ -88,7 +88,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         return dataclasses.replace(span, steps=index.renewed(span.steps))
 
     def oldest(self, span: Span) -> Ids:
-        """The ids of the windows' oldest steps, those of the burn-in among them: int64 (B,)."""
+        """The ids of the windows' oldest steps, with the burn-in: int64 (B,)."""
         return span.steps.at(-np.minimum(span.oldest, self._burn_in)[:, None])[:, 0]
 
     def fetch(
@@ -172,7 +172,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         *,
         whole: bool,
     ) -> None:
-        """Read each frame column once, from what the first real step shows to what the last."""
+        """Read each frame column once, from the first to the last frame of real steps."""
         window, blank = self._ahead, None
         if self.settings.padding == "zero":
             blank = span.steps.missing(window)
@@ -226,7 +226,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         pair = [
             np.ndarray(shape, frames.dtype, frames, offset, strides) for offset in (0, of_frame)
         ]
-        if self._k > 1:  # a change of one step would be one of its neighbours
+        if self._k > 1:  # writing to one step would change its neighbours
             for view in pair:
                 view.flags.writeable = False
         return pair[0], pair[1]

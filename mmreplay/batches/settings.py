@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.arguments import low_and_high, whole_number, whole_number_or_none
 from mmreplay.errors import SchemaError
 from mmreplay.format.layout import MAX_STACK
 
@@ -19,13 +19,13 @@ class Settings:
     """How transitions are rebuilt.
 
     Args:
-        stack: frames an observation; None for one frame without an axis of its own.
-        n_step: most steps of a return, at most 65,536: each takes memory for each transition.
-        gamma: discount a step, in [0, 1].
-        padding: ``reset`` repeats an episode's first frame in front of it, ``zero`` pads with 0.
-        stack_axis: 0 puts the frames in front, -1 last.
-        clip_reward: (low, high), to which each reward is clipped before it goes into a return;
-            None takes them as they are.
+        stack: frames per observation; None for a single frame without a stack axis.
+        n_step: number of steps in a return (fewer at the end of an episode), at most 65,536.
+        gamma: discount per step, in [0, 1].
+        padding: ``reset`` repeats an episode's first frame before it, ``zero`` pads with 0.
+        stack_axis: 0 puts the frames first, -1 last.
+        clip_reward: (low, high), to which each reward is clipped before it is summed; None does
+            not clip.
 
     Raises:
         SchemaError: a value out of its range.
@@ -50,21 +50,13 @@ class Settings:
         if stack_axis not in (0, -1):
             raise SchemaError(f"stack_axis: expected 0 or -1, found {stack_axis!r}")
         if self.clip_reward is not None:
-            object.__setattr__(self, "clip_reward", _checked_bounds(self.clip_reward))
+            bounds = low_and_high("clip_reward", self.clip_reward)
+            object.__setattr__(self, "clip_reward", bounds)
 
     def check_evicting(self, *, evicts: bool) -> None:
-        """Raise SchemaError for a stack longer than the context kept by a capacity."""
+        """Raise SchemaError for a stack longer than the context that a capacity keeps."""
         if evicts and self.stack is not None and self.stack > MAX_STACK:
             raise SchemaError(
-                f"stack: expected at most {MAX_STACK} where a capacity evicts rows, found "
+                f"stack: expected at most {MAX_STACK} if a capacity evicts rows, found "
                 f"{self.stack}; older frames are not kept"
             )
-
-
-def _checked_bounds(given: Any) -> tuple[float, float]:
-    bounds = np.array(given) if isinstance(given, (tuple, list)) else np.empty(0)
-    if bounds.shape != (2,) or bounds.dtype.kind not in "iuf" or not bounds[0] < bounds[1]:
-        raise SchemaError(
-            f"clip_reward: expected (low, high), numbers with low < high, or None; found {given!r}"
-        )
-    return float(bounds[0]), float(bounds[1])

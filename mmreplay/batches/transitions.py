@@ -1,7 +1,7 @@
 """Transitions: ids and columns in, a `Batch` out.
 
-Invariant: a batch holds copies, and what it holds follows from the ids, the settings and the
-stored rows alone. docs/semantics.md says what a stack, a return and a discount are.
+Invariant: a batch holds copies, and follows from the ids, the settings and the stored rows alone.
+docs/semantics.md defines stacks, returns and discounts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mmreplay.schema import Schema
 
 
 class TransitionGatherer(BatchGatherer[Batch]):
-    """Rebuilds transitions of one store by one set of settings."""
+    """Rebuilds transitions of one store with one set of settings."""
 
     def __init__(self, schema: Schema, settings: Settings) -> None:
         super().__init__(schema, settings)
         k = self._k
         self._one_step = settings.n_step == 1
-        # For one step, observation and next observation are views of the same (B, k + 1) frames;
-        # for more, of (B, 2k), so that a compressed chunk is decoded once for both.
+        # Observation and next observation are views of the same frames: (B, k + 1) for one step,
+        # (B, 2k) for more, so that a compressed chunk is decoded once for both.
         self._length = k + 1 if self._one_step else 2 * k
         self._back = np.arange(1 - k, 2 if self._one_step else 1)
 
     def locate(self, index: Index, ids: Ids) -> Steps:
-        """Take what is needed from the index, so that `fetch` does without it."""
+        """Look up all that `fetch` needs from the index."""
         return index.steps(ids, self.settings.n_step, back=self._k > 1)
 
     def renewed(self, index: Index, steps: Steps) -> Steps:
@@ -41,7 +41,7 @@ class TransitionGatherer(BatchGatherer[Batch]):
         return index.renewed(steps)
 
     def oldest(self, steps: Steps) -> Ids:
-        """The ids of the oldest steps that a batch tells of: int64 (B,)."""
+        """The ids of the oldest steps of a batch: int64 (B,)."""
         return steps.ids
 
     def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:

@@ -1,7 +1,6 @@
 """`Dataset`: a store, a sampler and the settings of a batch, in one object.
 
-Invariant: a dataset adds nothing to what its store holds; a batch is what the store gives for the
-ids that the sampler drew.
+Invariant: a batch is what the store returns for the ids that were drawn.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ import numpy.typing as npt
 
 from mmreplay.arguments import is_reproducible, true_or_false, whole_number
 from mmreplay.batches.batch import Batch
+from mmreplay.batches.combine import AnyBatch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets import subsets
-from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
+from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
-from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
@@ -41,8 +40,8 @@ Seed = int | Sequence[int] | np.random.SeedSequence | None
 class Dataset(WindowSource):
     """Stores loaded for training, read-only; made by `mmreplay.load`. A context manager.
 
-    A pickle of it, for a process that is spawned, holds paths, settings and random state: who loads
-    that opens the stores again, and draws what this object would have drawn next.
+    A pickle of it, for a spawned process, holds paths, settings and random state: unpickling opens
+    the stores again, and draws what this object would have drawn next.
 
     Attributes:
         store: the `Store` it reads.
@@ -76,18 +75,18 @@ class Dataset(WindowSource):
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds: all but what can be made again from the store and the settings."""
+        """Everything except what the store and the settings determine."""
         state = {name: value for name, value in self.__dict__.items() if name != "draws"}
         with self.generator.bit_generator.lock:
             return {**state, "generator": copy.deepcopy(self.generator)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Go on from there, with the stores opened again."""
+        """Open the stores again."""
         self.__dict__.update(state)
         self._read_from(self.store, self.settings)
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: draw from a stream of its own, not once more what the parent draws."""
+        """In a forked child: draw from another stream than the parent."""
         bits = np.random.SeedSequence(self._epochs.seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
         self._read_from(self.store, self.settings)  # a thread may have been in the samplers
@@ -95,7 +94,7 @@ class Dataset(WindowSource):
 
     @property
     def prefetch(self) -> int:
-        """Most batches that are read ahead; see `load`."""
+        """The most batches that are read ahead; see `load`."""
         return self.read_ahead.n
 
     def __len__(self) -> int:
@@ -103,21 +102,14 @@ class Dataset(WindowSource):
         return self.draws.look(lambda transitions: transitions.n_transitions)
 
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
-        live, generator = self.store.live, self.generator
-        if self.read_ahead.n:
-            return self.read_ahead.next(
-                live, generator, self.begin_sample, (size, replace, group), out
-            )
-        draw = self.begin_sample(generator, size, replace, group)
-        batch = live.gather(draw.choose, draw.gatherer, out)
-        if draw.finish is not None:
-            draw.finish(batch)
-        return batch
+        return self.read_ahead.next(
+            self.store.live, self.generator, self.begin_sample, (size, replace, group), out
+        )
 
     def begin_sample(
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
-        """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
+        """Draw the random numbers of a batch of `sample`."""
         return self.draws.transitions(generator, size, replace, group)
 
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:
@@ -125,38 +117,42 @@ class Dataset(WindowSource):
         return self.read_batches(given, lambda _: gatherer)
 
     def read_batches(
-        self, given: EpochArguments, gatherer_of: Callable[[Any], LateRebuilder[Any, Batch]]
-    ) -> Iterator[Batch]:
-        """See `batches`; each is rebuilt by what `gatherer_of` makes of a seed of its own."""
-        self._epochs.check(given, self.settings, None)
-        if not len(self):
-            raise EmptyBufferError(f"{self.store.path}: {self.draws.why_empty}")
-        live, every = self.store.live, self.draws.every_transition()
+        self,
+        given: EpochArguments,
+        gatherer_of: Callable[[list[int]], LateRebuilder[Any, AnyBatch]],
+        windows: Windows | None = None,
+    ) -> Iterator[AnyBatch]:
+        """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch."""
+        live = self.store.live
+        valid = not_evicted if windows is None else live.valid_ids
+        listed = self.draws.every(windows)
+        request = Request(given, self.settings, windows, live, listed, valid)
+        self._epochs.check(request)
+        self.draws.check_any(windows)
 
-        def read_each(parts: Iterable[Part]) -> Iterator[Batch]:
-            draws = (Draw(choose, gatherer_of(seed), kept=kept) for choose, kept, seed in parts)
-            return self.read_ahead.each(live, draws)
+        def read_each(parts: Iterable[Part]) -> Iterator[AnyBatch]:
+            each = (Draw(choose, gatherer_of(seed), kept=kept) for choose, kept, seed in parts)
+            return self.read_ahead.each(live, each)
 
-        return self._epochs.read(given, self.settings, None, live, every, not_evicted, read_each)
+        return self._epochs.read(request, read_each)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this object's batches are: random state, seed, epoch and position; no ids.
+        """The position of this object's batches: random state, seed, epoch and position.
 
-        Taken between two batches, it is the state after the one that was given last.
+        Taken between two batches, it is the state after the last one that was returned.
         """
         bits = self.generator.bit_generator
         with bits.lock:
             return {"generator": copy.deepcopy(bits.state), **self._epochs.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called, of this object or of one of the same store.
+        """Continue where `state_dict` was called on this object or another one of the same store.
 
-        Draws continue with the next one. `batches`, or `sequence_batches`, called with the same
-        arguments, continues in the middle of the epoch, also if the store was moved or copied;
-        `batches` also if rows have come since.
+        `batches` or `sequence_batches` with the same arguments continues in the middle of the
+        epoch, also if the store was moved or copied; `batches` also if rows were added.
 
         Raises:
-            SchemaError: something that `state_dict` did not return.
+            SchemaError: a value that `state_dict` did not return.
         """
         bits = state_of_bits(state, self.generator)
         self._epochs.load(state)
@@ -174,26 +170,18 @@ class Dataset(WindowSource):
         stack_axis: int | None = None,
         clip_reward: tuple[float, float] | None = None,
     ) -> Batch:
-        """The transitions with these ids, by this object's settings but for those given here.
+        """The transitions with these ids, (B,) integers, in `out` if given.
 
-        Args:
-            ids: (B,) integers.
-            out: a batch to fill again.
-            stack: as for `load`, and so are those that follow.
-            n_step: most steps of a return.
-            gamma: discount a step.
-            padding: ``reset`` or ``zero``.
-            stack_axis: 0 or -1.
-            clip_reward: (low, high).
+        `stack` and what follows are as for `load`; if left out, as in this object's settings.
 
         Raises:
-            InvalidIdError: an id that is no valid transition, named.
+            InvalidIdError: an id that is not a valid transition, named.
         """
         given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
         changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
         if clip_reward is not None:
             changes["clip_reward"] = clip_reward
-        if stack is not ...:  # None means something here
+        if stack is not ...:
             changes["stack"] = stack
         gatherer = self.draws.gatherer
         if changes:
@@ -201,7 +189,7 @@ class Dataset(WindowSource):
         return self.store.live.gather(self.store.live.valid_ids(ids), gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
-        """One whole episode, by its place in `episodes`; see `Store.trajectory`."""
+        """One whole episode, by its index in `episodes`; see `Store.trajectory`."""
         return self.store.numbered_trajectory(number, lambda: self.episodes)
 
     # ------------------------------------------------------------ sequences
@@ -229,45 +217,26 @@ class Dataset(WindowSource):
         drop_last: bool = False,
         epoch: int | None = None,
     ) -> Iterator[SequenceBatch]:
-        """Every window once an epoch; an epoch's last batch may be smaller.
+        """Every window once per epoch; an epoch's last batch may be smaller.
 
-        Args:
-            batch_size: B.
-            length: as of `sample_sequences`, and so are those that follow.
-            burn_in: steps before them.
-            boundary: ``drop``, ``pad`` or ``shift``.
-            stride: steps from one window to the next.
-            epochs: as of `batches`, and so are those that follow.
-            shuffle: True, False or ``full``.
-            shuffle_rows: rows of a pool.
-            rank: this process's number.
-            world_size: processes that share each epoch.
-            drop_last: leave out batches that not every rank can fill.
-            epoch: the number of the first epoch.
+        The arguments up to `stride` are those of `sample_sequences`, the others those of `batches`.
 
         Raises:
             EmptyBufferError: no episode has such a window.
-            SchemaError: as of `batches`.
+            SchemaError: as for `batches`.
         """
         given = EpochArguments(
             batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
         )
         windows = Windows(length, burn_in, boundary, stride)
-        self._epochs.check(given, self.settings, windows)
-        live, gatherer = self.store.live, self.draws.sequence_gatherer(windows)
-        every, valid = self.draws.every_window(windows), live.valid_ids
-
-        def read_each(parts: Iterable[Part]) -> Iterator[SequenceBatch]:
-            draws = (Draw(choose, gatherer, kept=kept) for choose, kept, _ in parts)
-            return self.read_ahead.each(live, draws)
-
-        return self._epochs.read(given, self.settings, windows, live, every, valid, read_each)
+        gatherer = self.draws.sequence_gatherer(windows)
+        return self.read_batches(given, lambda _: gatherer, windows)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.
 
-        Each step of an episode of `length` steps or more is as likely to be in the episode that
-        is drawn as any other; the windows of one episode are equally likely.
+        Each step of the episodes of `length` steps or more is equally likely to be in the drawn
+        episode; the windows of one episode are equally likely.
 
         Args:
             batch_size: B.
@@ -283,15 +252,15 @@ class Dataset(WindowSource):
         )
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
-        """Draw whole episodes uniformly; their columns are read when they are first asked for.
+        """Draw whole episodes uniformly; each column is read on first use.
 
         Args:
             n: how many.
-            replace: whether an episode may come twice.
+            replace: whether an episode may occur twice.
 
         Raises:
             EmptyBufferError: there is no whole episode.
-            SchemaError: without replacement, and there are fewer than `n`; `replace` is no bool.
+            SchemaError: without replacement, and there are fewer than `n`; `replace` is not a bool.
         """
         size = whole_number("n", n)
         replace = true_or_false("replace", replace)
@@ -311,7 +280,7 @@ class Dataset(WindowSource):
     def episodes(self) -> npt.NDArray[np.void]:
         """Whole retained episodes: see `Store.episodes`; and ``env``, counted over all lanes.
 
-        Of a selection those of which all steps are selected.
+        In a selection, the episodes whose steps are all selected.
         """
         return subsets.episode_table(self.store, self._selection)
 
@@ -323,17 +292,17 @@ class Dataset(WindowSource):
         episodes: subsets.EpisodeChoice | None = None,
         ids: subsets.IdChoice | None = None,
     ) -> Dataset:
-        """Some of the transitions, as a dataset of its own; what comes later is not in it.
+        """Some of the transitions, as another dataset; rows added later are not in it.
 
-        It reads the same store, by the same settings, and does not close it. Its random state
-        follows from this object's seed and from what is selected. It samples uniformly, also if
+        It reads the same store with the same settings, and does not close it. Its random state
+        follows from this object's seed and from the selection. It samples uniformly, also if
         this object samples by priority.
 
         Args:
-            episodes: (n,) bool over `episodes`, numbers in it, or a function of it that gives
+            episodes: (n,) bool over `episodes`, numbers in it, or a function of it that returns
                 either. A running episode is selected with the steps that it has.
-            ids: ids, (n,) bool over `ids`, or a function of these that gives either. With both,
-                the transitions that are in both.
+            ids: ids, (n,) bool over `ids`, or a function of them that returns either. With both
+                arguments, the transitions that are in both.
 
         Raises:
             EmptyBufferError: nothing is selected.
@@ -343,14 +312,15 @@ class Dataset(WindowSource):
         return self._selected(subsets.chosen(self.store, self._selection, episodes, ids))
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Two datasets, as of `select`, that have each episode in one of them.
+        """Two datasets, as from `select`, with each episode in one of them.
 
         Args:
-            fraction: of the episodes that are in the first, in (0, 1), rounded; each has one.
-            seed: decides which; the same episodes and seed give the same parts.
+            fraction: of the episodes that are in the first, in (0, 1), rounded; each has at least
+                one.
+            seed: determines which; the same episodes and seed give the same parts.
 
         Raises:
-            SchemaError: a fraction out of its range, or less than two episodes.
+            SchemaError: a fraction out of its range, or fewer than two episodes.
         """
         seed = whole_number("seed", seed, 0)
         one, other = subsets.parts(self.store, self._selection, fraction, seed)
@@ -363,19 +333,19 @@ class Dataset(WindowSource):
         return out
 
     def refresh(self) -> Self:
-        """Take the newest rows, and lanes, of live stores; see `Store.refresh`.
+        """Take the newest rows and lanes of live stores; see `Store.refresh`.
 
-        Batches that were read ahead are forgotten, so that the next one is of what is there now.
+        Batches that were read ahead are discarded, so the next one shows these rows.
         """
         self.store.refresh()
         self.read_ahead.drop()
         return self
 
     def close(self) -> None:
-        """Close the store, unless it is that of the dataset that this was selected of."""
+        """Close the store; a selection leaves it open."""
         if self._selection is None:
             self.store.close()
-        self.read_ahead.close()  # after it, so that no other thread begins to read ahead once more
+        self.read_ahead.close()  # afterwards, so that no other thread begins to read ahead again
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,6 @@
-"""`Hindsight`: samples with goals that their own episode did reach.
+"""`Hindsight`: samples with goals that their own episode reached.
 
-Invariant: which transitions come, and with which weights, is the data's affair alone; goals are
-drawn beside that.
+Invariant: the data alone determines which transitions are drawn, and their weights.
 """
 
 from __future__ import annotations
@@ -22,41 +21,40 @@ from mmreplay.datasets.source import Around, EpochSource
 from mmreplay.datasets.store_draws import Draw
 from mmreplay.errors import SchemaError
 from mmreplay.reading.store import Store
-from mmreplay.schema import Field, Schema
+from mmreplay.schema import Field
 
 
 class Hindsight(Around, EpochSource):
-    """Samples of a dataset or buffer of which a share has a goal that its own episode reached.
+    """A dataset or buffer with goals that the episode reached in a share of its samples.
 
-    Observations are dicts with an achieved and a desired goal, as those of Gymnasium-Robotics. A
+    Observations are dicts with an achieved and a desired goal, as in Gymnasium-Robotics. A
     relabelled sample's desired goal is the achieved goal of another observation of its episode, in
     each frame of both stacks, and each reward of its n-step window is computed again. What is
-    stored is not changed. Also for truncated, interrupted and running episodes, whose last
-    observation is then the newest one; of an episode whose beginning was evicted, those after the
-    steps that can still be sampled.
+    stored does not change. The final observation of a running episode is the newest one; of an
+    episode whose beginning was evicted, the observations after the remaining steps are used.
 
     Args:
-        data: what to sample from; a prioritized buffer's ids and weights stay its own.
+        data: what to sample from; a prioritized buffer keeps its ids and weights.
         reward: ``reward(achieved_goal, desired_goal, info)``: (N, *goal), (N, *goal) and a dict of
             the declared extras of the same steps, (N, ...) each, to (N,) rewards; the achieved
-            goal is the one after the step. Takes ``env.unwrapped.compute_reward`` as it is.
+            goal is the one after the step. ``env.unwrapped.compute_reward`` fits.
         strategy: where the goal comes from: ``future``, uniform over the observations after the
             transition, up to the final one; ``final``, the final one; ``episode``, uniform over all
             of them.
-        probability: of a sample to be relabelled, in [0, 1]; k / (k + 1) for k of them beside
-            each one as recorded.
+        probability: that a sample is relabelled, in [0, 1]; k / (k + 1) for k relabelled samples
+            per recorded one.
         terminal: the same arguments to (N,) bools, for tasks that end in success: whether the step
-            ends the episode. Then these flags, and not the stored ones, cut the window and give
-            the discount of relabelled samples. None keeps the stored ones.
+            ends the episode. These flags replace the stored ones in relabelled samples. None keeps
+            the stored ones.
         achieved_goal: key of the achieved goal in the observation.
-        desired_goal: key of the desired one.
-        mark: name of the extra of each batch that says where goals come from: (B,) int64, the id
-            of the step after which the goal was achieved, -2 for the episode's first observation,
-            -1 where the goal is the recorded one.
+        desired_goal: key of the desired goal.
+        mark: name of the extra that says where goals come from: (B,) int64, the id of the step
+            after which the goal was achieved, -2 for the episode's first observation, -1 for the
+            recorded goal.
 
     Raises:
-        SchemaError: observations without such goals, data of a class with a `sample` of its own, or
-            a setting out of its range.
+        SchemaError: observations without such goals, data of a class that overrides `sample`, or a
+            setting out of its range.
 
     Attributes:
         data: as given.
@@ -67,8 +65,6 @@ class Hindsight(Around, EpochSource):
     """
 
     data: Dataset
-    update_priorities: Callable[..., Any]
-    """The buffer's own, where it has one."""
 
     def __init__(
         self,
@@ -101,18 +97,18 @@ class Hindsight(Around, EpochSource):
             )
         if type(data).sample is not Dataset.sample:
             raise SchemaError(
-                f"data: expected the class of a dataset or buffer of mmreplay, found a "
-                f"{type(data).__name__}, with a sample() of its own, which Hindsight does not call"
+                f"data: expected a dataset or buffer class of mmreplay, found a "
+                f"{type(data).__name__}, which overrides sample(); Hindsight does not call that"
             )
         schema = data.store.schema
         _check_goals(data.store, achieved_goal, desired_goal)
         if mark in schema.extras:
             raise SchemaError(
-                f"{data.store.path}: there is an extra named {mark!r} already; "
-                f"give the mark of relabelled samples another name with mark="
+                f"{data.store.path}: there is an extra named {mark!r} already; give the mark of "
+                f"relabelled samples another name with mark="
             )
-        self.data = data
-        self.schema: Schema = dataclasses.replace(
+        super().__init__(data)
+        self.schema = dataclasses.replace(
             schema, extras={**schema.extras, mark: Field((), "int64")}
         )
         self._strategy, self._probability = strategy, float(probability)
@@ -125,8 +121,6 @@ class Hindsight(Around, EpochSource):
             terminal,
         )
         self._gatherer = TransitionGatherer(self.schema, data.settings)
-        if hasattr(data, "update_priorities"):
-            self.update_priorities = data.update_priorities
 
     @property
     def store(self) -> Store:
@@ -149,10 +143,10 @@ class Hindsight(Around, EpochSource):
 
         Args:
             ids: (B,) integers.
-            out: a batch that this object returned for as many; overwritten and returned.
+            out: a batch that this object returned for the same B; overwritten and returned.
 
         Raises:
-            InvalidIdError: an id that is no valid transition, named.
+            InvalidIdError: an id that is not a valid transition, named.
         """
         relabelling = self._relabelling(self.generator, np.size(ids))
         return self.store.live.gather(self.store.live.valid_ids(ids), relabelling, out)
@@ -161,19 +155,19 @@ class Hindsight(Around, EpochSource):
         return self.data.read_batches(given, self._relabelling_by)
 
     def _relabelling(self, generator: np.random.Generator, size: int) -> Relabelling:
-        chances, draws = generator.random((2, size))
-        some = chances < self._probability
-        return Relabelling(self._gatherer, self._task, self._strategy, lambda _: (some, draws))
+        draws = generator.random((2, size))
+        return self._relabelling_with(lambda _: draws)
 
     def _relabelling_by(self, seed: list[int]) -> Relabelling:
-        """The same of a batch that may lose what was evicted since it was drawn."""
-        probability = self._probability
+        """For a batch that loses what is evicted before it is read."""
+        return self._relabelling_with(lambda size: np.random.default_rng(seed).random((2, size)))
 
-        def drawn(size: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-            chances, draws = np.random.default_rng(seed).random((2, size))
-            return chances < probability, draws
+    def _relabelling_with(self, draws: Callable[[int], npt.NDArray[np.float64]]) -> Relabelling:
+        def chances(size: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+            one, other = draws(size)
+            return one < self._probability, other
 
-        return Relabelling(self._gatherer, self._task, self._strategy, drawn)
+        return Relabelling(self._gatherer, self._task, self._strategy, chances)
 
     def __repr__(self) -> str:
         return (

@@ -1,7 +1,6 @@
 """`load`: open stores for training, by path, list or pattern.
 
-Invariant: lanes are numbered in the order of the stores, those of a pattern in the order of their
-names.
+Invariant: lanes are numbered in the order of the stores; a pattern's are sorted by name.
 """
 
 from __future__ import annotations
@@ -37,24 +36,23 @@ def load(
     """Open stores for training, read-only.
 
     Args:
-        path: one store, a list of stores, or a glob pattern; lanes are numbered on through all.
-        stack: frames an observation; None for one frame without an axis of its own. Left out, 4 of
-            gray images (uint8 frames of two axes) and None of anything else.
-        n_step: most steps of a return.
-        gamma: discount a step.
+        path: one store, a list of stores, or a glob pattern; their lanes are numbered together.
+        stack: frames per observation; None for a single frame without a stack axis. By default 4
+            for gray images (uint8 frames of two axes) and None for everything else.
+        n_step: number of steps in a return (fewer at the end of an episode).
+        gamma: discount per step.
         seed: of the sampling.
         padding: ``reset`` or ``zero``; None takes the first store's.
-        stack_axis: 0 puts the frames in front, -1 last.
-        clip_reward: (low, high), to which each reward is clipped before it goes into a return;
-            None takes them as they are.
+        stack_axis: 0 puts the frames first, -1 last.
+        clip_reward: (low, high), to which each reward is clipped before it is summed; None does
+            not clip.
         prefetch: batches to read ahead in threads, for `sample`, `sample_sequences`,
-            `sample_portions`, `batches` and `sequence_batches`: the same batches as without, while
-            you train on the one before; at most 1,024. Each takes the memory of a batch. For
-            compressed frames, or those that are not in memory; raw ones in memory are not worth
-            it. See docs/semantics.md for what it means of a live store.
+            `sample_portions`, `batches` and `sequence_batches`: the same batches, read while you
+            train on the one before; at most 1,024. Each takes the memory of a batch. Worth it for
+            frames that are compressed or not in memory. For live stores see docs/semantics.md.
 
     Raises:
-        StoreNotFoundError: nothing there, or nothing that the pattern matches.
+        StoreNotFoundError: there is no store, or the pattern matches nothing.
         SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
     """
     check_seed(seed)
@@ -66,7 +64,7 @@ def load(
 
 
 def _matching(path: Any) -> list[Path]:
-    """The stores' paths, of one path, a list or a pattern."""
+    """The paths of the stores."""
     if not isinstance(path, (str, os.PathLike)):
         if not isinstance(path, Iterable):
             raise SchemaError(f"load: expected a path, a list of them or a pattern, found {path!r}")
@@ -74,15 +72,14 @@ def _matching(path: Any) -> list[Path]:
         if not paths:
             raise StoreNotFoundError("load: expected one path or more, found an empty list")
         return paths
-    location = user_paths.absolute_path(path)
-    text = os.fspath(path)
-    # Not Path.exists, which raises of a name that is too long.
-    if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110
-        try:
-            names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        except ValueError:  # a NUL in the name of a directory
-            names = []
-        if not names:
-            raise StoreNotFoundError(f"{text}: nothing matches this pattern")
-        return [user_paths.absolute_path(name) for name in names]
-    return [location]
+    location, text = user_paths.absolute_path(path), os.fspath(path)
+    # Not Path.exists, which raises for a name that is too long.
+    if os.path.exists(text) or not glob.has_magic(text):  # noqa: PTH110
+        return [location]
+    try:
+        names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob refuses absolute patterns)
+    except ValueError:  # a NUL in the name of a directory
+        names = []
+    if not names:
+        raise StoreNotFoundError(f"{text}: nothing matches this pattern")
+    return [user_paths.absolute_path(name) for name in names]

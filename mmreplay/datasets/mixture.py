@@ -1,7 +1,7 @@
 """`Mixture`: batches of rows from several datasets and buffers.
 
-Invariant: a batch has as many rows as were asked for, those of each source side by side and in the
-order of the sources, and says of each row where it came from.
+Invariant: a batch has the requested number of rows, grouped by source in the order of the sources,
+and names the source of each row.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Floats = npt.NDArray[np.float64]
 class Mixture(Source):
     """Several sources of batches as one, each with its share of every batch.
 
-    A source is a dataset, a buffer, or something around one. One that is still empty has no share;
-    the others take it, in proportion to theirs, so that training can begin on offline data before
-    the first step is recorded.
+    A source is a dataset, a buffer or a wrapper of one. The share of an empty source goes to the
+    others, in proportion to theirs, so training can begin on offline data before the first step is
+    recorded.
 
     Args:
-        data: one source or more, with rows and settings alike.
+        data: one source or more, with the same columns and settings.
         weights: each source's share, relative to the others; None for equal shares.
-        exact: True splits each batch as the weights say, to the row: where they say no whole
-            number, the number is one of the two beside it, and right on average. False draws for
-            each row which source it comes from. Where groups are drawn, groups are split so.
-        mark: name of the extra of each batch that tells the number of its source: (B,) int64.
+        exact: True splits each batch by the weights; a share that is not a whole number of rows
+            is rounded up or down, and right on average. False draws the source of each row.
+            Groups are split in the same way.
+        mark: name of the extra of each batch with the number of the source: (B,) int64.
 
     Raises:
-        SchemaError: sources that differ, weights that are no shares.
+        SchemaError: sources that differ, invalid weights.
 
     Attributes:
         data: as given.
@@ -69,7 +69,7 @@ class Mixture(Source):
         schema = _check_alike(self.data)
         if mark in schema.extras:
             raise SchemaError(
-                f"{self.data[0]!r} has an extra named {mark!r} already; give the sources' numbers "
+                f"{self.data[0]!r} has an extra named {mark!r} already; give the mark of sources "
                 f"another name with mark="
             )
         extras = {**schema.extras, mark: Field((), "int64")}
@@ -80,7 +80,7 @@ class Mixture(Source):
 
     @property
     def weights(self) -> Floats:
-        """Each source's share, summing up to 1. May be set again between batches."""
+        """Each source's share; their sum is 1. Can be changed between batches."""
         return self._weights.copy()
 
     @weights.setter
@@ -92,8 +92,8 @@ class Mixture(Source):
         sound = weights.shape == (len(self.data),) and np.isfinite(weights).all()
         if not sound or (weights < 0).any() or not weights.any():
             raise SchemaError(
-                f"weights: expected {len(self.data)} numbers, 0 or more and not all of them 0, "
-                f"found {given!r}"
+                f"weights: expected {len(self.data)} numbers, 0 or more and not all 0, found "
+                f"{given!r}"
             )
         self._weights: Floats = weights / weights.sum()
 
@@ -104,7 +104,7 @@ class Mixture(Source):
 
     @property
     def generator(self) -> np.random.Generator:
-        """The first source's. How batches are split follows from the random states of all."""
+        """The first source's. The split of batches follows from the random states of all."""
         return self.data[0].generator
 
     def __len__(self) -> int:
@@ -130,15 +130,15 @@ class Mixture(Source):
         weights = self._weights * [len(source) > 0 for source in self.data]
         if not weights.any():
             raise EmptyBufferError(
-                f"{list(self.data)!r}: no source that has a weight has a transition to sample yet; "
-                f"a transition needs a reset and a step"
+                f"{list(self.data)!r}: none of the sources with a weight has a transition yet; a "
+                f"transition needs a reset and a step"
             )
         weights /= weights.sum()
         generator = own_generator(self)
         if not self.exact:
             return np.asarray(generator.multinomial(size, weights), np.int64)
-        # One draw rounds all borders between the sources, so each number of rows is right on
-        # average. Rounded before, for 0.1 + 0.2 is no reason to move one.
+        # One draw rounds all borders between sources, so each number of rows is right on average.
+        # They are rounded before, so that 0.1 + 0.2 does not move one.
         borders = np.round(weights.cumsum() * size, _DIGITS)
         whole = np.floor(borders)
         whole += generator.random() < borders - whole
@@ -147,15 +147,15 @@ class Mixture(Source):
     def update_priorities(
         self, ids: npt.ArrayLike, errors: npt.ArrayLike, source: npt.ArrayLike
     ) -> None:
-        """Hand errors on to the sources that keep priorities; those of others have no effect.
+        """Pass errors to the sources that sample by priority; the others ignore them.
 
         Args:
             ids: (B,) of a batch.
             errors: (B,).
-            source: (B,) which source each id is of: the batch's ``extras["source"]``.
+            source: (B,) the source of each id: the batch's ``extras["source"]``.
 
         Raises:
-            SchemaError: arrays of different lengths, or the number of no source.
+            SchemaError: arrays of different lengths, or an invalid number of a source.
         """
         wanted, values, numbers = np.asarray(ids), np.asarray(errors), np.asarray(source)
         if wanted.ndim != 1 or not wanted.shape == values.shape == numbers.shape:
@@ -169,10 +169,9 @@ class Mixture(Source):
                 f"source: expected numbers from 0 to {len(self.data) - 1}, found {wrong[0]}"
             )
         for number, dataset in enumerate(self.data):
-            update: Any = getattr(dataset, "update_priorities", None)
             here = numbers == number
-            if update is not None and here.any():
-                update(wanted[here], values[here])
+            if hasattr(dataset, "update_priorities") and here.any():
+                dataset.update_priorities(wanted[here], values[here])
 
     def __repr__(self) -> str:
         return f"<mmreplay.Mixture {list(self.data)!r} weights={self._weights.tolist()}>"
@@ -182,19 +181,19 @@ _DIGITS = 9
 
 
 def _check_alike(data: Sequence[Source]) -> Schema:
-    """The schema of all sources; a decorated one's arrays are compared when they come."""
+    """The schema of all sources; arrays of decorated ones are compared in each batch."""
     first = data[0]
     schema = schema_of(first)
     for other in data[1:]:
         if not schema_of(other).same_data(schema):
             raise SchemaError(
-                f"expected sources with rows alike, found {_rows(schema)} in {first!r} and "
+                f"expected sources with the same columns, found {_rows(schema)} in {first!r} and "
                 f"{_rows(schema_of(other))} in {other!r}"
             )
         if other.settings != first.settings:
             raise SchemaError(
-                f"expected sources of the same settings, found {first.settings} in {first!r} and "
-                f"{other.settings} in {other!r}"
+                f"expected sources with the same settings, found {first.settings} in {first!r} "
+                f"and {other.settings} in {other!r}"
             )
     return schema
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from types import EllipsisType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,36 +17,36 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
-from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.datasets.store_draws import Draw, errors_with_path
+from mmreplay.datasets.replay_buffer import BufferOptions, ReplayBuffer
+from mmreplay.datasets.store_draws import Draw
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MAX_PRIORITY
-from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.writing.create import FLUSH_S, give_up
+from mmreplay.writing.create import give_up
+
+_MOST_BATCHES = 1 << 62
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A live replay buffer that samples by priority; see `ReplayBuffer` for all that is not here.
+    """A `ReplayBuffer` that samples by priority.
 
-    `sample` draws with replacement, and `Batch.weight` makes up for the priorities; `replace=False`
+    `sample` draws with replacement, and `Batch.weight` corrects for the priorities; `replace=False`
     and `group=m` are refused.
 
-    New transitions get the largest priority ever given. Priorities are kept in the store, by id,
-    beside the rows: they survive a kill with the rows that they belong to, and a power cut as of
-    the last flush. A store that was written without them can be opened with this class, and the
-    other way round.
+    New transitions get the largest priority ever given. Priorities are stored by id beside the
+    rows: they survive a kill together with their rows, and a power cut as of the last flush. A
+    store that was written without them can be opened with this class, and vice versa.
 
     Args:
         path, capacity, stack, n_step, gamma, seed: as for `ReplayBuffer`.
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
-        frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, flush_s, prefetch: as for `ReplayBuffer`. A batch that is
-            read ahead is drawn by the priorities as they were then.
+        of_buffer: frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
+            clip_reward, metadata, flush_s and prefetch, as for `ReplayBuffer`. A batch that is
+            read ahead is drawn by the priorities of that time.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `ReplayBuffer`.
@@ -73,44 +73,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         variant: str = "proportional",
         stratified: bool = False,
         normalize: str = "batch",
-        frame: Field | Mapping[str, Field] | None = None,
-        action: Field | None = None,
-        codec: str | Mapping[str, Any] | None = None,
-        extras: Mapping[str, Field] | None = None,
-        reward_dtype: npt.DTypeLike | None = None,
-        env: Any = None,
-        lanes: int | None = None,
-        padding: str | None = None,
-        stack_axis: int = 0,
-        clip_reward: tuple[float, float] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        flush_s: float = FLUSH_S,
-        prefetch: int = 0,
+        **of_buffer: Unpack[BufferOptions],
     ) -> None:
         self._how = Prioritization(
             alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize
         )
-        super().__init__(
-            path,
-            capacity,
-            stack,
-            n_step,
-            gamma,
-            seed,
-            frame=frame,
-            action=action,
-            codec=codec,
-            extras=extras,
-            reward_dtype=reward_dtype,
-            env=env,
-            lanes=lanes,
-            padding=padding,
-            stack_axis=stack_axis,
-            clip_reward=clip_reward,
-            metadata=metadata,
-            flush_s=flush_s,
-            prefetch=prefetch,
-        )
+        super().__init__(path, capacity, stack, n_step, gamma, seed, **of_buffer)
         try:
             self.store.live.look(self._begin)
         except BaseException:
@@ -122,18 +90,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         files = self.writer.files
         base, _, head = index.window(0)
         self._column = PriorityColumn(files.path, (base, head), files.environments)
-        kept = self.stored_state.get("sampler")
-        kept = kept if isinstance(kept, dict) else {}
+        kept = self.stored_state.get("sampler", {})
         largest, n_batches = kept.get("largest"), kept.get("batches")
+        # Another program may have written the state.
         is_sound = isinstance(largest, float) and 0 < largest <= MAX_PRIORITY
         self._sampler = PrioritizedSampler(
             self._column, self._how, index, largest if is_sound else None
         )
-        # As JSON has it, which anybody may have written.
-        self._sampler.n_batches = max(n_batches, 0) if isinstance(n_batches, int) else 0
+        is_sound = isinstance(n_batches, int) and 0 <= n_batches < _MOST_BATCHES
+        self._sampler.n_batches = n_batches if is_sound else 0
 
     def _saved_state(self) -> dict[str, Any]:
-        """See `ReplayBuffer.saved_state`; makes the priorities durable, too."""
+        """See `ReplayBuffer`; makes the priorities durable, too."""
         if self._sampler is None:
             return super()._saved_state()
         self._column.sync()
@@ -147,11 +115,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def sampler(self) -> PrioritizedSampler:
-        """What draws.
-
-        Raises:
-            ClosedError: in a forked child.
-        """
+        """Draws the samples; ClosedError in a forked child."""
         if self._sampler is None:
             raise ClosedError(
                 f"{self.store.path}: the priorities belong to the parent of this process; sample "
@@ -162,17 +126,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def state_dict(self) -> dict[str, Any]:
         """See `Dataset.state_dict`; with the number of batches, on which beta depends.
 
-        Priorities are none of it: they stay in the store, as new as the last update.
+        Priorities are not in it: they stay in the store.
         """
         return {**super().state_dict(), "batches": self.sampler.n_batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Dataset.load_state_dict`; beta goes on from there, too.
-
-        A state of a buffer that samples uniformly leaves beta as it is.
+        """See `Dataset.load_state_dict`; restores beta, too, if the state has it.
 
         Raises:
-            SchemaError: something that `state_dict` did not return.
+            SchemaError: a value that `state_dict` did not return.
         """
         sampler, given = self.sampler, dict[str, Any]()
         if isinstance(state, Mapping):  # else it is refused below
@@ -197,12 +159,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """See `Dataset.begin_sample`; raises SchemaError without replacement, or in groups."""
         if not replace:
             raise SchemaError(
-                "replace: priorities are drawn with replacement, to which the weights belong; for "
-                "a wider spread use stratified=True"
+                "replace: expected True: the weights are those of draws with replacement; for a "
+                "wider spread use stratified=True"
             )
         if group is not None:
             raise SchemaError(
-                f"group: expected None, as priorities draw each transition by itself; found "
+                f"group: expected None: priorities draw each transition separately; found "
                 f"{group!r:.80}"
             )
         sampler, how = self.sampler, self._how
@@ -219,20 +181,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             batch.weight[:] = weights(how.beta_at(sampler.n_batches))
             sampler.n_batches += 1
 
-        return Draw(errors_with_path(self.store.path, choose), self.draws.gatherer, finish)
+        return Draw(self.draws.choose(choose), self.draws.gatherer, finish)
 
     def update_priorities(self, ids: npt.ArrayLike, errors: npt.ArrayLike) -> None:
         """Give transitions the priority |error| + epsilon.
 
-        Any number of batches may be out before theirs is called. Transitions that were evicted
-        since are left out and counted, in `n_late_updates`.
+        Updates may come after any number of later batches. Transitions that were evicted are
+        skipped and counted in `n_late_updates`.
 
         Args:
-            ids: (B,) as a batch has them; of one that comes twice the last error counts.
+            ids: (B,) of a batch; if an id occurs twice, its last error counts.
             errors: (B,) temporal-difference errors of any sign.
 
         Raises:
-            SchemaError: errors that are not finite, or not as many as ids.
+            SchemaError: errors that are not finite, or another number of errors than of ids.
             InvalidIdError: an id that never was a transition.
         """
         wanted = self.store.live.checked_ids(ids)
@@ -241,24 +203,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.store.live.look(lambda index: sampler.update(index, wanted, priorities))
 
     def priorities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The priorities of transitions, (B,).
-
-        Args:
-            ids: (B,) valid ones; see `ids`.
+        """The priorities of transitions with these valid ids, (B,).
 
         Raises:
-            InvalidIdError: an id that is no valid transition.
+            InvalidIdError: an id that is not a valid transition.
         """
         return self._of_each(ids, PrioritizedSampler.priorities)
 
     def probabilities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """How likely each of these transitions is to be drawn, (B,); of all they sum up to 1.
-
-        Args:
-            ids: (B,) valid ones; see `ids`.
+        """The probabilities that a draw returns these transitions, (B,); over all, the sum is 1.
 
         Raises:
-            InvalidIdError: an id that is no valid transition.
+            InvalidIdError: an id that is not a valid transition.
         """
         return self._of_each(ids, PrioritizedSampler.probabilities)
 

@@ -1,11 +1,11 @@
-"""`ReadAhead`: batches drawn and read before they are asked for, in threads.
+"""`ReadAhead`: batches drawn and read before they are requested, in threads.
 
 Invariants:
-- The visible generator stands after the last batch that was given. Draws ahead of it are made on a
-  copy, so saved states, forks and pickles know nothing of them.
-- A batch drawn ahead is given only if the same call is repeated while the generator still stands
-  where the last batch left it. Otherwise it is discarded, and the stream is as without prefetch.
-- Draws are made in the calling thread, so the stream does not depend on how fast threads read.
+- The visible generator is in the state after the last batch that was returned. Draws ahead of it
+  are made on a copy, so saved states, forks and pickles do not include them.
+- A batch drawn ahead is returned only if the same call is repeated and the generator is still in
+  that state. Otherwise it is discarded, and the stream is as without prefetch.
+- Draws are made in the calling thread, so the stream does not depend on the speed of the threads.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.located import Located
 from mmreplay.system.threads import Flag, Workers
 
-__all__ = ["ReadAhead", "checked_prefetch"]
-
 Read = TypeVar("Read")
 Begin = Callable[..., Draw[Read]]
-"""Draws the numbers of a batch: called with a generator, and the arguments of the call."""
+"""Draws the random numbers of a batch, from a generator and the arguments of the call."""
 
 _MOST_BATCHES = 1024  # each takes the memory of a batch, and all are drawn before the first
 _THREADS = 8
@@ -39,26 +37,16 @@ _ATTEMPTS = 10  # to read rows that move each time
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A batch that is drawn, and perhaps read by a thread.
-
-    Attributes:
-        draw: what draws it.
-        before, after: states of the generator around the draw.
-        located: where it lies; None if the lookup failed.
-        threads: the threads that read it; None if none does.
-        is_dropped: set when the batch is not needed; a thread that sees it in time does not read.
-        done: set once it was read, or will not be.
-        batch, error: the result; a batch of None has to be read again.
-    """
+    """A batch that is drawn, and perhaps read by a thread."""
 
     draw: Draw[Any]
-    before: Any = None
+    before: Any = None  # states of the generator around the draw
     after: Any = None
-    located: Located[Any, Any] | None = None
-    threads: Workers | None = None
-    is_dropped: bool = False
-    done: Flag = field(default_factory=Flag)
-    batch: Any = None
+    located: Located[Any, Any] | None = None  # None if the lookup failed
+    threads: Workers | None = None  # which read it
+    is_dropped: bool = False  # it is not needed any more
+    done: Flag = field(default_factory=Flag)  # it was read, or will not be
+    batch: Any = None  # None if it has to be read again
     error: BaseException | None = None
 
     def read(self) -> None:
@@ -67,14 +55,14 @@ class _Job:
             self.is_dropped |= self.threads is None or self.threads.is_over
             if self.located is not None and not self.is_dropped:
                 self.batch = self.located.fetch()
-        except BaseException as error:  # noqa: BLE001 (raised where the batch is asked for)
+        except BaseException as error:  # noqa: BLE001 (raised where the batch is requested)
             self.error = error
         finally:
             self.done.set()
 
 
 def checked_prefetch(n: object) -> int:
-    """How many batches to read ahead; raises SchemaError unless it is 0 to 1,024."""
+    """The number of batches to read ahead; SchemaError unless it is 0 to 1,024."""
     return whole_number("prefetch", n, 0, _MOST_BATCHES)
 
 
@@ -82,21 +70,20 @@ class ReadAhead:
     """Reads up to `n` batches ahead of a call that is repeated. Safe for several threads."""
 
     def __init__(self, n: int) -> None:
-        """Raise SchemaError if `n` is not a whole number, 0 to 1,024."""
         self.n = checked_prefetch(n)
         self.forget()
 
     def forget(self) -> None:
-        """Begin again, as in a forked child: the threads are the parent's."""
+        """Start over, as in a forked child: the threads are the parent's."""
         self._lock = threading.Lock()
         self._threads: Workers | None = None
         self._jobs: collections.deque[_Job] = collections.deque()
         self._request: tuple[Any, ...] | None = None  # the last call
-        self._after: Any = None  # where it left the generator
+        self._after: Any = None  # the state of the generator after it
         self._copy: np.random.Generator | None = None  # draws ahead
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or an unpickled one, has nothing ahead."""
+        """Without what is ahead."""
         return type(self), (self.n,)
 
     # ------------------------------------------------------------ by random numbers
@@ -111,8 +98,7 @@ class ReadAhead:
     ) -> Read:
         """The batch that `begin(generator, *arguments)` draws; `begin` is a bound method.
 
-        Raises what the draw or the reading of the batch raises. The generator is then where it
-        would be without threads.
+        Raises what drawing or reading raises; the generator is then as without threads.
         """
         if not self.n:
             draw = begin(generator, *arguments)
@@ -132,13 +118,13 @@ class ReadAhead:
         return batch
 
     def _take(self, bits: np.random.BitGenerator, request: Any) -> tuple[bool, _Job | None]:
-        """Whether the last call is repeated, or this is the first; and its job if there is one."""
+        """Whether this repeats the last call, or is the first; and its job if there is one."""
         with bits.lock:
             if self._request is None:
                 return True, None
             if self._request != request or not _same(self._after, bits.state):
                 return False, None
-            # By identity: after an interrupt between these lines the first job is not the next.
+            # After an interrupt between these lines the first job is not the next: by identity.
             if not self._jobs or self._jobs[0].before is not self._after:
                 return True, None
             job = self._jobs.popleft()
@@ -146,7 +132,7 @@ class ReadAhead:
             return True, job
 
     def _look_ahead(self, live: LiveLanes, begin: Begin[Read], arguments: tuple[Any, ...]) -> None:
-        """Draw until `n` batches are ahead of the one that is given now."""
+        """Draw until `n` batches are ahead."""
         generator = self._copy
         while generator is not None and len(self._jobs) < self.n:
             before = self._jobs[-1].after if self._jobs else self._after
@@ -177,30 +163,29 @@ class ReadAhead:
     # ------------------------------------------------------------ jobs
 
     def _start(self, live: LiveLanes, job: _Job) -> None:
-        """Look it up, and hand it to a thread. The caller holds the lock."""
+        """Look it up, and let a thread read it. The caller holds the lock."""
         draw = job.draw
         try:
             job.located = live.locate(draw.choose, draw.gatherer, draw.kept)
-        except Exception:  # noqa: BLE001 (raised, if it is still so, when the batch is asked for)
+        except Exception:  # noqa: BLE001 (raised again when the batch is requested)
             return
         if self._threads is None:
             self._threads = Workers(min(self.n, _THREADS), "mmreplay-ahead")
-        # Without a thread, as at a limit of the process or when the interpreter ends, the batch is
-        # read when it is asked for.
+        # At a limit of the process, or when the interpreter ends, it is read when requested.
         job.threads = self._threads
         if not self._threads.hand_over(job.read):
             job.threads = None
 
     def _give(self, live: LiveLanes, job: _Job, out: Any) -> Any:
-        """The batch of a job; if part of it was evicted since the draw, it is drawn again."""
+        """The batch of a job; if part of it was evicted since, the ids are chosen again."""
         batch, draw, located = None, job.draw, job.located
-        # Threads of the parent of a forked process run there, and not here.
+        # In a forked process the threads of the parent do not run.
         if job.threads is not None and job.threads is self._threads:
             job.done.wait()
             if job.error is not None:
                 raise job.error
             batch = job.batch
-            if batch is None and job.is_dropped:  # closed meanwhile, which is noticed below
+            if batch is None and job.is_dropped:  # closed meanwhile: raised below
                 located = None
         for _ in range(_ATTEMPTS):
             located = None if located is None else live.renewed(located)
@@ -216,7 +201,7 @@ class ReadAhead:
     # ------------------------------------------------------------ forgetting
 
     def drop(self) -> None:
-        """Discard what is ahead: the next batch is drawn from what is there by then."""
+        """Discard what is ahead: the next batch is drawn from what there is by then."""
         with self._lock:
             self._cancel()
 
@@ -226,10 +211,7 @@ class ReadAhead:
         self._jobs.clear()
 
     def close(self) -> None:
-        """Discard what is ahead, and end the threads; waits for batches that are being read.
-
-        The store was closed before: nothing is read ahead of a closed store.
-        """
+        """Discard what is ahead, and end the threads; the store was closed before."""
         with self._lock:
             self._cancel()
             threads, self._threads = self._threads, None
@@ -244,7 +226,7 @@ def _finished(draw: Draw[Read], batch: Read) -> Read:
 
 
 def _same(state: Any, other: Any) -> bool:
-    """Whether two states of bit generators are equal; those of some kinds hold arrays."""
+    """Whether two states of bit generators are equal; some kinds hold arrays."""
     if isinstance(state, dict) and isinstance(other, dict):
         return state.keys() == other.keys() and all(_same(state[k], other[k]) for k in state)
     return bool(np.array_equal(state, other)) if isinstance(state, np.ndarray) else state == other

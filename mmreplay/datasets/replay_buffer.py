@@ -1,20 +1,19 @@
 """`ReplayBuffer`: a dataset that grows.
 
-Invariant: the random state that is saved is the one after the last batch that was drawn, so that a
-resumed buffer goes on with the batches that it would have given.
+Invariant: the saved random state is the one after the last batch that was returned, so a resumed
+buffer continues with the batches that it would have returned.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,31 +28,46 @@ from mmreplay.schema import Field
 from mmreplay.system.held_directories import HeldDirectory
 from mmreplay.writing.create import FLUSH_S, create, give_up
 
-_NAME = "PCG64"
-"""The bit generator that is saved."""
 _OF_SAMPLERS = ("largest", "batches")
-_MOST_BATCHES = 1 << 62
+
+
+class BufferOptions(TypedDict, total=False):
+    """The keywords of `ReplayBuffer`."""
+
+    frame: Field | Mapping[str, Field] | None
+    action: Field | None
+    codec: str | Mapping[str, Any] | None
+    extras: Mapping[str, Field] | None
+    reward_dtype: npt.DTypeLike | None
+    env: Any
+    lanes: int | None
+    padding: str | None
+    stack_axis: int
+    clip_reward: tuple[float, float] | None
+    metadata: Mapping[str, Any] | None
+    flush_s: float
+    prefetch: int
 
 
 class ReplayBuffer(Dataset):
     """A live replay buffer: created, or resumed where it stopped, with its random state.
 
     It is the `Dataset` of a store together with the store's writer. One thread steps; the same or
-    others sample. A context manager: leaving it closes the store, which then is offline data.
+    others sample. A context manager: leaving it closes the store, which is then offline data.
 
     Args:
         path: the store's directory; its parent must exist.
-        capacity: most transitions to keep; None keeps everything. It may change with each opening;
-            None then leaves it as it is.
+        capacity: most transitions to keep; None keeps everything. Each opening may change it; None
+            then leaves it as it is.
         stack, n_step, gamma, padding, stack_axis, clip_reward: how transitions are rebuilt; see
             `load`.
-        seed: of the sampling; counts only at creation, then the stored generator goes on.
-        frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; left out, or
-            matching, when the store exists.
-        lanes: that many environments, which step together.
-        flush_s: seconds between flushes by the clock; 0 for none.
+        seed: of the sampling, at creation; a resumed buffer continues the stored generator.
+        frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; if the store
+            exists, left out or equal to its own.
+        lanes: number of environments that step together.
+        flush_s: seconds between flushes; 0 for none.
         prefetch: batches to read ahead in threads; see `load`. A batch then shows the buffer as it
-            was up to so many samples before, but nothing that was evicted since.
+            was up to that many samples before, without what was evicted since.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `create`.
@@ -61,7 +75,7 @@ class ReplayBuffer(Dataset):
     Attributes:
         store: the same data, read-only.
         writer: the `Writer` or `VectorWriter`.
-        stored_state: what was saved with the last flush before this opening.
+        stored_state: a sampler's part of the state that was saved before this opening.
     """
 
     def __init__(
@@ -87,7 +101,7 @@ class ReplayBuffer(Dataset):
         flush_s: float = FLUSH_S,
         prefetch: int = 0,
     ) -> None:
-        given = None if stack is ... else stack  # a default fits whatever the frames are
+        given = None if stack is ... else stack  # a default fits all frames
         settings = Settings(given, n_step, gamma, padding or "reset", stack_axis, clip_reward)
         settings.check_evicting(evicts=capacity is not None)
         check_seed(seed)  # before anything is made
@@ -109,18 +123,20 @@ class ReplayBuffer(Dataset):
         )
         writer, files = self.writer, self.writer.files
         try:
-            # By its directory and not by its path: the buffer stays with what its writer writes.
+            # By its directory instead of its path: the buffer reads what its writer writes.
             store = Store([HeldDirectory(files.path).root], padding=padding)
             stack = store.schema.stack_of(stack)
             settings = dataclasses.replace(settings, stack=stack, padding=store.padding)
             super().__init__(store, settings, seed, prefetch)
             saved = files.generator()
-            self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
+            self.stored_state = (
+                {} if saved is None else _restored(self.generator, saved, store.path)
+            )
             files.on_flush = _saver(self)
         except BaseException:
             give_up(writer)
             raise
-        # The writer's own methods: one call less in what is called millions of times.
+        # The writer's own methods save a call each of the millions of times.
         if type(self).step is ReplayBuffer.step:
             self.step = writer.step  # type: ignore[method-assign, assignment]
         if type(self).reset is ReplayBuffer.reset:
@@ -130,17 +146,13 @@ class ReplayBuffer(Dataset):
         """Begin an episode; one that is running ends as truncated.
 
         Args:
-            frame: the first observation, (*frame), or a dict of them; of several lanes
-                (lanes, *frame).
-            mask: (lanes,) bool, the lanes where one begins; None for all.
+            frame: the first observation, (*frame), or a dict of them; with lanes (lanes, *frame).
+            mask: (lanes,) bool, the lanes where an episode begins; None for all.
 
         Raises:
             As `Writer.reset`, or `VectorWriter.reset`.
         """
-        if mask is None:
-            self.writer.reset(frame)
-        else:
-            self.writer.reset(frame, mask)  # type: ignore[call-arg]
+        self.writer.reset(frame, *(() if mask is None else (mask,)))
 
     def step(
         self,
@@ -154,12 +166,12 @@ class ReplayBuffer(Dataset):
         """Append a step of the running episode.
 
         Args:
-            action: what was done, (*action); of several lanes (lanes, *action), and so on.
-            reward: what it gave.
-            next_frame: the observation after it, the final one where the episode ended.
+            action: (*action); with lanes (lanes, *action), and so on.
+            reward: its reward.
+            next_frame: the observation after it, the final one if the episode ended.
             terminated: the episode ended in a terminal state.
-            truncated: it was cut off.
-            more: ``life_lost``, the declared extras, and of several lanes ``mask``.
+            truncated: the episode was cut off.
+            more: ``life_lost``, the declared extras, and with lanes ``mask``.
 
         Raises:
             As `Writer.step`, or `VectorWriter.step`.
@@ -175,7 +187,7 @@ class ReplayBuffer(Dataset):
         )
 
     def _saved_state(self) -> dict[str, Any]:
-        """What is saved with each flush: the random state, and what a sampler added to it."""
+        """Saved with each flush: the random state, and a sampler's state."""
         bits = self.generator.bit_generator
         with bits.lock:
             return {**self.stored_state, **bits.state}
@@ -201,33 +213,25 @@ class ReplayBuffer(Dataset):
 
 
 def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
-    """A function that returns the random state to save, and does not keep the buffer alive."""
+    """Returns the random state to save, without keeping the buffer alive."""
     reference = weakref.ref(buffer)
 
     def state() -> str | None:
         alive = reference()
-        # A generator of another kind, put in its place, has no state in JSON: it is not saved.
+        # A generator of another kind, set by the user, is not saved: its state may not be JSON.
         if alive is None or not isinstance(alive.generator.bit_generator, np.random.PCG64):
             return None
-        # A string, as many readers of JSON do not take numbers of 128 bits.
+        # A string, as many readers of JSON do not support numbers of 128 bits.
         return json.dumps(alive._saved_state())  # noqa: SLF001 (a buffer of this module)
 
     return state
 
 
-def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
-    """Set the random state; returns those saved values that a buffer writes itself."""
+def _restored(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
+    """Set the random state; returns a sampler's saved state, without unknown values."""
     try:
         document = json.loads(saved)
-        # Others may have written it: unknown keys would be written again and again.
-        state: dict[str, Any] = {
-            "bit_generator": _NAME,
-            **{name: _number(document[name]) for name in ("has_uint32", "uinteger")},
-            "state": {name: _number(document["state"][name]) for name in ("state", "inc")},
-        }
-        if document["bit_generator"] != _NAME:
-            raise ValueError(f"expected that of {_NAME}, found {document['bit_generator']!r:.80}")
-        generator.bit_generator.state = state
+        generator.bit_generator.state = document
     except (
         ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
     ) as error:  # fmt: skip
@@ -235,21 +239,7 @@ def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str
             f"{path}: the saved random state cannot be read: {error!s:.200}; run `mmreplay verify`"
         ) from error
     sampler = document.get("sampler")
-    if isinstance(sampler, dict):
-        state["sampler"] = {
-            name: value for name, value in sampler.items() if name in _OF_SAMPLERS and _fits(value)
-        }
-    return state
-
-
-def _number(value: object) -> int:
-    if type(value) is not int:
-        raise ValueError(f"expected a whole number, found {value!r:.80}")
-    return value
-
-
-def _fits(value: object) -> bool:
-    """Whether a sampler's number is one that it could have saved."""
-    return (type(value) is int and 0 <= value < _MOST_BATCHES) or (
-        type(value) is float and math.isfinite(value)
-    )
+    if not isinstance(sampler, dict):
+        return {}
+    known = {name: sampler.get(name) for name in _OF_SAMPLERS}
+    return {"sampler": {name: n for name, n in known.items() if type(n) in {int, float}}}

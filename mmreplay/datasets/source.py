@@ -1,6 +1,6 @@
-"""What datasets, buffers and what is around them share: how to ask for batches.
+"""What datasets, buffers and their wrappers share: how batches are requested.
 
-Invariant: arguments are checked, and documented, here and nowhere else.
+Invariant: the arguments of a request are checked and documented here only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.epochs import EpochArguments
-from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.windows import Windows
 
@@ -24,7 +23,7 @@ from mmreplay.sampling.windows import Windows
 class Source(abc.ABC):
     """Samples batches."""
 
-    if TYPE_CHECKING:  # attributes of some, properties of others
+    if TYPE_CHECKING:  # attributes of some classes, properties of others
 
         @property
         def settings(self) -> Settings:
@@ -32,7 +31,7 @@ class Source(abc.ABC):
 
         @property
         def generator(self) -> np.random.Generator:
-            """What draws."""
+            """Draws the samples."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -46,14 +45,14 @@ class Source(abc.ABC):
         replace: bool = True,
         group: int | None = None,
     ) -> Batch:
-        """Draw transitions: uniformly, or by priority from a buffer that keeps priorities.
+        """Draw transitions: by priority from a `PrioritizedReplayBuffer`, else uniformly.
 
         Args:
             batch_size: B; of a `Mixture`, of all sources together.
             out: a batch that this object returned for the same B; overwritten and returned.
-            replace: whether a transition may come twice in a batch.
-            group: m draws groups of m transitions, one after the other, each group out of one
-                decoded chunk of consecutive steps: some times as fast, and correlated. Each
+            replace: whether a transition may occur twice in a batch.
+            group: m draws groups of m transitions, one after the other, each group from one
+                decoded chunk of consecutive steps: several times as fast, and correlated. Each
                 transition is still equally likely. A `Mixture` splits the batch between groups.
 
         Raises:
@@ -62,7 +61,7 @@ class Source(abc.ABC):
                 groups are drawn; `batch_size` is not a multiple of `group`; `replace` is not a
                 bool; without replacement, or groups, of data that samples by priority.
         """
-        # What most calls give needs no look.
+        # The usual arguments need no check.
         is_usual = type(batch_size) is int and batch_size > 0 and replace is True and group is None
         if not is_usual:
             batch_size = whole_number("batch_size", batch_size)
@@ -90,36 +89,36 @@ class EpochSource(Source):
         drop_last: bool = False,
         epoch: int | None = None,
     ) -> Iterator[Batch]:
-        """Every transition once an epoch.
+        """Every transition once per epoch.
 
-        Each call goes on with the next epoch's order, so that a loop over calls shuffles again. The
+        Each call continues with the next epoch's order, so a loop over calls shuffles again. The
         order follows from the seed and the epoch's number: ranks must be in the same epoch, so
-        each calls this equally often, or says which one with `epoch`. The first call after
-        `load_state_dict` goes on in the epoch of that state, after the batches that were given.
-        The goals of `Hindsight` follow from the epoch and the place in it, as the order does.
+        each calls this equally often, or names the epoch. The first call after `load_state_dict`
+        continues the epoch of that state, after the batches that were returned. The goals of
+        `Hindsight` follow from the epoch and the position in it, as the order does.
 
         Args:
             batch_size: B; an epoch's last batch may be smaller.
-            epochs: how many; None for no end. What is left of one counts as one.
+            epochs: how many; None for no end. The rest of a continued epoch counts as one.
             shuffle: True takes stretches of consecutive steps in random order, and shuffles those
-                that fit into a pool, so that compressed frames are decoded about once an epoch.
+                that fit into a pool, so compressed frames are decoded about once per epoch.
                 ``full`` puts every transition anywhere, and decodes a chunk for almost each of
                 them. False keeps the order of the ids.
-            shuffle_rows: rows of such a pool; None for as many as 192 MiB of frames are, at least
-                1,024 and at most 1,048,576. A third more than that is kept in memory, decoded.
+            shuffle_rows: rows of such a pool; None for 192 MiB of frames, at least 1,024 and at
+                most 1,048,576 rows. About a third more than a pool is kept in memory, decoded.
             rank: this process's number, of `world_size`.
             world_size: processes that share each epoch; each transition goes to one of them. If
-                they shuffle, they must have been given the same seed.
+                they shuffle, they need the same seed.
             drop_last: leave out batches that not every rank can fill, so that all ranks get the
                 same number of batches of the same size.
-            epoch: the number of the first epoch, 0 or more; None goes on after the last one that
-                this object began.
+            epoch: the number of the first epoch, 0 or more; None continues after the last one
+                that this object began.
 
         Raises:
-            SchemaError: a value out of its range; several ranks whose seed is no
-                whole number, nor a sequence of them; a loaded state that was saved with other
-                arguments, or, with the first batch, of another store, or some of whose transitions
-                are gone; with a later one, that another store stands at the path by now.
+            SchemaError: a value out of its range; several ranks whose seed is neither a whole
+                number nor a sequence of them; a loaded state that was saved with other arguments,
+                or, with the first batch, of another store, or some of whose transitions are gone;
+                with a later batch, another store at the path.
             EmptyBufferError: there is no transition.
         """
         return self._batches(
@@ -147,7 +146,7 @@ class WindowSource(EpochSource):
     ) -> SequenceBatch:
         """Draw windows of consecutive steps uniformly, with replacement.
 
-        A window lies in one episode, and each one counts once; see docs/semantics.md.
+        A window lies in one episode, and each counts once; see docs/semantics.md.
 
         Args:
             batch_size: B.
@@ -176,31 +175,30 @@ class WindowSource(EpochSource):
 
 
 class Around(Source):
-    """Is around one source, and has its settings, random state and ids."""
+    """Wraps one source, and has its settings, random state, ids and `update_priorities`."""
 
-    data: Source
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        if hasattr(data, "update_priorities"):
+            self.update_priorities = data.update_priorities
 
     @property
     def settings(self) -> Settings:
         """How transitions are rebuilt: the data's."""
-        return self.data.settings
+        settings: Settings = self.data.settings
+        return settings
 
     @property
     def generator(self) -> np.random.Generator:
-        """What draws: the data's."""
-        return self.data.generator
+        """Draws the samples: the data's."""
+        generator: np.random.Generator = self.data.generator
+        return generator
 
     @property
     def ids(self) -> Ids:
-        """Every valid transition id, ascending; of data that has them."""
-        return np.asarray(self._attribute_of_data("ids"), np.int64)
+        """Every valid transition id, ascending; AttributeError if the data has none."""
+        return np.asarray(self.data.ids, np.int64)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         return len(self.data)
-
-    def _attribute_of_data(self, name: str) -> Any:
-        attribute = getattr(self.data, name, None)
-        if attribute is None:
-            raise SchemaError(f"{self.data!r} has no {name}, so nothing around it has")
-        return attribute

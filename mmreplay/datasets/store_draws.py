@@ -12,10 +12,10 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
@@ -25,30 +25,29 @@ from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.kept_frames import KeptFrames
-from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.trajectories import TrajectorySampler
-from mmreplay.sampling.transitions import distinct_ids, grouped_ids, uniform_ids
-from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
+from mmreplay.sampling.trajectories import PortionSampler, TrajectorySampler
+from mmreplay.sampling.transitions import check_not_empty, distinct_ids, grouped_ids, uniform_ids
+from mmreplay.sampling.windows import Windows, WindowSampler
 
 T = TypeVar("T")
 Read = TypeVar("Read")
 
 _KINDS = 8  # kinds of windows whose sums are kept
+_ALL_EVICTED = "all selected transitions have been evicted; select again"
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
 class Draw(Generic[Read]):
-    """One batch, for which all random numbers are drawn.
+    """One batch whose random numbers are drawn.
 
     Attributes:
-        choose: the ids, from the index as it is when it is called; the same numbers give the same
-            ids of the same index.
+        choose: returns the ids; the same index gives the same ids.
         gatherer: rebuilds them.
-        finish: called with the batch once it is given, in the thread that gets it.
+        finish: called with the batch when it is returned, in the thread that gets it.
         kept: keeps the frames that are decoded for it; None if nothing does.
     """
 
@@ -64,10 +63,10 @@ def draw_seed(generator: np.random.Generator) -> int:
 
 
 def own_generator(source: Any) -> np.random.Generator:
-    """A generator for one batch of something around datasets, seeded with their random states.
+    """A generator for one batch of a wrapper of datasets, seeded with their random states.
 
-    It takes no number from their generators, repeats with their seeds, continues after a resume,
-    and differs from batch to batch.
+    It takes no number from their generators, so it repeats with their seeds, and continues after a
+    resume.
     """
     return np.random.default_rng(_seeds(source))
 
@@ -89,7 +88,7 @@ def _numbers(state: Mapping[str, Any]) -> Iterator[int]:
             yield from _numbers(value)
         elif isinstance(value, np.ndarray):
             yield from value.tolist()
-        elif not isinstance(value, str):  # the name of the kind
+        elif not isinstance(value, str):  # the name of the generator
             yield int(value)
 
 
@@ -97,26 +96,13 @@ def check_groups(size: int, group: int, *, replace: bool) -> None:
     """Refuse a size that is not a multiple of `group`, and groups without replacement."""
     if size % group or not replace:
         raise SchemaError(
-            f"group: expected groups of which {size:,} transitions are a whole number, drawn with "
-            f"replacement; found group={group:,}, replace={replace}"
+            f"group: expected a divisor of {size:,} transitions, drawn with replacement; found "
+            f"group={group:,}, replace={replace}"
         )
 
 
-def draw_groups(
-    generator: np.random.Generator, live: LiveLanes, size: int, group: int, *, replace: bool
-) -> Callable[[Transitions], Ids]:
-    """Draw groups of `group` transitions of a chunk; SchemaError as `check_groups`."""
-    check_groups(size, group, replace=replace)
-    seed = draw_seed(generator)
-
-    def draw(index: Transitions) -> Ids:
-        return grouped_ids(index, live.frame_chunks.at_least(group), size // group, group, seed)
-
-    return draw
-
-
 def not_evicted(ids: Ids) -> Callable[[Index], Ids]:
-    """Those of the ids that no capacity has evicted since they were listed."""
+    """Those of the ids that were not evicted since they were listed."""
 
     def valid(index: Index) -> Ids:
         return np.asarray(ids[~index.invalid(ids)])
@@ -130,37 +116,18 @@ def state_of_bits(state: Mapping[str, Any], generator: np.random.Generator) -> A
     try:
         trial.state = state["generator"]
     except (TypeError, ValueError, KeyError, OverflowError) as error:
-        found = f"another: {error!s:.200}"
-        if isinstance(error, KeyError) and "generator" not in state:
-            found = f"a dict of {', '.join(map(str, state)) or 'nothing'}"
         raise SchemaError(
             f"state: expected what state_dict() returned of a dataset with a "
-            f"{type(trial).__name__} generator, found {found:.200}"
+            f"{type(trial).__name__} generator, found another: {error!s:.200}"
         ) from error
     return trial.state
 
 
-def errors_with_path(path: Path, draw: Callable[[Index], T]) -> Callable[[Index], T]:
-    """The same draw, whose errors begin with the store's path."""
-
-    def draw_or_raise(index: Index) -> T:
-        try:
-            return draw(index)
-        except (EmptyBufferError, SchemaError) as error:
-            raise type(error)(f"{path}: {error}") from None
-
-    return draw_or_raise
-
-
 class StoreDraws:
-    """The draws of one store, or of what is selected of it, by one set of settings.
-
-    A draw of `ahead.ReadAhead` takes its numbers from the generator that it is given, once.
-    """
+    """The draws of one store, or of a selection of it, with one set of settings."""
 
     def __init__(self, store: Store, settings: Settings, selection: Selection | None) -> None:
         self._store, self._selection = store, selection
-        self._where = f"{store.path}: "
         self.gatherer = store.live.gatherer(settings)
         self._trajectories = TrajectorySampler(selection)
         self._window_sampler = functools.lru_cache(_KINDS)(
@@ -173,39 +140,37 @@ class StoreDraws:
             functools.partial(SequenceGatherer, store.schema, settings)
         )
 
-    def _choose(self, draw: Callable[[Index], T]) -> Callable[[Index], T]:
-        """A draw from the index of the store, as long as it is the store that was selected from."""
-        selection, live = self._selection, self._store.live
-        if selection is None:
-            return errors_with_path(self._store.path, draw)
+    def choose(self, draw: Callable[[Index], T]) -> Callable[[Index], T]:
+        """A draw from the index of the store, with errors that begin with its path.
 
-        def draw_selected(index: Index) -> T:
-            check_lanes(selection, live)
+        Raises SchemaError if another store replaced the one that was selected from.
+        """
+        selection, live = self._selection, self._store.live
+
+        def choose(index: Index) -> T:
+            if selection is not None:
+                check_lanes(selection, live)
             try:
                 return draw(index)
-            except EmptyBufferError:
-                if selection.now(index).n_transitions:
-                    raise
-                raise EmptyBufferError(self.why_empty) from None
+            except SchemaError as error:
+                raise SchemaError(f"{live.path}: {error}") from None
+            except EmptyBufferError as error:
+                is_over = selection is not None and not selection.now(index).n_transitions
+                raise EmptyBufferError(
+                    f"{live.path}: {_ALL_EVICTED if is_over else error}"
+                ) from None
 
-        return errors_with_path(self._store.path, draw_selected)
+        return choose
 
     def _choose_transitions(self, draw: Callable[[Transitions], T]) -> Callable[[Index], T]:
-        """What draws from the transitions that can be sampled."""
+        """A draw from the transitions that can be sampled."""
         selection = self._selection
         if selection is None:
-            return self._choose(draw)
-        return self._choose(lambda index: draw(selection.now(index)))
-
-    @property
-    def why_empty(self) -> str:
-        """The message for when there is nothing to sample."""
-        if self._selection is None:
-            return "there is no transition yet; record a reset and a step first"
-        return "all transitions that were selected have been evicted since; select again"
+            return self.choose(draw)
+        return self.choose(lambda index: draw(selection.now(index)))
 
     def look(self, read: Callable[[Transitions], T]) -> T:
-        """What is found in the transitions that can be sampled by now."""
+        """What `read` finds in the transitions that can be sampled now."""
         return self._store.live.look(self._choose_transitions(read))
 
     # ------------------------------------------------------------ transitions
@@ -214,21 +179,24 @@ class StoreDraws:
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         """Transitions, uniformly; see `Dataset.sample`."""
+        choose: Callable[[Transitions], Ids]
         if group is not None:
-            choose = draw_groups(generator, self._store.live, size, group, replace=replace)
+            check_groups(size, group, replace=replace)
+            choose = self._groups(size // group, group, draw_seed(generator))
         elif replace:
             choose = functools.partial(uniform_ids, draws=generator.random(size))
-            if self._selection is None:
-                choose.keywords["where"] = self._where
-                return Draw(choose, self.gatherer)
         else:
             seed = draw_seed(generator)
             choose = functools.partial(distinct_ids, size=size, seed=seed)
         return Draw(self._choose_transitions(choose), self.gatherer)
 
-    def every_transition(self) -> Callable[[Index], Ids]:
-        """All of them, ascending."""
-        return self._choose_transitions(lambda transitions: transitions.ids())
+    def _groups(self, n_groups: int, group: int, seed: int) -> Callable[[Transitions], Ids]:
+        live = self._store.live
+
+        def draw(index: Transitions) -> Ids:
+            return grouped_ids(index, live.frame_chunks.at_least(group), n_groups, group, seed)
+
+        return draw
 
     # ------------------------------------------------------------ sequences
 
@@ -236,32 +204,38 @@ class StoreDraws:
         self, generator: np.random.Generator, windows: Windows, size: int
     ) -> Draw[SequenceBatch]:
         """Windows, uniformly; see `Dataset.sample_sequences`."""
-        draws = generator.random(size)
-        sampler = self._window_sampler(windows)
-        choose = self._choose(lambda index: sampler.draw(index, draws))
-        return Draw(choose, self.sequence_gatherer(windows))
+        return self._windows(self._window_sampler(windows), generator.random(size))
 
     def portions(
         self, generator: np.random.Generator, windows: Windows, size: int
     ) -> Draw[SequenceBatch]:
         """Windows of episodes by their length; see `Dataset.sample_portions`."""
-        draws = generator.random((2, size))
-        sampler = self._portion_sampler(windows)
-        choose = self._choose(lambda index: sampler.draw(index, draws))
-        return Draw(choose, self.sequence_gatherer(windows))
+        return self._windows(self._portion_sampler(windows), generator.random((2, size)))
+
+    def _windows(
+        self, sampler: WindowSampler | PortionSampler, draws: npt.NDArray[np.float64]
+    ) -> Draw[SequenceBatch]:
+        choose = self.choose(lambda index: sampler.draw(index, draws))
+        return Draw(choose, self.sequence_gatherer(sampler.windows))
 
     def sequence_gatherer(self, windows: Windows) -> SequenceGatherer:
-        """What rebuilds such windows."""
+        """Rebuilds such windows."""
         return self._sequence_gatherer(windows.length, windows.burn_in)
 
-    def every_window(self, windows: Windows) -> Callable[[Index], Ids]:
-        """All of one kind, ascending.
+    # ------------------------------------------------------------ epochs
 
-        Raises EmptyBufferError, also here, if there is none.
-        """
-        sampler = self._window_sampler(windows)
-        self._store.live.look(self._choose(sampler.total))
-        return self._choose(sampler.every)
+    def check_any(self, windows: Windows | None) -> None:
+        """Raise EmptyBufferError if there is no such window, or no transition."""
+        if windows is not None:
+            self._store.live.look(self.choose(self._window_sampler(windows).total))
+        else:
+            self.look(check_not_empty)
+
+    def every(self, windows: Windows | None) -> Callable[[Index], Ids]:
+        """All windows, or transitions, ascending."""
+        if windows is not None:
+            return self.choose(self._window_sampler(windows).every)
+        return self._choose_transitions(lambda transitions: transitions.ids())
 
     # ------------------------------------------------------------ trajectories
 
@@ -269,12 +243,11 @@ class StoreDraws:
         self, generator: np.random.Generator, size: int, *, replace: bool
     ) -> list[LazyTrajectory]:
         """Whole episodes, uniformly; see `Dataset.sample_trajectories`."""
-        sampler = self._trajectories
         choose: Callable[[Index], Ids]
         if replace:
             draws = generator.random(size)
-            choose = functools.partial(sampler.draw, draws=draws)
+            choose = functools.partial(self._trajectories.draw, draws=draws)
         else:
             seed = draw_seed(generator)
-            choose = functools.partial(sampler.draw_distinct, size=size, seed=seed)
-        return self._store.live.lazy_trajectories(self._choose(choose))
+            choose = functools.partial(self._trajectories.draw_distinct, size=size, seed=seed)
+        return self._store.live.lazy_trajectories(self.choose(choose))

@@ -1,6 +1,6 @@
 """Which transitions `Dataset.select` and `Dataset.split` choose.
 
-Invariant: what is chosen was there, and could be sampled by the dataset, when it was chosen.
+Invariant: what is chosen could be sampled by the dataset when it was chosen.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from mmreplay.sampling.selection import Keys, Selection
 
 Episodes = npt.NDArray[np.void]
 EpisodeChoice = npt.ArrayLike | Callable[[Episodes], npt.ArrayLike]
-"""A mask over `Dataset.episodes`, numbers in it, or a function of it that gives either."""
+"""A mask over `Dataset.episodes`, numbers in it, or a function of it that returns either."""
 IdChoice = npt.ArrayLike | Callable[[Ids], npt.ArrayLike]
-"""Ids, a mask over `Dataset.ids`, or a function of these that gives either."""
+"""Ids, a mask over `Dataset.ids`, or a function of them that returns either."""
 
 TABLE_DTYPE = np.dtype([*EPISODE_DTYPE.descr, ("env", "int64")])
-"""Of `Dataset.episodes`: as of `Store.episodes`, and the environment, counted over all lanes."""
+"""Of `Dataset.episodes`: as `Store.episodes`, and the environment, counted over all lanes."""
 
 
 def episode_table(store: Store, selection: Selection | None) -> Episodes:
-    """The whole episodes of a store, or those of which every step is selected."""
+    """The whole episodes of a store, or those whose steps are all selected."""
     known = store.episodes
     if selection is not None:
         check_lanes(selection, store.live)
@@ -57,17 +57,17 @@ def chosen(
     episodes: EpisodeChoice | None,
     ids: IdChoice | None,
 ) -> Selection:
-    """What is chosen of a store, or of what is selected of it already; see `Dataset.select`."""
+    """What is chosen of a store or a selection; see `Dataset.select`."""
     if episodes is None and ids is None:
         raise SchemaError(
-            "select: expected episodes= or ids=: a mask, numbers, or a function that gives either"
+            "select: expected episodes= or ids=: a mask, numbers, or a function that returns either"
         )
     out = selection
     if episodes is not None:
         table = episode_table(store, selection)
         given = episodes(table) if callable(episodes) else episodes
         table = table[mask_of("episodes", given, len(table), "episodes")]
-        out = _of_episodes(store.live, table)
+        out = _of_runs(store.live, np.ascontiguousarray(table["id"]), table["length"])
     if ids is not None:
         wanted = _wanted(store, selection, ids)
         if out is not None:
@@ -76,7 +76,7 @@ def chosen(
     if out is None or not out.keys.size:
         raise EmptyBufferError(
             f"{store.path}: nothing is selected of {len(store):,} transitions in "
-            f"{len(store.episodes):,} whole episodes; see `episodes` and `ids` for what there is"
+            f"{len(store.episodes):,} whole episodes; `episodes` and `ids` list what there is"
         )
     return out
 
@@ -88,7 +88,7 @@ def parts(
     checked: Any = fraction
     if not isinstance(checked, (float, np.floating)) or not 0 < checked < 1:
         raise SchemaError(
-            f"fraction: expected the share of the first part, more than 0 and less than 1; found "
+            f"fraction: expected the share of the first part, above 0 and below 1; found "
             f"{fraction!r:.80}"
         )
 
@@ -99,7 +99,7 @@ def parts(
         return Selection(now.keys, now.steps, whole.environments, whole.uuids), now.keys - span.back
 
     whole, begins = store.live.look(read)
-    # Runs of one episode stay together: they follow one another, and say where it begins.
+    # Runs of one episode stay together: they follow one another, with the same begin.
     is_first = np.ones(begins.size, np.bool_)
     is_first[1:] = begins[1:] != begins[:-1]
     numbers = is_first.cumsum() - 1
@@ -120,31 +120,32 @@ def _environments(live: LiveLanes) -> list[int]:
 
 
 def check_lanes(selection: Selection, live: LiveLanes) -> None:
-    """Raise SchemaError if a selection is of other lanes than stand there now."""
-    live.check_same(selection.uuids, "that was selected of", "select again")
+    """Raise SchemaError if a selection is of other lanes than the present ones."""
+    live.check_same(selection.uuids, "that was selected from", "select again")
 
 
-def _of_episodes(live: LiveLanes, table: Episodes) -> Selection:
-    keys = Keys(_environments(live)).of(np.ascontiguousarray(table["id"]))
-    order = keys.argsort(kind="stable")
-    steps = table["length"][order]
-    return Selection(keys[order], steps, _environments(live), live.uuids)
-
-
-def _of_everything(live: LiveLanes, index: Index) -> Selection:
-    """All episodes of which a step can be sampled, also those that a capacity has cut into."""
-    sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64))
-    firsts, steps, _, _ = sums.at(np.arange(sums.follow(index)))
+def _of_runs(live: LiveLanes, firsts: Ids, steps: Ids) -> Selection:
+    """Runs of steps, by the ids of their first steps, in any order."""
     keys = Keys(_environments(live)).of(firsts)
     order = keys.argsort(kind="stable")
     return Selection(keys[order], steps[order], _environments(live), live.uuids)
 
 
+def _of_everything(live: LiveLanes, index: Index) -> Selection:
+    """All episodes with a step that can be sampled, also partly evicted ones."""
+    sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64))
+    firsts, steps, _, _ = sums.at(np.arange(sums.follow(index)))
+    return _of_runs(live, firsts, steps)
+
+
 def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
-    """The ids that were asked for, each of which can be sampled by whoever is asked."""
-    # Listed once: a writer may go on while a function looks at them.
-    listed = every_selected_id(store, selection) if callable(ids) else None
-    given: Any = ids(listed) if callable(ids) and listed is not None else ids
+    """The requested ids, all of which can be sampled."""
+    given: Any = ids
+    listed = None
+    if callable(ids):
+        # Listed once: a writer may continue while a function looks at them.
+        listed = every_selected_id(store, selection)
+        given = ids(listed)
     array = np.asarray(given)
     if array.dtype == np.bool_:
         every = every_selected_id(store, selection) if listed is None else listed
@@ -152,8 +153,7 @@ def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
             raise SchemaError(
                 f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"
             )
-        chosen_ids: Ids = every[array]
-        return chosen_ids
+        return np.asarray(every[array])
     wanted = distinct(store.live.checked_ids(given))
     store.live.look(store.live.valid_ids(wanted))
     if selection is not None:
@@ -167,7 +167,7 @@ def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
 
 
 def _of_ids(live: LiveLanes, index: Index, ids: Ids) -> Selection:
-    """Runs of consecutive ids, each of one episode; of those that are still there."""
+    """Runs of consecutive ids, each of one episode, without evicted ones."""
     ids = ids[~index.invalid(ids)]
     lanes = _environments(live)
     keys = Keys(lanes).of(ids)

@@ -1,6 +1,6 @@
 """`Blocks`: stretches of steps whose frames are stored, and read, together.
 
-Invariant: each id is of one block, and its block follows from the layout of its lane alone.
+Invariant: each id is in one block, which follows from the layout of its lane alone.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class Blocks:
 
     Attributes:
         rows: (lanes,) int64, steps of a block.
-        widths: (lanes,) int64, blocks that lie side by side: the lower part of an id, without its
-            remainder by the width, counts the steps of a block. 1 if a block has consecutive ids.
+        widths: (lanes,) int64, blocks that lie side by side, one per environment; 1 if a block has
+            consecutive ids.
     """
 
     rows: Ids
     widths: Ids
 
     def keys(self, ids: Ids) -> Ids:
-        """The blocks of ids, (n,): one number for each, ascending with the lanes."""
+        """The numbers of the blocks of ids, (n,), ascending with the lanes."""
         lanes = ids >> LANE_SHIFT
         rows, widths = self.rows[lanes], self.widths[lanes]
         steps, beside = np.divmod(ids & ROW_MASK, widths)
@@ -39,7 +39,7 @@ class Blocks:
         return out
 
     def members(self, keys: Ids) -> Ids:
-        """The ids that blocks may have, (n, most rows), ascending; -1 where one is shorter."""
+        """The ids that blocks may have, (n, most rows), ascending; -1 in shorter ones."""
         lanes = keys >> LANE_SHIFT
         rows, widths = self.rows[lanes], self.widths[lanes]
         number, beside = np.divmod(keys & ROW_MASK, widths)

@@ -1,7 +1,7 @@
-"""Sums over episodes, so that a draw finds its episode by a binary search.
+"""Sums over episodes, in which a draw finds its episode by a binary search.
 
-Invariant: the sums are those of the index as it is now, whatever has grown or gone since; what an
-episode counts is worked out once after it has ended, and not again for each draw.
+Invariant: the sums are those of the present index; the count of an episode is computed once, after
+it has ended.
 """
 
 from __future__ import annotations
@@ -21,33 +21,23 @@ _BLOCK, _LONG = 256, 1 << 16  # of bounds that are searched
 
 @dataclass(slots=True, eq=False)
 class _Ended:
-    """The episodes of one lane that are over, by their numbers in the index.
+    """The finished episodes of one lane."""
 
-    Attributes:
-        origin: number of the first one here.
-        n: how many.
-        sums: (n + 1,) and room to grow: what those before the i-th count together.
-        place: of the first one here that counts.
-        below: (h,) of those that are cut, what those before each count together, themselves and
-            other cut ones left out.
-        skipped: (h + 1,) what so many of the cut ones would count.
-    """
-
-    origin: int = 0
-    n: int = 0
+    origin: int = 0  # number in the index of the first one
+    n: int = 0  # how many
+    # (n + 1,) and room to grow: counts before each
     sums: Ids = field(default_factory=lambda: np.zeros(_ROOM, np.int64))
-    place: int = 0
+    start: int = 0  # first one that counts
+    # (h,) counts before each partly evicted one, without the counts of partly evicted ones
     below: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    # (h + 1,) the counts of the first partly evicted ones
     skipped: Ids = field(default_factory=lambda: np.zeros(1, np.int64))
 
     def follow(
         self, episodes: LaneEpisodes, index: Index, lane: int, count: Callable[[Ids], Ids]
     ) -> int:
-        """Add the episodes that ended since, and forget those that cannot be sampled any more.
-
-        Returns what all count that can be.
-        """
-        if self.origin + self.n < episodes.known:  # what was not seen here is known no more
+        """Add new finished episodes, and drop those that cannot be sampled; returns the count."""
+        if self.origin + self.n < episodes.known:  # those in between are unknown
             self.origin, self.n = episodes.known, 0
             self.sums[0] = 0
         gone = episodes.start - self.origin
@@ -64,8 +54,8 @@ class _Ended:
             _, steps = index.ended(lane, np.arange(self.origin + self.n, episodes.stop))
             self.sums[self.n + 1 : stop + 1] = self.sums[self.n] + count(steps).cumsum()
             self.n = stop
-        self.place = episodes.start - self.origin
-        total = int(self.sums[self.n] - self.sums[self.place])
+        self.start = episodes.start - self.origin
+        total = int(self.sums[self.n] - self.sums[self.start])
         if episodes.cut.size or self.below.size:
             cut = episodes.cut - self.origin
             counts = self.sums[cut + 1] - self.sums[cut]
@@ -75,19 +65,19 @@ class _Ended:
         return total
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids]:
-        """The numbers of the episodes that ranks fall into, and the ranks within these."""
-        sought = ranks + self.sums[self.place]
+        """The numbers of the episodes of these ranks, and the ranks within them."""
+        sought = ranks + self.sums[self.start]
         if self.below.size:
             sought += self.skipped[self.below.searchsorted(sought, "right")]
-        places = _places(self.sums[: self.n + 1], sought)
-        return places + self.origin, sought - self.sums[places]
+        found = _interval(self.sums[: self.n + 1], sought)
+        return found + self.origin, sought - self.sums[found]
 
 
 class EpisodeSums:
-    """See the module. `count` tells what episodes of int64 (n,) steps count: int64 (n,), 0 or more.
+    """See the module. `count` returns the counts, int64 (n,), of episodes of int64 (n,) steps.
 
-    Of 0 steps it is 0. `whole` leaves out episodes whose oldest steps cannot be sampled any more;
-    otherwise such a one counts by the steps that it has left.
+    The count of 0 steps is 0. `whole` leaves out episodes whose oldest steps were evicted;
+    otherwise their remaining steps count.
     """
 
     def __init__(self, count: Callable[[Ids], Ids], *, whole: bool = False) -> None:
@@ -95,17 +85,16 @@ class EpisodeSums:
         self._index: Index | None = None
         self._version = -1
         self._ended: list[_Ended] = []
-        # What the parts before each part count. A part is one of the episodes that are listed one
-        # by one, or all that are over, of one lane.
+        # The counts before each part: a part is one listed episode, or all finished ones of a lane.
         self._bounds = np.zeros(1, np.int64)
         self._steps = np.empty(0, np.int64)  # of each part
         self._found: list[LaneEpisodes] = []
-        self._begins = self._places = np.empty(0, np.int64)  # of each lane: its parts, those over
+        self._begins = self._over = np.empty(0, np.int64)  # of each lane: first part, finished ones
         self._strides = np.empty(0, np.int64)
         self._joined: tuple[Ids, Ids, Ids, Ids] | None = None
 
     def follow(self, index: Index) -> int:
-        """Add what is new in an index, forget what is gone; returns what all episodes count."""
+        """Follow an index; returns the count of all episodes."""
         if index is self._index and index.version == self._version:
             if self._joined is None and len(self._ended) > 1:
                 self._join()
@@ -120,16 +109,16 @@ class EpisodeSums:
             for lane, (ended, episodes) in enumerate(zip(self._ended, found, strict=True))
         ]
         self._strides = np.array([episodes.stride for episodes in found])
-        # Of one lane they are as they are: with many environments a copy takes its time.
+        # Without a copy for a single lane: it may have many environments.
         steps = [episodes.steps for episodes in found]
         self._steps = steps[0] if len(steps) == 1 else np.concatenate(steps)
         if self._whole:
             self._steps = self._steps * np.concatenate([episodes.whole() for episodes in found])
         sizes = [episodes.steps.size for episodes in found]
         self._begins = np.cumsum([0, *sizes[:-1]])
-        self._places = self._begins + np.array([episodes.place for episodes in found])
+        self._over = self._begins + np.array([episodes.place for episodes in found])
         counts = self._count(self._steps)
-        counts[self._places] = totals
+        counts[self._over] = totals
         self._bounds = np.empty(counts.size + 1, np.int64)
         self._bounds[0] = 0
         np.cumsum(counts, out=self._bounds[1:])
@@ -138,14 +127,14 @@ class EpisodeSums:
         return int(self._bounds[-1])
 
     def _join(self) -> None:
-        """The ended episodes of all lanes side by side: worth it for an index that stands still."""
+        """Join the finished episodes of all lanes: worth it if the index does not change."""
         index: Index = self._index  # type: ignore[assignment]
         counts: list[Ids] = []
         firsts: list[Ids] = []
         steps: list[Ids] = []
         for lane, ended in enumerate(self._ended):
-            numbers = np.arange(ended.origin + ended.place, ended.origin + ended.n)
-            here = np.diff(ended.sums[ended.place : ended.n + 1])
+            numbers = np.arange(ended.origin + ended.start, ended.origin + ended.n)
+            here = np.diff(ended.sums[ended.start : ended.n + 1])
             cut = index.episodes(lane).cut - numbers[:1]
             here[cut] = 0
             counts.append(here)
@@ -156,10 +145,10 @@ class EpisodeSums:
         self._joined = bounds, np.concatenate(firsts), np.concatenate(steps), offsets
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids, Ids]:
-        """The episodes that `ranks` (B,) fall into, each below what `follow` has just returned.
+        """The episodes of `ranks` (B,), each below the count that `follow` returned.
 
-        (B,) each: the id of the oldest step that can be sampled, how many steps there are from it
-        on, the rank within what the episode counts, and how far its steps' ids lie apart.
+        (B,) each: the id of the oldest step that can be sampled, the number of steps from it on,
+        the rank within the episode's count, and the distance between the ids of its steps.
         """
         index: Index = self._index  # type: ignore[assignment]
         parts = self._bounds.searchsorted(ranks, "right") - 1
@@ -167,7 +156,7 @@ class EpisodeSums:
         steps = self._steps[parts]
         firsts = np.empty_like(steps)
         lanes = self._begins.searchsorted(parts, "right") - 1
-        is_over = parts == self._places[lanes]
+        is_over = parts == self._over[lanes]
         one_by_one, over = (~is_over).nonzero()[0], is_over.nonzero()[0]
         for lane in distinct(lanes[one_by_one]).tolist():
             here = one_by_one[lanes[one_by_one] == lane]
@@ -175,7 +164,7 @@ class EpisodeSums:
         if self._joined is not None:
             bounds, every_first, every_steps, offsets = self._joined
             sought = within[over] + offsets[lanes[over]]
-            episodes = _places(bounds, sought)
+            episodes = _interval(bounds, sought)
             within[over] = sought - bounds[episodes]
             firsts[over], steps[over] = every_first[episodes], every_steps[episodes]
         else:
@@ -186,7 +175,7 @@ class EpisodeSums:
         return firsts, steps, within, self._strides[lanes]
 
     def longest(self) -> int:
-        """Steps of the longest episode, of those that are counted."""
+        """Steps of the longest episode that counts."""
         index: Index = self._index  # type: ignore[assignment]
         longest = int(self._steps.max(initial=0))
         for lane in range(len(self._ended)):
@@ -197,11 +186,11 @@ class EpisodeSums:
         return longest
 
 
-def _places(bounds: Ids, sought: Ids) -> Ids:
-    """Between which two of `bounds`, ascending, each lies: (B,); each is below the last one.
+def _interval(bounds: Ids, sought: Ids) -> Ids:
+    """The intervals of ascending `bounds` that hold these numbers, (B,).
 
-    The steps of a long binary search wait for memory, one after the other. So those of all searches
-    are taken together, but for the first ones, among few bounds.
+    Each step of a binary search in much memory waits for it, so all searches go step by step
+    together after the first steps, which touch few bounds.
     """
     step = _BLOCK if bounds.size >= _LONG else 1
     out: Ids = bounds[::step].searchsorted(sought, "right") - 1

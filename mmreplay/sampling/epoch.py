@@ -1,7 +1,7 @@
 """Epochs: every transition once, divided over the ranks of a distributed run.
 
 Invariant: over all ranks, an epoch holds each id exactly once; the order depends on the ids, the
-seed and the number of the epoch alone, so that all ranks agree on it.
+seed and the number of the epoch alone, so all ranks agree on it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from mmreplay.ids import Ids, distinct
 from mmreplay.sampling.blocks import Blocks
 
-_DRAWS = 2  # numbers that an id of a pool takes
+_DRAWS = 2  # random numbers per id of a pool
 _PIECE, _BLOCKS = 1 << 20, 1 << 13  # ids and blocks at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """An epoch's number, the seed of its order, and which share of it is this rank's."""
+    """The seed of an epoch's order, its number, and which share of it is this rank's."""
 
     seed: int
     epoch: int
@@ -27,29 +27,23 @@ class Shares:
     world_size: int
 
 
-def ordered_ids(ids: Ids, shares: Shares) -> Ids:
+def ordered_ids(ids: Ids, shares: Shares) -> PooledIds:
     """One rank's share of all ids, in their order: every `world_size`-th."""
-    return ids[shares.rank :: shares.world_size]
+    return PooledIds(ids[shares.rank :: shares.world_size])
 
 
-def shuffled_ids(ids: Ids, shares: Shares) -> Ids:
+def shuffled_ids(ids: Ids, shares: Shares) -> PooledIds:
     """One rank's share of all ids, each of which may come anywhere in the epoch."""
     return ordered_ids(np.random.default_rng([shares.seed, shares.epoch]).permutation(ids), shares)
 
 
 def block_shuffled_ids(ids: Ids, shares: Shares, blocks: Blocks, pool_rows: int) -> PooledIds:
-    """One rank's share of all ids, so that its blocks are read once, with few rows in memory.
+    """One rank's share of all distinct `ids` (n,), in an order that reads each block once.
 
-    The blocks come in random order. The first of them, of `pool_rows` rows together, are the first
-    pool, and so on. In a pool, each id may come anywhere, but those of one block are spread over
-    it: a block of n ids has one in each n-th of the pool. Where a rank's share ends within a block,
-    the next one goes on with the rest of it, which is drawn.
-
-    Args:
-        ids: (n,) all there are, distinct.
-        shares: which of them.
-        blocks: how they lie together.
-        pool_rows: rows of a pool, 1 or more; its last block may exceed it.
+    The blocks come in random order. The first of them, of `pool_rows` rows together (the last block
+    may exceed that), are the first pool, and so on. In a pool, each id may come anywhere, but those
+    of one block are spread over it: a block of n ids has one in each n-th of the pool. Where a
+    rank's share ends within a block, the next rank continues with the rest of it, which is drawn.
     """
     ids, begins, sizes, rows = _by_block(ids, blocks)
     random = np.random.default_rng([shares.seed, shares.epoch])
@@ -61,10 +55,10 @@ def block_shuffled_ids(ids: Ids, shares: Shares, blocks: Blocks, pool_rows: int)
     last = int(bounds.searchsorted(stop, "left"))
     mine, bounds = order[first:last], bounds[first : last + 1]
     out = _joined(ids, begins[mine], bounds)
-    for place in {0, mine.size - 1} if mine.size else ():
-        low, high = int(bounds[place]), int(bounds[place + 1])
-        if low < start or high > stop:  # in the same way by all ranks that share it
-            shared = np.random.default_rng([shares.seed, shares.epoch, int(mine[place])])
+    for number in {0, mine.size - 1} if mine.size else ():
+        low, high = int(bounds[number]), int(bounds[number + 1])
+        if low < start or high > stop:  # all ranks that share the block shuffle it alike
+            shared = np.random.default_rng([shares.seed, shares.epoch, int(mine[number])])
             shared.shuffle(out[low - bounds[0] : high - bounds[0]])
     out = out[start - bounds[0] :][: stop - start]
     bounds = np.clip(bounds, start, stop) - start
@@ -72,32 +66,41 @@ def block_shuffled_ids(ids: Ids, shares: Shares, blocks: Blocks, pool_rows: int)
 
 
 class PooledIds:
-    """Ids in the order of their blocks, which are shuffled pool by pool, once they are reached.
+    """Ids in the order of their blocks; each pool is shuffled once it is reached.
 
     Attributes:
-        begins: where pools begin, ascending from 0.
+        begins: where pools begin, ascending from 0; empty without pools.
     """
 
-    def __init__(self, ids: Ids, bounds: Ids, pools: Ids, random: np.random.Generator) -> None:
-        """Ids (n,), where their blocks begin and end, the first block of each pool, and chance."""
-        self._ids, self._bounds, self._random = ids, bounds, random
-        self._pools = np.append(pools, bounds.size - 1)
+    def __init__(
+        self,
+        ids: Ids,
+        bounds: Ids | None = None,
+        pools: Ids | None = None,
+        random: np.random.Generator | None = None,
+    ) -> None:
+        """Ids (n,), the bounds of their blocks, the first block of each pool, and a generator."""
+        self._ids, self._random = ids, random
+        self._bounds = np.zeros(1, np.int64) if bounds is None else bounds
+        pools = np.empty(0, np.int64) if pools is None else pools
+        self._pools = np.append(pools, self._bounds.size - 1)
         self._n_shuffled: int | None = None  # pools
-        self.begins: Ids = bounds[pools]
+        self.begins: Ids = self._bounds[pools]
 
     def __len__(self) -> int:
-        """Ids."""
         return self._ids.size
 
     def part(self, start: int, stop: int) -> Ids:
-        """Ids [start, stop) in their order; no part begins before another one that was asked for.
+        """Ids [start, stop) in their order; parts are requested in ascending order of `start`.
 
-        The numbers that earlier pools would take are left out, so that it is the same order
-        wherever one begins.
+        The numbers that earlier pools would take are skipped, so the order is the same wherever
+        the first part begins.
         """
+        if self._random is None or not self.begins.size:
+            return self._ids[start:stop]
         if self._n_shuffled is None:
-            self._n_shuffled = max(int(self.begins.searchsorted(start, "right")) - 1, 0)
-            before = int(self.begins[self._n_shuffled]) if self.begins.size else 0
+            self._n_shuffled = int(self.begins.searchsorted(start, "right")) - 1
+            before = int(self.begins[self._n_shuffled])
             self._random.bit_generator.advance(_DRAWS * before)  # type: ignore[attr-defined]
         last = int(self.begins.searchsorted(min(stop, len(self)), "left"))
         for number in range(self._n_shuffled, last):
@@ -109,24 +112,18 @@ class PooledIds:
 
 
 def _spread(sizes: Ids, random: np.random.Generator) -> Ids:
-    """An order of the places of blocks of these sizes, which lie one after the other.
-
-    It takes `_DRAWS` numbers for each.
-    """
+    """A shuffled order of the ids of adjacent blocks of these sizes, from `_DRAWS` numbers each."""
     numbers = np.repeat(np.arange(sizes.size), sizes)
-    # The blocks keep their order, and their own places come in any.
-    places = (numbers + random.random(numbers.size)).argsort(kind="stable")
+    # Shuffled within each block.
+    inside = (numbers + random.random(numbers.size)).argsort(kind="stable")
     within = np.arange(numbers.size) - np.repeat(sizes.cumsum() - sizes, sizes)
     when = (within + random.random(numbers.size)) / sizes[numbers]
-    out: Ids = places[when.argsort(kind="stable")]
+    out: Ids = inside[when.argsort(kind="stable")]
     return out
 
 
 def _by_block(ids: Ids, blocks: Blocks) -> tuple[Ids, Ids, Ids, Ids]:
-    """Ids block by block; of each block where it begins, its size, and the rows it may have.
-
-    Piece by piece, as there may be very many ids.
-    """
+    """Ids block by block, and where each block begins, its size, and its rows at most."""
     begins, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     last = -1
     for start in range(0, ids.size, _PIECE):
@@ -143,19 +140,19 @@ def _by_block(ids: Ids, blocks: Blocks) -> tuple[Ids, Ids, Ids, Ids]:
 
 
 def _joined(ids: Ids, begins: Ids, bounds: Ids) -> Ids:
-    """The ids of blocks, one block after the other, each of as many as its bounds tell."""
+    """The ids of blocks that begin at `begins`, one after the other, with these bounds."""
     out = np.empty(int(bounds[-1] - bounds[0]), np.int64)
     for first in range(0, begins.size, _BLOCKS):
         low = bounds[first : first + _BLOCKS + 1]
         sizes = np.diff(low)
-        places = np.repeat(begins[first : first + _BLOCKS] - (low[:-1] - low[0]), sizes)
-        places += np.arange(places.size)
-        out[low[0] - bounds[0] : low[-1] - bounds[0]] = ids[places]
+        sources = np.repeat(begins[first : first + _BLOCKS] - (low[:-1] - low[0]), sizes)
+        sources += np.arange(sources.size)
+        out[low[0] - bounds[0] : low[-1] - bounds[0]] = ids[sources]
     return out
 
 
 def _pools(rows: Ids, pool_rows: int) -> Ids:
-    """The first block of each pool: as many pools as needed, all of about as many rows."""
+    """The first block of each pool; pools have about the same number of rows."""
     before = np.append(0, rows.cumsum())
     total = int(before[-1])
     n_pools = max(-(-total // pool_rows), 1)

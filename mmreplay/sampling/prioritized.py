@@ -3,8 +3,8 @@
 Source: Schaul et al. (2016), "Prioritized Experience Replay": probabilities (equation 1), the
 proportional and the rank-based variant (section 3.3), importance weights (section 3.4).
 
-Invariant: a row has mass if and only if it is a transition that can be sampled; one that came since
-has the largest priority that was ever given, one that went has none.
+Invariant: a row has mass if and only if it is a transition that can be sampled; new ones have the
+largest priority ever given.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import whole_number_or_none
+from mmreplay.arguments import low_and_high, whole_number_or_none
 from mmreplay.episode_index import Index
-from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
+from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.sampling.priority_variants import (
     MAX_PRIORITY,
@@ -28,6 +27,7 @@ from mmreplay.sampling.priority_variants import (
     Proportional,
     RankBased,
 )
+from mmreplay.sampling.transitions import check_not_empty
 from mmreplay.schema import as_array
 from mmreplay.storage.priority_column import PriorityColumn
 
@@ -42,11 +42,11 @@ class Prioritization:
     """How priorities become probabilities and weights.
 
     Args:
-        alpha: how much priorities count, in [0, 1] as a rule; 0 is uniform.
-        beta: how far weights make up for the probabilities, in [0, 1]; at the first batch.
-        betasteps: batches after which beta has come to 1, linearly; None leaves it as it is.
-        epsilon: added to an error's size, so that no transition is lost for ever; above 0.
-        error_clip: (low, high) that errors are clipped to first; None for no clipping.
+        alpha: how much priorities count, usually in [0, 1]; 0 is uniform.
+        beta: how far weights correct for the probabilities, in [0, 1], at the first batch.
+        betasteps: batches after which beta is 1, linearly; None keeps it constant.
+        epsilon: added to the absolute error, so that each transition can be drawn again; 0 or more.
+        error_clip: (low, high) to which errors are clipped first; None for no clipping.
         variant: ``proportional`` (to priority ** alpha) or ``rank`` (to (1 / rank) ** alpha).
         stratified: one draw from each of B equal shares of the mass, instead of B free ones.
         normalize: weights are divided by the largest one of the ``batch``, or of the ``buffer``.
@@ -71,16 +71,11 @@ class Prioritization:
             ("epsilon", self.epsilon, 0, math.inf),
         ):
             if not _is_number(value) or not least <= value <= most or math.isinf(value):
-                text = "of 0 or more" if math.isinf(most) else f"in [{least}, {most}]"
-                raise SchemaError(f"{name}: expected a number {text}, found {value!r}")
+                text = ", 0 or more" if math.isinf(most) else f" in [{least}, {most}]"
+                raise SchemaError(f"{name}: expected a number{text}, found {value!r}")
         whole_number_or_none("betasteps", self.betasteps)
-        clip: Any = self.error_clip
-        if clip is not None and (
-            not isinstance(clip, (tuple, list))
-            or [*map(_is_number, clip)] != [True, True]
-            or not clip[0] < clip[1]
-        ):
-            raise SchemaError(f"error_clip: expected (low, high), or None; found {clip!r}")
+        if self.error_clip is not None:
+            low_and_high("error_clip", self.error_clip)
         for name, text, known in (
             ("variant", self.variant, ("proportional", "rank")),
             ("normalize", self.normalize, ("batch", "buffer")),
@@ -99,30 +94,31 @@ class Prioritization:
         given = as_array(errors, "errors")
         if given.shape != (size,) or given.dtype.kind not in "iufb":
             raise SchemaError(
-                f"errors: expected numbers ({size},), one an id; found {given.dtype} {given.shape}"
+                f"errors: expected numbers ({size},), one per id; found {given.dtype} {given.shape}"
             )
         if self.error_clip is not None:
             given = np.clip(given, *self.error_clip)
         out: Doubles = np.abs(given, dtype=np.float64)
         out += self.epsilon
-        if out.size and not out.max() <= MAX_PRIORITY:  # nor is nan
+        if out.size and not out.max() <= MAX_PRIORITY:  # or nan
             wrong = int((~np.isfinite(out)).argmax())
             if not math.isfinite(out[wrong]):
-                text = f"errors: expected finite numbers, found {given[wrong]} at {wrong}"
-                raise SchemaError(text)
+                raise SchemaError(
+                    f"errors: expected finite numbers, found {given[wrong]} at {wrong}"
+                )
             np.minimum(out, MAX_PRIORITY, out=out)
         return out if self.epsilon >= MIN_PRIORITY else np.maximum(out, MIN_PRIORITY)
 
 
 class PrioritizedSampler:
-    """Draws transitions by priorities, and takes new ones.
+    """Draws transitions by priority, and updates priorities. The store has one lane.
 
-    Whoever calls holds the lock of the store, so that nobody changes the index meanwhile. The store
-    has one lane.
+    The caller holds the lock of the store, so that the index does not change.
 
-    `largest` is the largest priority ever given, 1 until one was; if it is not told, that of the
-    column. `n_late` counts updates that came too late: their transitions had been evicted;
-    `n_batches` those that were given.
+    Attributes:
+        largest: the largest priority ever given, at first 1.
+        n_late: updates of transitions that had been evicted.
+        n_batches: batches returned.
     """
 
     def __init__(
@@ -133,19 +129,16 @@ class PrioritizedSampler:
         self._column = column
         kind = Proportional if how.variant == "proportional" else RankBased
         self._masses: Masses = kind(how.alpha)
-        # The values are taken piece by piece: of very many, a copy of all would take gigabytes.
-        largest = max(largest or 0.0, self._mend(index))
+        # Values are read in pieces: a copy of very many would take gigabytes.
+        largest = max(largest or 0.0, self._clean(index))
         self.largest = largest or _FIRST_PRIORITY
         self._fill(index)
         self._take_over(index)
         self._masses.load(column.values)
         self._generation: int | None = column.generation
 
-    def _mend(self, index: Index) -> float:
-        """Leave nothing but priorities, and only where there are transitions; returns the largest.
-
-        What is no priority was never given, or was damaged.
-        """
+    def _clean(self, index: Index) -> float:
+        """Remove damaged values, and those without a transition; returns the largest priority."""
         values, largest, end = self._column.values, 0.0, 0
         for start, here in self._pieces(index):
             _clear(values[end:start])
@@ -159,14 +152,14 @@ class PrioritizedSampler:
         return largest
 
     def _fill(self, index: Index) -> None:
-        """Give the transitions that have none the largest priority."""
+        """Give transitions without a priority the largest one."""
         for start, here in self._pieces(index):
             stored = self._column.values[start : start + here.size]
             wanted = np.where(stored == 0, self.largest, np.maximum(stored, MIN_PRIORITY))
             _change(stored, np.where(here, wanted, 0.0))
 
     def _pieces(self, index: Index) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
-        """(first position, which are transitions) of what can be sampled, ascending."""
+        """(first position, which are transitions) of all that can be sampled, ascending."""
         first, stop = index.extent(0)
         for start in range(first, stop, _PIECE):
             end = min(start + _PIECE, stop)
@@ -180,7 +173,7 @@ class PrioritizedSampler:
         self._index, self._version = index, index.version
 
     def _follow(self, index: Index) -> None:
-        """Give mass to the transitions that came, and none to those that went."""
+        """Give mass to new transitions, and remove that of evicted ones."""
         if index is self._index and index.version == self._version:
             return
         column = self._column
@@ -193,7 +186,7 @@ class PrioritizedSampler:
         positions = column.positions(np.concatenate([came, gone]))
         values = np.zeros(positions.size)
         values[: came.size][index.present(0, start, stop)] = self.largest
-        # An interrupt leaves the rest to the next call, which takes all masses again.
+        # An interrupt leaves the rest to the next call, which loads all masses.
         generation, self._generation = self._generation, None
         column.values[positions] = values
         if column.generation != generation:
@@ -212,17 +205,14 @@ class PrioritizedSampler:
         for the priorities of new rows; the same call works once there is.
         """
         self._follow(index)
-        if not self._n:
-            raise EmptyBufferError(
-                "there is no transition to sample yet; a transition needs a reset and a step"
-            )
+        check_not_empty(index)
         if self.how.stratified:
             draws = (np.arange(draws.size) + draws) / draws.size
         positions, probabilities = self._masses.draw(draws)
         return self._column.ids(positions), probabilities
 
     def weights(self, probabilities: Doubles) -> Callable[[float], Doubles]:
-        """Importance weights, (B,), of the last draw by beta: (N * P) ** -beta, by the largest."""
+        """Importance weights, (B,), of the last draw, by beta: (N * P) ** -beta, normalized."""
         products = self._n * probabilities
         least = self._n * self._masses.least() if self.how.normalize == "buffer" else None
 
@@ -236,10 +226,10 @@ class PrioritizedSampler:
     # ------------------------------------------------------------ updating
 
     def update(self, index: Index, ids: Ids, priorities: Doubles) -> int:
-        """Give transitions other priorities, above 0; returns how many were evicted, and left out.
+        """Set priorities, above 0; returns the number of evicted transitions, which are skipped.
 
-        Of an id that comes twice the last priority counts. Raises InvalidIdError, and changes
-        nothing, for an id that never was a transition; DiskFullError as `draw`.
+        Of a repeated id the last priority counts. Raises InvalidIdError, and changes nothing, for
+        an id that never was a transition; DiskFullError as `draw`.
         """
         if not ids.size:
             return 0
@@ -260,20 +250,20 @@ class PrioritizedSampler:
         self._masses.set(positions, priorities)
         self.largest = max(self.largest, float(priorities.max()))
         self._version, self._generation = known
-        # Here and not when the next batch is drawn, which many a loop waits for.
+        # Here instead of in the next draw, for which a training loop waits.
         self._masses.settle()
         return n_late
 
     def _positions(self, ids: Ids) -> Ids | None:
-        """The positions of transitions; None if any of the ids is none now."""
+        """The positions of transitions; None if an id is not a transition now."""
         if ids.min() < self._first:
             return None
         positions = self._column.positions(ids)
-        # Past the end is the last position, which never has a priority.
+        # "clip" takes the last position, which never has a priority.
         return positions if self._column.values.take(positions, mode="clip").all() else None
 
     def _late(self, index: Index, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which of the ids are of transitions that are gone."""
+        """Which ids are of evicted transitions; InvalidIdError if one never was a transition."""
         late: npt.NDArray[np.bool_] = (ids >= 0) & (ids < self._first)
         wrong = index.invalid(ids) & ~late
         if wrong.any():
@@ -283,13 +273,13 @@ class PrioritizedSampler:
     def priorities(self, index: Index, ids: Ids) -> Doubles:
         """The priorities of valid transitions, (B,).
 
-        Raises InvalidIdError for an id that is none; DiskFullError as `draw`.
+        Raises InvalidIdError for an id that is not a transition; DiskFullError as `draw`.
         """
-        positions = self._checked(index, ids)  # first: it may bring another array of values
+        positions = self._checked(index, ids)  # first: it may replace the array of values
         return self._column.values[positions]
 
     def probabilities(self, index: Index, ids: Ids) -> Doubles:
-        """How likely each of these transitions is to be drawn, (B,); raises as `priorities`."""
+        """The probabilities of these transitions, (B,); raises as `priorities`."""
         return self._masses.probabilities(self._checked(index, ids))
 
     def _checked(self, index: Index, ids: Ids) -> Ids:
@@ -302,7 +292,7 @@ class PrioritizedSampler:
 
 
 def _change(values: Doubles, wanted: Doubles) -> None:
-    """Store what differs: a page that is not written stays clean, and takes no memory."""
+    """Write only differences: a page that is not written takes no memory."""
     other = (values != wanted).nonzero()[0]
     values[other] = wanted[other]
 
@@ -315,8 +305,8 @@ def _clear(values: Doubles) -> None:
 
 def _no_transition(wrong: int) -> InvalidIdError:
     return InvalidIdError(
-        f"id {wrong} (lane {wrong >> LANE_SHIFT}, row {wrong & ROW_MASK}) is no transition; use "
-        f"the ids that a batch came with"
+        f"id {wrong} (lane {wrong >> LANE_SHIFT}, row {wrong & ROW_MASK}) is not a transition; use "
+        f"the ids of a batch"
     )
 
 

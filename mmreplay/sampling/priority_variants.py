@@ -18,10 +18,9 @@ from mmreplay.sampling.sum_tree import SumTree
 Doubles = npt.NDArray[np.float64]
 
 MIN_PRIORITY, MAX_PRIORITY = 1e-140, 1e140
-"""Bounds of priorities. 0 means that there is none; between these two no sum of masses overflows,
-and no probability becomes 0."""
+"""Bounds of priorities, so that no sum of masses overflows and no probability becomes 0."""
 
-_GIVEN_PER_SORT = 4  # ranks are taken after a quarter as many updates as there are transitions
+_GIVEN_PER_SORT = 4  # priorities are sorted after updates of a quarter of the transitions
 
 
 class Masses(abc.ABC):
@@ -33,17 +32,17 @@ class Masses(abc.ABC):
 
     @abc.abstractmethod
     def load(self, priorities: Doubles) -> None:
-        """Take all priorities, (n,); 0 where there is none.
+        """Take all priorities, (n,); 0 where there is no transition.
 
-        The array is kept. Later priorities are written into it before `set` is called.
+        The array is kept; later priorities are written into it before `set` is called.
         """
 
     @abc.abstractmethod
     def set(self, positions: Ids, priorities: Doubles) -> None:
-        """Take some, (B,); the last one of a position that comes twice."""
+        """Take some, (B,); of a repeated position the last one."""
 
     def settle(self) -> None:
-        """Finish what earlier calls of `set` put off."""
+        """Finish earlier calls of `set`."""
         self._tree.settle()
 
     def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
@@ -86,9 +85,8 @@ class Proportional(Masses):
 class RankBased(Masses):
     """P(i) = rank(i) ** -alpha / sum, by ranks as of the last sort; the largest has rank 1.
 
-    A sort of all priorities is due once a quarter as many were given as there are. Until then a
-    position keeps its rank whatever priority it is given, and the k-th one that came since the
-    sort has rank k, too: new ones together weigh no more than as many of the first ranks.
+    All priorities are sorted after updates of a quarter of them. Until then a position keeps its
+    rank, and the k-th new one has rank k, too: together they weigh as much as the first k ranks.
     """
 
     def load(self, priorities: Doubles) -> None:
@@ -106,7 +104,7 @@ class RankBased(Masses):
         self._due = max(order.size // _GIVEN_PER_SORT, 1)
 
     def _masses(self, first: int, count: int) -> Doubles:
-        """Of as many ranks from the first on."""
+        """Of `count` ranks from `first` on."""
         ranks = np.arange(first, first + count, dtype=np.float64)
         return np.maximum(ranks**-self._alpha, MIN_PRIORITY)
 

@@ -1,7 +1,7 @@
 """Sums over the runs of a selection, as `EpisodeSums` are over all episodes.
 
-Invariant: the sums are those of the index as it is now; what a run counts depends on its episode,
-as far as its steps can be sampled, and on which of them are selected.
+Invariant: the sums are those of the present index; the count of a run depends on the steps of its
+episode that can be sampled, and on which of them are selected.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from mmreplay.sampling.episode_sums import EpisodeSums
 from mmreplay.sampling.selection import Selection
 
 Counted = tuple[Ids, Ids]
-"""Of each episode the first that counts, and how many do: (n,) each."""
+"""Of each episode the number of the first window or step that counts, and the count: (n,) each."""
 
 
 class Sums(Protocol):
     """Parts of episodes by rank."""
 
     def follow(self, index: Index) -> int:
-        """Take what is new in an index; returns what all episodes count."""
+        """Follow an index; returns the count of all episodes."""
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids, Ids]:
         """See `EpisodeSums.at`."""
 
     def longest(self) -> int:
-        """Steps of the longest episode, or run, of those that are counted."""
+        """Steps of the longest episode, or run, that counts."""
 
 
 def sums_over(
@@ -40,7 +40,7 @@ def sums_over(
     *,
     whole: bool = False,
 ) -> Sums:
-    """The sums over all episodes, or over those parts of them that are selected."""
+    """The sums over all episodes, or over their selected parts."""
     if selection is None:
         return EpisodeSums(count, whole=whole)
     return SelectedSums(selection, count_selected, whole=whole)
@@ -49,9 +49,9 @@ def sums_over(
 class SelectedSums:
     """Sums over the runs of a selection.
 
-    `count(steps, skipped, kept)` says what counts in episodes of (n,) steps of which the `kept`
-    (n,) after the first `skipped` (n,) are selected. `whole` leaves out episodes that are not
-    selected whole, or have lost their oldest steps.
+    `count(steps, skipped, kept)` counts in episodes of (n,) steps of which the `kept` (n,) after
+    the first `skipped` (n,) are selected. `whole` leaves out episodes that are not selected whole,
+    or whose oldest steps were evicted.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class SelectedSums:
         self._longest = 0
 
     def follow(self, index: Index) -> int:
-        """Look at all runs again if the index has changed; returns what they count."""
+        """Count all runs again if the index has changed; returns the count."""
         if index is self._index and index.version == self._version:
             return int(self._bounds[-1])
-        self._index = None  # what is interrupted begins again
+        self._index = None  # an interrupt leaves all to the next call
         now = self._selection.now(index)
         firsts = now.firsts()
         span = index.span(firsts)

@@ -1,7 +1,7 @@
 """`Selection`: some of a store's transitions, and the index of those that can still be sampled.
 
-Invariant: what is selected never grows; each of its transitions has one rank, as long as no
-capacity has evicted it. Memory goes by the runs of steps that were selected, not by the steps.
+Invariant: a selection never grows; each of its transitions has one rank until it is evicted. Its
+memory depends on the number of selected runs, not of steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 class Keys:
     """Ids in another order: by lane, environment and time, so that an episode's are consecutive.
 
-    `environments` are those of each lane. Of lanes of one environment, keys are the ids.
+    In lanes of one environment, keys are ids.
     """
 
     def __init__(self, environments: Sequence[int]) -> None:
@@ -55,13 +55,13 @@ class Keys:
 
 
 class Selection:
-    """Runs of consecutive steps of episodes, in the order of their keys.
+    """Runs of consecutive steps of episodes, which do not overlap.
 
     Args:
-        keys: (n,) of each run's first step, ascending; runs do not overlap.
-        steps: (n,) how many steps each has, 1 or more.
+        keys: (n,) of each run's first step, ascending.
+        steps: (n,) the number of steps of each, 1 or more.
         environments: of each lane.
-        uuids: of each lane, by which another store is told that stands at its path.
+        uuids: of each lane, to detect another store at its path.
     """
 
     def __init__(
@@ -75,22 +75,21 @@ class Selection:
         self._now: SelectedIndex | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What a pickle holds: not what is known of an index."""
+        """Without the index."""
         return type(self), (self.keys, self.steps, self.environments, self.uuids)
 
     @property
     def digest(self) -> int:
-        """A number that tells this selection from others."""
+        """A number that identifies this selection."""
         return zlib.crc32(self.steps.tobytes(), zlib.crc32(self.keys.tobytes()))
 
     def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
-        """The runs that hold steps `ids` (n,), each with so many steps from it on; -1 if none."""
-        known = ids >> LANE_SHIFT < len(
-            self.environments
-        )  # of lanes that came since nothing is selected
+        """The runs that hold the `steps` steps from each of `ids` (n,) on; -1 for none."""
+        # Nothing is selected of lanes that were added since.
+        known = ids >> LANE_SHIFT < len(self.environments)
         wanted = self.of_lanes.of(np.where(known, ids, 0))
         runs = self.keys.searchsorted(wanted, "right") - 1
-        ends = self.keys[runs] + self.steps[runs]  # of -1, the last one's, which is not asked for
+        ends = self.keys[runs] + self.steps[runs]
         return np.where(known & (runs >= 0) & (wanted + steps <= ends), runs, -1)
 
     def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
@@ -98,9 +97,9 @@ class Selection:
         return Selection(self.keys[chosen], self.steps[chosen], self.environments, self.uuids)
 
     def now(self, index: Index) -> SelectedIndex:
-        """What of it can be sampled by now. Whoever asks holds the lock of the store.
+        """What can be sampled now; the caller holds the lock of the store.
 
-        Raises SchemaError if some of it never were transitions of this index.
+        Raises SchemaError if some of its ids never were transitions of this index.
         """
         if index is not self._index:
             self._check(index)
@@ -126,26 +125,19 @@ class Selection:
         beyond = lasts & ROW_MASK >= stops[lasts >> LANE_SHIFT]
         if beyond.any():
             raise SchemaError(
-                f"expected the transitions that were selected, found no {int(lasts[beyond][0])} "
-                f"any more: the newest rows were lost since; select again"
+                f"expected the selected transitions, but {int(lasts[beyond][0])} does not exist "
+                f"any more: the newest rows were lost; select again"
             )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SelectedIndex:
-    """The transitions of a selection that can be sampled at one moment; see `Transitions`.
-
-    Attributes:
-        selection: whose these are.
-        keys: (n,) of the first step of each run, or of what is left of one.
-        steps: (n,) how many steps are left.
-        bounds: (n + 1,) what those before each have together.
-    """
+    """The transitions of a selection that can be sampled at one moment; see `Transitions`."""
 
     selection: Selection
-    keys: Ids
-    steps: Ids
-    bounds: Ids = dataclasses.field(init=False)
+    keys: Ids  # (n,) of the first remaining step of each run
+    steps: Ids  # (n,) the number of remaining steps
+    bounds: Ids = dataclasses.field(init=False)  # (n + 1,) the steps before each run
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bounds", np.append(0, self.steps.cumsum()))
@@ -156,7 +148,7 @@ class SelectedIndex:
         return int(self.bounds[-1])
 
     def at(self, ranks: Ids) -> Ids:
-        """The ids of the transitions with these ranks, 0 <= rank < n_transitions, in any order."""
+        """The ids of the transitions with these ranks, 0 <= rank < n_transitions."""
         runs = self.bounds.searchsorted(ranks, "right") - 1
         return self.selection.of_lanes.ids(self.keys[runs] + (ranks - self.bounds[runs]))
 
@@ -171,7 +163,7 @@ class SelectedIndex:
         return self.selection.of_lanes.ids(self.keys)
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which ids are none of them: (B,)."""
+        """Which ids are not among them: bool (B,)."""
         out = np.ones(ids.shape, np.bool_)
         known = ((ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.environments))).nonzero()[0]
         wanted = self.selection.of_lanes.of(ids[known])

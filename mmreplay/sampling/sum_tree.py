@@ -1,7 +1,7 @@
 """A tree of sums over a numpy array: draws positions in proportion to their mass.
 
-Invariant: every sum is the sum of what is below it, computed anew from that whenever it changes,
-so that sums do not drift however often they are updated.
+Invariant: a sum is computed from the values below it whenever one of them changes, so sums do not
+drift.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mmreplay.ids import distinct
 _BITS = 5
 _FANOUT = 1 << _BITS
 _TOP = 2048  # sums that are searched at once instead of through another level
-_FEW = 512  # nodes that are summed faster twice than told apart
+_FEW = 512  # nodes that are faster to sum twice than to deduplicate
 _PIECE = 1 << 20
 
 Positions = npt.NDArray[np.int64]
@@ -27,21 +27,18 @@ class SumTree:
     """Masses of `size` positions, and their sums in groups of 32, of groups of 32, and so on.
 
     Source: the sum tree of Schaul et al. (2016), "Prioritized Experience Replay", appendix B.2.1,
-    with 32 children a node instead of 2, so that a batch takes a handful of numpy calls.
+    with 32 children per node instead of 2, so that a batch takes few numpy calls.
 
-    `masses`, (size,) float64, is read only: change them by `set`.
+    `masses`, (size,) float64, is for reading; `set` changes it.
     """
 
     def __init__(self, values: Masses, mass: Callable[[Masses], Masses] | None = None) -> None:
-        """A tree over a copy of the masses, (size,), each 0 or more.
-
-        These are `values`, or what `mass` makes of them, piece by piece.
-        """
+        """A tree over a copy of `values`, (size,), 0 or more each; `mass` converts them."""
         leaves = np.zeros(_padded(len(values)))
         self.masses = leaves[: len(values)]
         for start in range(0, len(values), _PIECE):
             piece = values[start : start + _PIECE]
-            if piece.any():  # what is not touched takes no memory
+            if piece.any():  # pages that are not written take no memory
                 self.masses[start : start + _PIECE] = piece if mass is None else mass(piece)
         self._levels = [leaves]
         while len(self._levels[-1]) > _TOP:
@@ -50,21 +47,20 @@ class SumTree:
             sums[: len(below)] = below.sum(1)
             self._levels.append(sums)
         self._groups = [level.reshape(-1, _FANOUT) for level in self._levels[:-1]]
-        # Groups whose sums are out of date: summed when they are next needed, once for all
-        # updates that came until then.
+        # Positions whose sums are out of date: summed when they are next needed.
         self._stale: list[Positions] = []
         self._scratch = np.zeros((0, _FANOUT + 1)), np.zeros(0, np.int64)
         self._bounds = np.concatenate(([0.0], self._levels[-1].cumsum()))
-        # The smallest mass of each group, level by level; made when it is first asked for.
+        # The smallest mass of each group, level by level; computed on first use.
         self._leasts: list[Masses] = []
 
     def set(self, positions: Positions, masses: Masses) -> None:
-        """Give positions, (n,), other masses; of one that is named twice the last one counts."""
+        """Give positions, (n,), other masses; of a repeated position the last one counts."""
         self.masses[positions] = masses
         self._stale.append(positions)
 
     def settle(self) -> None:
-        """Sum up what changed."""
+        """Sum up the changes."""
         stale = self._stale
         if not stale:
             return
@@ -110,11 +106,11 @@ class SumTree:
     def draw(self, draws: npt.NDArray[np.float64]) -> tuple[Positions, Masses]:
         """Positions (B,) int64 in proportion to their masses, and these (B,); `draws` in [0, 1).
 
-        One of no mass is never drawn.
+        Positions without mass are never drawn.
         """
         self.settle()
         left = draws * self._bounds[-1]
-        # Not among the last bounds, here and below: what rounding lifts past it is in it.
+        # The last bounds are left out, here and below: rounding may lift a draw past them.
         nodes = self._bounds[1:-1].searchsorted(left, "right")
         left -= self._bounds.take(nodes)
         bounds, rows = self._scratch_for(len(draws))
@@ -129,22 +125,21 @@ class SumTree:
                 left -= bounds.take(child)
         masses = self.masses.take(nodes, mode="clip")
         if not masses.all():
-            self._mend(nodes, masses)
+            self._move_back(nodes, masses)
         return nodes, masses
 
     def _scratch_for(self, size: int) -> tuple[Masses, Positions]:
-        """Bounds of a node's children for each draw, from 0 to infinity, and where rows begin."""
+        """Bounds of a node's children for each draw, from 0 to infinity, and the starts of rows."""
         if len(self._scratch[0]) != size:
             bounds = np.zeros((size, _FANOUT + 1))
             bounds[:, -1] = np.inf
             self._scratch = bounds, np.arange(0, bounds.size, _FANOUT + 1)
         return self._scratch
 
-    def _mend(self, nodes: Positions, masses: Masses) -> None:
+    def _move_back(self, nodes: Positions, masses: Masses) -> None:
         """Move draws that rounding lifted past the last mass of a node back to that mass.
 
-        A sum and the sums below it are added in different orders, so that they may differ in the
-        last bit.
+        A sum and the sums below it are added in different orders, so their last bits may differ.
         """
         for at in np.flatnonzero(masses == 0):
             with_mass = np.flatnonzero(self.masses[: nodes[at]])

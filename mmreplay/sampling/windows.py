@@ -1,7 +1,7 @@
-"""Windows of steps: which there are in an episode, and draws of them.
+"""Windows of steps: those of an episode, and draws of them.
 
-Invariant: each window of an index is drawn with the same probability, by one draw each. The id of
-the first step after its burn-in identifies a window.
+Invariant: all windows of an index are equally likely, with one draw each. The id of the first step
+after its burn-in identifies a window.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ BOUNDARIES = ("drop", "pad", "shift")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windows:
-    """Which windows an episode has.
-
-    `boundary` says what becomes of a window that does not fit: ``drop``, ``pad`` or ``shift``;
-    `stride` is the number of steps from one window to the next, from the episode's oldest step on.
-    Raises SchemaError for a value out of its range.
-    """
+    """Which windows an episode has; see `sample_sequences`. SchemaError for an invalid value."""
 
     length: int
     burn_in: int = 0
@@ -45,51 +40,51 @@ class Windows:
 
     @property
     def steps(self) -> int:
-        """T: of the burn-in and what follows."""
+        """T: those of the burn-in, and `length`."""
         return self.burn_in + self.length
 
     def count(self, steps: Ids) -> Ids:
         """Windows per episode, from its number of steps: int64 (n,)."""
         if self.boundary == "pad":
             return np.asarray(-(-steps // self.stride), np.int64)
-        if self.stride == 1 and self.boundary == "drop":  # few passes, over many episodes
+        if self.stride == 1 and self.boundary == "drop":  # faster for many episodes
             full = steps - (self.steps - 1)
             np.maximum(full, 0, out=full)
             return full
         left = steps - self.steps
         full = left // self.stride + 1
-        np.maximum(full, 0, out=full)  # below 0 it was rounded down, to 0 or less
+        np.maximum(full, 0, out=full)
         if self.boundary == "drop":
             return full
-        # One more where the last one does not end with the episode; one for those that are short.
+        # One more where the last one does not end with the episode; one for short episodes.
         shifted = (left % self.stride != 0) & (left > 0)
         return np.asarray(full + (shifted | ((left < 0) & (steps > 0))), np.int64)
 
     def count_selected(self, steps: Ids, skipped: Ids, kept: Ids) -> Counted:
-        """The first window whose steps to learn from are all selected, and how many, (n,) each.
+        """The windows whose steps to learn from are all selected: the first, and how many, (n,).
 
         Of each episode's `steps`, the `kept` after the first `skipped` are selected.
         """
         every, stop = self.count(steps), skipped + kept
         lead = 0 if self.boundary == "pad" else self.burn_in
-        # Windows begin at each multiple of the stride, which is rounded up, or down.
+        # Windows begin at multiples of the stride.
         low = np.maximum(-(-(skipped - lead) // self.stride), 0)
         high = np.maximum((stop - self.length - lead) // self.stride + 1, 0)
-        if self.boundary == "pad":  # the last ones reach past the episode, as there is no more
+        if self.boundary == "pad":  # the last ones reach past the end of the episode
             high = np.where(stop >= steps, every, high)
             return low, np.maximum(np.minimum(high, every) - low, 0)
         full = np.maximum((steps - self.steps) // self.stride + 1, 0)
         low, high = np.minimum(low, full), np.minimum(high, full)
         out = np.maximum(high - low, 0)
-        if self.boundary == "shift":  # which has one more window, that ends with the episode
+        if self.boundary == "shift":  # one more window ends with the episode
             begins = np.maximum(steps - self.length, 0)
             out += (every > full) & (skipped <= begins) & (stop >= steps)
         return low, out
 
     def offset(self, steps: Ids, number: Ids) -> Ids:
-        """Steps before the first one after the burn-in, (B,), of window `number`, counted from 0.
+        """Steps before the first one after the burn-in, (B,), of windows `number` (B,), from 0.
 
-        `steps` is how many the episode has, from the oldest one on that can be sampled.
+        `steps` is the number of steps of the episode that can be sampled.
         """
         begins = number * self.stride
         if self.boundary == "pad":
@@ -103,7 +98,7 @@ class Windows:
 class WindowSampler:
     """Draws windows of one kind; raises EmptyBufferError if there are none.
 
-    Of a selection those whose steps to learn from are all selected.
+    In a selection, those whose steps to learn from are all selected.
     """
 
     def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
@@ -111,7 +106,7 @@ class WindowSampler:
         self._sums = sums_over(selection, windows.count, windows.count_selected)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
-        """As many windows as there are draws in [0, 1), each equally likely: int64 (B,)."""
+        """An equally likely window for each draw in [0, 1): int64 (B,)."""
         return self._at((draws * self.total(index)).astype(np.int64))
 
     def every(self, index: Index) -> Ids:
@@ -122,7 +117,7 @@ class WindowSampler:
         """How many windows there are."""
         total = self._sums.follow(index)
         if not total:
-            raise EmptyBufferError(_too_short(self._sums.longest(), self.windows))
+            raise EmptyBufferError(too_short(self._sums.longest(), self.windows))
         return total
 
     def _at(self, ranks: Ids) -> Ids:
@@ -130,40 +125,10 @@ class WindowSampler:
         return firsts + self.windows.offset(steps, numbers) * strides
 
 
-class PortionSampler:
-    """Draws an episode by its length, and a window in it.
-
-    Of a selection, episodes all of whose steps are selected.
-    """
-
-    def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
-        self.windows = windows
-        self._sums = sums_over(selection, self._weight, self._weight_selected, whole=True)
-
-    def _weight(self, steps: Ids) -> Ids:
-        return np.where(steps >= self.windows.length, steps, 0)
-
-    def _weight_selected(self, steps: Ids, skipped: Ids, kept: Ids) -> Counted:  # noqa: ARG002 (of whole ones)
-        return np.zeros_like(steps), self._weight(steps)
-
-    def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
-        """The first steps of as many windows as there are pairs of draws: int64 (B,).
-
-        `draws` is (2, B) in [0, 1): for the episodes, and for the windows in them. Raises
-        EmptyBufferError if no whole episode is as long.
-        """
-        total = self._sums.follow(index)
-        if not total:
-            raise EmptyBufferError(_too_short(self._sums.longest(), self.windows, "whole "))
-        firsts, steps, _, strides = self._sums.at((draws[0] * total).astype(np.int64))
-        room = steps - self.windows.length + 1
-        out: Ids = firsts + (draws[1] * room).astype(np.int64) * strides
-        return out
-
-
-def _too_short(longest: int, windows: Windows, kind: str = "") -> str:
+def too_short(longest: int, windows: Windows, kind: str = "") -> str:
+    """The message if there is no such window."""
     if not longest:
-        return f"there is no {kind}episode of a step yet; record a reset and a step first"
+        return f"there is no {kind}episode with a step yet; record a reset and a step first"
     wanted = f"{windows.steps} steps"
     if windows.burn_in:
         wanted += f" ({windows.burn_in} of burn-in and {windows.length})"

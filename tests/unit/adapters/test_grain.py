@@ -164,14 +164,3 @@ def test_a_transition_that_was_evicted_is_not_another_one(tmp_path):
         assert source[19]["id"] == source.ids[19]
         with pytest.raises(mmreplay.InvalidIdError):
             source[0]
-
-
-def test_transitions_of_a_store_that_took_the_place_are_refused(replaceable):
-    path, replace = replaceable
-    with mmreplay.load(path, stack=None) as data:
-        made = TransitionSource(data)
-        made[0]
-        replace()
-        data.refresh()
-        with pytest.raises(mmreplay.SchemaError, match="another at this path"):
-            made[0]

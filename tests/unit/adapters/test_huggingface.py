@@ -2,8 +2,6 @@
 
 import dataclasses
 import pickle
-import subprocess
-import sys
 
 import datasets
 import numpy as np
@@ -236,13 +234,6 @@ def test_wrong_arguments_are_refused(stores, make):
         pytest.raises(mmreplay.SchemaError, match="stack"),
     ):
         make(data, stack=2)
-
-
-def test_without_datasets_the_import_says_what_to_install():
-    code = "import sys; sys.modules['datasets'] = None; import mmreplay.adapters.huggingface"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert 'needs datasets: pip install "mmreplay[huggingface]"' in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["transitions", "episodes"])

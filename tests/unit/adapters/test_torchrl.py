@@ -129,11 +129,10 @@ def named(path, frame=("seen",), extras=()):
     return path
 
 
-OWN = ("action", "_weight", "done", "next", "reward")
 OF_TORCHRL = ("index", "steps_to_next_obs")
 
 
-@pytest.mark.parametrize("name", [*OWN, *OF_TORCHRL])
+@pytest.mark.parametrize("name", ["action", "_weight", "next", *OF_TORCHRL])
 def test_a_key_of_the_observation_that_would_be_lost_is_refused(tmp_path, name):
     path = named(tmp_path / "s.zarr", ("seen", name))
     with pytest.raises(mmreplay.SchemaError, match=f"frame: .* found '{name}', .* action, done, "):

@@ -1,6 +1,5 @@
 """Batches that are filled again: `out`, and what is refused as one."""
 
-import copy
 import dataclasses
 import pickle
 
@@ -68,10 +67,7 @@ def three(frames=SCALARS, stack=3, **settings):
 
 UNFIT = {
     "a number": lambda: 3,
-    "a name": lambda: "batch",
-    "a tuple": tuple,
     "two": lambda: gathered([0, 1], stack=3),
-    "four": lambda: gathered([0, 1, 2, 4], stack=3),
     "another stack": lambda: three(stack=2),
     "no stack": lambda: three(stack=None),
     "another axis": lambda: three(stack_axis=-1),
@@ -82,7 +78,6 @@ UNFIT = {
     "a dict": lambda: three(rows=Rows({"frame": SCALARS})),
     "an extra": lambda: three(rows=Rows(SCALARS, extras={"x": SCALARS})),
     "pickled": lambda: pickle.loads(pickle.dumps(three())),
-    "copied": lambda: copy.deepcopy(three()),
     "too few rewards": lambda: dataclasses.replace(three(), reward=np.zeros(2, np.float32)),
     "a list": lambda: dataclasses.replace(three(), discount=[0.0] * 3),
     "of two batches": lambda: dataclasses.replace(three(), next_observation=three().observation),

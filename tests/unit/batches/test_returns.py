@@ -12,18 +12,6 @@ from tests.support.oracle.handmade_rows import (
     gathered,
 )
 
-RETURNS = {  # gamma = 0.5, n_step = 3: return, discount, number of the next observation
-    0: (1 + 1 + 0.75, 0.0, 3),  # terminated with the third step
-    1: (2 + 1.5, 0.0, 3),
-    2: (3, 0.0, 3),
-    3: (4 + 2.5, 0.0, 6),  # a life is lost with the second step
-    4: (5, 0.0, 6),
-    5: (6 + 3.5, 0.25, 8),  # truncated: bootstraps from the final observation
-    6: (7, 0.5, 8),
-    7: (8 + 4.5, 0.25, 11),  # the head of a running episode
-    8: (9, 0.5, 11),
-}
-
 
 @pytest.mark.parametrize("rewards", ["float32", "float64"])
 def test_each_reward_is_clipped_before_it_goes_into_a_return(rewards):

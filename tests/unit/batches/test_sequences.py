@@ -168,23 +168,6 @@ def test_an_out_that_does_not_fit_is_refused(load):
             data.sample_sequences(3, 2, out=wrong)
 
 
-def test_a_compressed_chunk_is_decoded_once_a_window(load, monkeypatch):
-    from mmreplay.storage import shard_file
-
-    data = load(stack=3)
-    decode, seen = shard_file.Shard.decode, []
-
-    def counting(shard, chunk, out):
-        seen.append((id(shard), chunk))
-        decode(shard, chunk, out)
-
-    monkeypatch.setattr(shard_file.Shard, "decode", counting)
-    for _ in range(5):
-        seen.clear()
-        data.sample_sequences(1, 2)
-        assert len(set(seen)) == len(seen)
-
-
 def test_a_batch_has_the_fields_of_the_interface(load):
     assert [one.name for one in dataclasses.fields(SequenceBatch)] == [
         "observation", "next_observation", "action", "reward", "discount", "non_terminal",

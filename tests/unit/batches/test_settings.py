@@ -53,5 +53,5 @@ def test_a_stack_longer_than_the_context_is_refused_where_rows_go():
     Settings(stack=65).check_evicting(evicts=True)
     Settings(stack=66).check_evicting(evicts=False)
     Settings(stack=None).check_evicting(evicts=True)
-    with pytest.raises(SchemaError, match="at most 65 where a capacity evicts rows, found 66"):
+    with pytest.raises(SchemaError, match="at most 65 if a capacity evicts rows, found 66"):
         Settings(stack=66).check_evicting(evicts=True)

@@ -13,8 +13,6 @@ from tests.support.oracle.handmade_rows import (
     index_of,
 )
 
-# ---------------------------------------------------------------- stacks
-
 PADDED = {
     "reset": {
         0: ([10, 10, 10], [10, 10, 11]),
@@ -94,9 +92,3 @@ def test_a_stack_of_an_evicted_beginning_shows_the_frames_that_are_kept():
         batch = gathered([164], rows=rows, index=index, stack=65, padding=padding, n_step=2)
         assert batch.observation[0].tolist() == list(range(100, 165))
         assert batch.next_observation[0].tolist() == list(range(102, 167))
-
-
-# ---------------------------------------------------------------- n-step returns
-
-
-# ---------------------------------------------------------------- the batch

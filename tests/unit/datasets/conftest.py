@@ -55,19 +55,3 @@ def readers(monkeypatch):
 
     monkeypatch.setattr(Located, "fetch", noted)
     return names
-
-
-@pytest.fixture
-def gate(monkeypatch):
-    """An event without which no thread reads ahead."""
-    opened, fetch = threading.Event(), Located.fetch
-    opened.set()
-
-    def waiting(located, out=None):
-        if threading.current_thread().name.startswith("mmreplay-ahead"):
-            opened.wait()
-        return fetch(located, out)
-
-    monkeypatch.setattr(Located, "fetch", waiting)
-    yield opened
-    opened.set()

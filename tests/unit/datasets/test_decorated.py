@@ -118,13 +118,6 @@ def test_what_functions_draw_differs_by_batch_and_by_function(data):
     assert len(set(drawn)) == len(drawn) == 6
 
 
-def test_epochs_are_decorated(data):
-    batches = list(Decorated(data, plus_one).batches(7, epochs=2, shuffle=False))
-    assert np.concatenate([batch.id for batch in batches]).tolist() == data.ids.tolist() * 2
-    plain = data.transitions(data.ids).reward
-    assert np.array_equal(np.concatenate([b.reward for b in batches]), np.tile(plain + 1, 2))
-
-
 def test_a_decorated_dataset_shares_ids_generator_and_settings_with_its_data(data):
     decorated = Decorated(data, plus_one)
     assert len(decorated) == len(data)
@@ -136,13 +129,6 @@ def test_a_decorated_dataset_shares_ids_generator_and_settings_with_its_data(dat
     assert "Dataset" in repr(decorated)
 
 
-def test_priorities_are_passed_on_to_the_data(data):
-    calls = []
-    data.update_priorities = lambda *given: calls.append(given)
-    Decorated(Decorated(data), plus_one).update_priorities([1], [0.5])
-    assert calls == [([1], [0.5])]
-
-
 @pytest.mark.parametrize(
     ("wrong", "found"),
     [
@@ -152,14 +138,10 @@ def test_priorities_are_passed_on_to_the_data(data):
     ],
 )
 def test_a_function_that_returns_no_batch_is_named(data, wrong, found):
-    with pytest.raises(SchemaError, match=f"lambda.*batch of 3 back, found {found}; return it"):
+    with pytest.raises(
+        SchemaError, match=f"lambda.*return a batch of 3, found {found}; return the"
+    ):
         Decorated(data, wrong).sample(3)
-
-
-def test_a_function_that_loses_rows_is_named(data):
-    small = data.sample(2)
-    with pytest.raises(SchemaError, match="batch of 3 back"):
-        Decorated(data, lambda batch, generator: small).sample(3)
 
 
 def test_what_is_no_function_is_refused(data):
@@ -191,20 +173,5 @@ def test_windows_are_decorated_in_memory_of_their_own(path, stack):
         assert found.id.tolist() != plain.id.tolist()
         with pytest.raises(SchemaError, match="expected a SequenceBatch"):
             decorated.sample_sequences(4, 3, out=decorated.sample(4))
-        with pytest.raises(SchemaError, match="has no sample_sequences"):
+        with pytest.raises(AttributeError, match=r"'Mixture' .* no attribute 'sample_sequences'"):
             Decorated(mmreplay.Mixture([data])).sample_sequences(4, 3)
-
-
-def test_one_shift_moves_all_images_of_a_window(path):
-    with mmreplay.load(path, stack=2) as data:
-        shift = transforms.RandomShift(2)
-        windows = Decorated(data, shift, transforms.PixelsToFloat()).sample_sequences(3, 4)
-        assert windows.observation.shape == (3, 4, 2, 8, 8)
-        assert windows.observation.dtype == np.float32
-        flat = data.transitions(windows.id.ravel()).observation.reshape(3, 4, 2, 8, 8) / 255
-        for found, image in zip(windows.observation, flat.astype("float32"), strict=True):
-            padded = np.pad(image, ((0, 0), (0, 0), (2, 2), (2, 2)), "edge")
-            corners = [(y, x) for y in range(5) for x in range(5)]
-            assert any(
-                np.array_equal(found, padded[:, :, y : y + 8, x : x + 8]) for y, x in corners
-            )

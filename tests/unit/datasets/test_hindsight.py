@@ -1,7 +1,5 @@
 """Hindsight around datasets and buffers: what it draws, what it refuses, what it leaves alone."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -140,17 +138,6 @@ def test_out_is_filled_again_and_only_if_it_came_from_here(buffer):
         hindsight.sample(32, out=buffer.sample(32))
 
 
-def test_epochs_hold_each_transition_once(buffer):
-    hindsight = Hindsight(buffer, sparse)
-    batches = list(hindsight.batches(8, epochs=2))
-    assert [len(batch) for batch in batches] == [8, 8, 8, 6] * 2
-    ids = np.concatenate([batch.id for batch in batches])
-    assert sorted(ids.tolist()) == sorted(hindsight.ids.tolist() * 2)
-    marks = np.concatenate([batch.extras["hindsight"] for batch in batches])
-    assert (marks >= 0).any()
-    assert (marks == -1).any()
-
-
 def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_disk):
     fields = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
     with mmreplay.PrioritizedReplayBuffer(tmp_path / "s.zarr", alpha=1.0, **fields) as buffer:
@@ -167,16 +154,6 @@ def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_di
         assert set(batch.reward[newest].tolist()) == {0}
 
 
-def test_a_class_with_a_sample_of_its_own_is_refused(buffer):
-    class Own(mmreplay.ReplayBuffer):
-        def sample(self, batch_size, out=None, *, replace=True, group=None):
-            return self.transitions([0] * batch_size)
-
-    buffer.__class__ = Own
-    with pytest.raises(SchemaError, match=r"found a Own, with a sample\(\) of its own"):
-        Hindsight(buffer, sparse)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -188,17 +165,25 @@ def test_a_class_with_a_sample_of_its_own_is_refused(buffer):
         ({"terminal": True}, "terminal: expected a function"),
         ({"desired_goal": "goal"}, "name the goals' keys"),
         ({"achieved_goal": "observation"}, "one shape and dtype"),
+        ({"data": "store.zarr"}, "put Decorated and Mixture around Hindsight"),
     ],
 )
 def test_a_setting_out_of_its_range_is_refused(buffer, changes, message):
     with pytest.raises(SchemaError, match=message):
-        Hindsight(buffer, **{"reward": sparse} | changes)
+        Hindsight(**{"data": buffer, "reward": sparse} | changes)
 
 
-def test_observations_without_goals_are_refused(tmp_path, quick_disk):
-    with new(tmp_path / "s.zarr", frame=Field((2,))) as buffer:
+def test_data_without_goals_or_with_a_sample_of_its_own_is_refused(buffer, tmp_path):
+    class Own(mmreplay.ReplayBuffer):
+        def sample(self, batch_size, out=None, *, replace=True, group=None):
+            return self.transitions([0] * batch_size)
+
+    with new(tmp_path / "plain.zarr", frame=Field((2,))) as plain:
         with pytest.raises(SchemaError, match="expected dict observations with 'achieved_goal'"):
-            Hindsight(buffer, sparse)
+            Hindsight(plain, sparse)
+    buffer.__class__ = Own
+    with pytest.raises(SchemaError, match=r"found a Own, which overrides sample\(\)"):
+        Hindsight(buffer, sparse)
 
 
 @pytest.mark.parametrize(
@@ -222,60 +207,6 @@ def test_the_mark_never_hides_an_extra(tmp_path, quick_disk):
         batch = Hindsight(buffer, sparse, probability=1, mark="goal_row").sample(4)
     assert batch.extras["hindsight"].tolist() == [7] * 4
     assert (batch.extras["goal_row"] >= batch.id).all()
-
-
-@pytest.mark.parametrize("codec", [pytest.param("raw", marks=pytest.mark.deep(only=True)), "lz4"])
-def test_goals_are_of_the_same_episode_while_another_thread_writes(tmp_path, quick_disk, codec):
-    shard = None if codec == "raw" else 8
-    goal = Field((2,), "float32", codec, 4, shard)
-    fields = {"observation": goal, "achieved_goal": goal, "desired_goal": goal}
-    stop = threading.Event()
-    with new(tmp_path / "s.zarr", frame=fields, capacity=60, n_step=3) as buffer:
-
-        def some(row, episode):
-            return {name: frame(row, episode)["achieved_goal"] for name in fields}
-
-        def write():
-            for episode in range(10_000):
-                buffer.reset(some(0, episode))
-                for step in range(17):
-                    buffer.step(0, 0.0, some(step + 1, episode))
-                if episode % 50 == 0:
-                    buffer.flush()  # so that rows go away for good
-                if stop.is_set():
-                    return
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            while not len(buffer):
-                pass
-            for strategy in ("future", "final", "episode"):
-                hindsight = Hindsight(buffer, sparse, strategy, 1)
-                for _ in range(20):
-                    batch = hindsight.sample(64)
-                    seen, goals = (
-                        batch.observation["observation"],
-                        batch.observation["desired_goal"],
-                    )
-                    assert np.array_equal(seen[:, 1], goals[:, 1])
-                    assert goals[:, 0].max() <= 17
-                    if strategy != "episode":
-                        assert (goals[:, 0] > seen[:, 0]).all()
-                    steps = batch.next_observation["observation"][:, 0] - seen[:, 0]
-                    ahead = goals[:, 0] - seen[:, 0]
-                    hit = np.where((ahead > 0) & (ahead <= steps), 0.99 ** (ahead - 1), 0)
-                    every = (1 - 0.99**steps) / (1 - 0.99)
-                    assert np.allclose(batch.reward, hit - every, atol=1e-5)
-        finally:
-            stop.set()
-            writer.join()
-
-
-def test_hindsight_stands_inside_not_around(buffer):
-    for wrong in (mmreplay.Decorated(buffer), mmreplay.Mixture([buffer]), "store.zarr"):
-        with pytest.raises(SchemaError, match="put Decorated and Mixture around Hindsight"):
-            Hindsight(wrong, sparse)
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])

@@ -21,8 +21,7 @@ from mmreplay.errors import (
 )
 from tests.support.disks.faults import faulty_disk, kill
 from tests.support.oracle.checks import check_verified
-from tests.support.prioritized import ROWS, VARIANTS, give, play, priorities_of
-from tests.support.processes.threads import BackgroundThreads
+from tests.support.prioritized import ROWS, give, play, priorities_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -196,39 +195,6 @@ def test_a_smaller_capacity_at_reopening_evicts_priorities_too(prioritized_of):
     assert found == {i: given[i] for i in found}
 
 
-@pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_plain_buffer_in_between_keeps_what_was_given(prioritized_of, end):
-    buffer = prioritized_of(capacity=ROWS, epsilon=0.0)
-    play(buffer, 300)
-    given = give(buffer, np.arange(1.0, 301))
-    buffer.sample(4)
-    buffer.close()
-    plain = prioritized_of(kind=ReplayBuffer)
-    assert (plain.sample(8).weight == 1).all()
-    play(plain, 2 * ROWS // 3)
-    plain.flush()
-    if end == "close":
-        plain.close()
-    kill(plain)
-    check_verified(plain.store.path)
-    buffer = prioritized_of(epsilon=0.0)
-    found = priorities_of(buffer)
-    assert len(found) == ROWS
-    assert found == {i: given.get(i, 300.0) for i in found}
-    assert buffer.sampler.largest == 300
-    assert buffer.sampler.n_batches == 1
-    # And one that lets go of all rows that had any.
-    buffer.close()
-    plain = prioritized_of(kind=ReplayBuffer)
-    for _ in range(6):
-        play(plain, ROWS)
-        plain.flush()
-    plain.close()
-    check_verified(plain.store.path)
-    buffer = prioritized_of(epsilon=0.0)
-    assert set(priorities_of(buffer).values()) == {300.0}
-
-
 def test_a_store_that_was_written_without_priorities_gets_them(prioritized_of):
     plain = prioritized_of(kind=ReplayBuffer)
     play(plain, 40)
@@ -302,60 +268,38 @@ def test_verify_finds_damaged_priorities(prioritized_of):
     buffer.sample(4)
     buffer.close()
     path = buffer.store.path
-    good = (path / "priorities/c.0").read_bytes()
+    chunk = path / "priorities/c.0"
+    good = chunk.read_bytes()
 
-    def findings():
-        report = mmreplay.verify(path)
-        return [(one.file, one.message) for one in report.findings]
+    def finding():
+        (found,) = mmreplay.verify(path).findings
+        return found.file, found.message
 
-    assert findings() == []
     for value in (np.nan, -1.0, np.inf):
         data = np.frombuffer(good).copy()
         data[17] = value
-        (path / "priorities/c.0").write_bytes(data.tobytes())
-        [(where, message)] = findings()  # no rule is asked about a file that is damaged
+        chunk.write_bytes(data.tobytes())
+        where, message = finding()
         assert where == "priorities/c.0"
         assert message.startswith("checksum: expected crc32c")
-        buffer = prioritized_of()  # such a row has none, that is all
+        buffer = prioritized_of()  # the damaged one is replaced
         assert buffer.priorities([17]).tolist() == [1.0]
         buffer.close()
-        assert findings() == []
-    (path / "priorities/c.0").write_bytes(good[:-8])
-    ((where, message),) = findings()
-    assert "priorities/c.0" in where
-    (path / "priorities/c.0").write_bytes(good)
-    flipped = bytearray(good)
-    flipped[8 * 5] ^= 1  # of a priority that is as good as the one before
-    (path / "priorities/c.0").write_bytes(flipped)
-    ((where, message),) = findings()
-    assert message.startswith("checksum: ")
-    (path / "priorities/c.0").unlink()
-    assert findings() == [("priorities/c.0", "expected this chunk file, found none")]
-    sums = path / "checksums/priorities"
-    sums.rename(path.with_name("sums"))  # as in a store that was written before there were any
-    assert findings() == []
-    path.with_name("sums").rename(sums)
+        assert mmreplay.verify(path).findings == []
+    chunk.unlink()
+    assert finding() == ("priorities/c.0", "expected this chunk file, found none")
+    chunk.write_bytes(good)
     (path / "priorities").rename(path.with_name("away"))
-    ((where, message),) = findings()
-    assert (where, message) == (
-        "priorities/zarr.json",
-        "expected this array, as it has checksums; found none",
-    )
+    assert finding()[0] == "priorities/zarr.json"
     prioritized_of(kind=ReplayBuffer).close()  # without priorities from here on
-    assert findings() == []
-    assert not sums.exists()
+    assert mmreplay.verify(path).findings == []
+
+
+def test_a_draw_without_replacement_or_in_groups_is_refused(prioritized_of):
     buffer = prioritized_of()
-    buffer.sample(4)
-    buffer.close()
-    assert findings() == []
-    assert sums.exists()
-    good = (path / "priorities/c.0").read_bytes()
-    (path / "priorities/c.77").write_bytes(good)
-    ((where, message),) = findings()
-    assert "c.77" in where
-    (path / "priorities/c.77").unlink()
-    (path / "priorities/zarr.json").write_text("{}")
-    assert findings()
+    for given in ({"replace": False}, {"group": 2}):
+        with pytest.raises(SchemaError, match=f"{next(iter(given))}: expected"):
+            buffer.sample(2, **given)
 
 
 def test_damaged_priorities_are_refused_and_cost_no_row(prioritized_of):
@@ -423,19 +367,6 @@ def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(pri
     assert priorities_of(prioritized_of()) == given
 
 
-def test_no_room_at_opening_leaves_the_store_to_others(prioritized_of):
-    buffer = prioritized_of()
-    play(buffer, 100)
-    given = give(buffer, np.arange(1.0, 101))
-    buffer.close()
-    with faulty_disk() as disk:
-        disk.fail({"posix_fallocate"}, 28, forever=True)
-        with pytest.raises(DiskFullError):
-            prioritized_of()
-    buffer = prioritized_of()
-    assert priorities_of(buffer) == given
-
-
 def test_a_forked_child_is_refused_and_changes_nothing(prioritized_of):
     buffer = prioritized_of()
     play(buffer, 10)
@@ -464,58 +395,3 @@ def test_a_forked_child_is_refused_and_changes_nothing(prioritized_of):
     assert priorities_of(buffer) == given
     play(buffer, 1)
     buffer.sample(3)
-
-
-def test_a_closed_buffer_says_so(prioritized_of):
-    buffer = prioritized_of()
-    play(buffer, 10)
-    buffer.close()
-    buffer.close()
-    with pytest.raises(ClosedError):
-        buffer.sample(2)
-    with pytest.raises(ClosedError):
-        buffer.update_priorities([0], [1.0])
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_threads_sample_and_update_while_another_appends(prioritized_of, variant):
-    buffer = prioritized_of(capacity=ROWS, variant=variant, epsilon=0.0, lanes=None)
-    play(buffer, 50)
-
-    def learning(seed):
-        random = np.random.default_rng(seed)
-        out = []
-
-        def learn(going):
-            while going():
-                out.append(buffer.sample(16).id)
-                if len(out) > 3:
-                    buffer.update_priorities(out.pop(0), random.random(16) + 0.5)
-
-        return learn
-
-    with BackgroundThreads(*map(learning, range(3))):
-        for number in range(15):
-            play(buffer, 100)
-            if number % 5 == 4:
-                buffer.flush()
-    column, sampler = buffer._column, buffer.sampler
-    found = priorities_of(buffer)
-    assert len(found) == ROWS
-    assert column.ids(np.flatnonzero(column.values)).tolist() == sorted(found)
-    if variant == "proportional":
-        tree = sampler._masses._tree
-        assert tree.masses.tobytes() == (column.values**0.6).tobytes()
-    buffer.close()
-    check_verified(buffer.store.path)
-
-
-def test_a_draw_without_replacement_is_refused(prioritized_of):
-    buffer = prioritized_of()
-    with pytest.raises(SchemaError, match="replace: priorities are drawn with replacement"):
-        buffer.sample(2, replace=False)
-
-
-def test_a_draw_in_groups_is_refused(prioritized_of):
-    with pytest.raises(SchemaError, match="group: expected None, as priorities draw each"):
-        prioritized_of().sample(2, group=2)

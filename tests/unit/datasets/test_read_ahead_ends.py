@@ -3,17 +3,14 @@
 import subprocess
 import sys
 import threading
-import time
 
-import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import (
     ClosedError,
-    ReplayBuffer,
 )
-from tests.support.numbered_steps import play, state_of
+from tests.support.numbered_steps import play
 from tests.support.oracle.drawn_ahead import check_equal
 from tests.support.processes.threads import BackgroundThreads
 
@@ -44,19 +41,6 @@ def test_threads_end_with_close_and_nothing_is_given_after_it(closed, reading_th
     assert not reading_threads()
 
 
-def test_threads_end_with_a_dataset_that_nobody_closes(closed, reading_threads):
-    data = mmreplay.load(closed("lz4", "one environment"), prefetch=2)
-    data.sample(5)
-    epoch = data.batches(3)
-    next(epoch)
-    assert reading_threads()
-    del epoch, data
-    deadline = time.monotonic() + 60
-    while reading_threads() and time.monotonic() < deadline:
-        time.sleep(0.001)  # without the garbage collector: no cycle keeps the dataset
-    assert not reading_threads()
-
-
 # Later Pythons warn of any fork beside threads.
 WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
 
@@ -80,32 +64,6 @@ print(len(data.sample(4)), len(next(epoch)))
 """
     done = run(code, closed("zstd", "named lanes"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "4 2\n", "")
-
-
-KILLED = """
-import os, signal, sys, numpy as np, mmreplay
-with mmreplay.ReplayBuffer(sys.argv[1], 50, seed=3, prefetch=3, flush_s=0,
-        frame=mmreplay.Field((3,), "uint8", "lz4", chunk=4, shard=8),
-        action=mmreplay.Field((), "int64")) as buffer:
-    buffer.reset(np.zeros(3, "uint8"))
-    for t in range(100):
-        buffer.step(t, 1.0, np.full(3, t, "uint8"))
-        buffer.sample(4)
-        if t == 80:
-            buffer.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_kill_loses_nothing_and_the_random_state_is_that_of_the_last_flush(tmp_path):
-    path = tmp_path / "killed.zarr"
-    assert run(KILLED, path).returncode == -9
-    twin = np.random.default_rng(3)
-    for _ in range(81):
-        twin.random(4)
-    with ReplayBuffer(path, flush_s=0) as buffer:
-        assert len(buffer) == 50
-        assert state_of(buffer) == twin.bit_generator.state
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
@@ -151,79 +109,6 @@ def test_a_forked_child_and_its_parent_go_on_as_without_prefetch(closed):
     assert (ahead.returncode, ahead.stderr) == (0, "")
     assert ahead.stdout == plain.stdout
     assert len(plain.stdout.splitlines()) == 7
-
-
-FORKED_WHILE_READING = """
-import os, signal, sys, threading, mmreplay
-from mmreplay.reading.located import Located
-gate, fetch = threading.Event(), Located.fetch
-def waiting(located, out=None):
-    if threading.current_thread().name.startswith("mmreplay-ahead"):
-        gate.wait()
-    return fetch(located, out)
-Located.fetch = waiting
-gate.set()
-data = mmreplay.load(sys.argv[1], prefetch=1)
-epoch = data.batches(4, shuffle=False)
-next(epoch)
-read = threading.Event()
-data.read_ahead._threads.hand_over(read.set)
-read.wait()  # after the second batch, by the only thread
-gate.clear()
-next(epoch)  # the third one waits
-child = os.fork()
-if child == 0:
-    signal.alarm(60)
-    print(next(epoch).id.tolist(), flush=True)
-    gate.set()
-    print(next(epoch).id.tolist(), flush=True)
-    data.close()
-    os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-gate.set()
-print(next(epoch).id.tolist())
-"""
-
-
-def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(closed):
-    path = closed("lz4", "one environment")
-    with mmreplay.load(path) as data:
-        batches = [one.id.tolist() for one in data.batches(4, shuffle=False)]
-    done = run(FORKED_WHILE_READING, path)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [*map(str, batches[2:4]), "0", str(batches[2])]
-
-
-FORKED_WHILE_READING = """
-import os, signal, sys, threading, mmreplay
-from mmreplay.reading.located import Located
-gate, fetch = threading.Event(), Located.fetch
-def waiting(located, out=None):
-    if threading.current_thread().name.startswith("mmreplay-ahead"):
-        gate.wait()
-    return fetch(located, out)
-Located.fetch = waiting
-gate.set()
-data = mmreplay.load(sys.argv[1], prefetch=1)
-epoch = data.batches(4, shuffle=False)
-next(epoch)
-read = threading.Event()
-data.read_ahead._threads.hand_over(read.set)
-read.wait()  # after the second batch, by the only thread
-gate.clear()
-next(epoch)  # the third one waits
-child = os.fork()
-if child == 0:
-    signal.alarm(60)
-    print(next(epoch).id.tolist(), flush=True)
-    gate.set()
-    print(next(epoch).id.tolist(), flush=True)
-    data.close()
-    os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-gate.set()
-print(next(epoch).id.tolist())
-"""
 
 
 def test_threads_that_sample_together_get_each_batch_of_the_stream_once(closed):

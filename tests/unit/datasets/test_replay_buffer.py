@@ -2,10 +2,8 @@
 
 import dataclasses
 import functools
-import gc
 import json
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
     DiskFullError,
-    LockedError,
     SchemaError,
 )
 from mmreplay.writing import build_lane
@@ -62,37 +59,12 @@ def test_a_buffer_records_and_samples(buffer_of, story):
             call()
 
 
-@pytest.mark.parametrize("lanes", [None, 2])
-def test_a_buffer_that_finds_no_room_keeps_nobody_out(tmp_path, monkeypatch, lanes):
-    def full(*_, **__):
-        raise DiskFullError("no room")
-
-    path = tmp_path / "s.zarr"
-    with monkeypatch.context() as patch:
-        patch.setattr(build_lane, "generator_path", full)
-        with pytest.raises(DiskFullError) as caught:  # which holds what failed, as a caller may
-            ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW)
-    with ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW) as buffer:
-        assert len(buffer) == 0
-    assert "no room" in str(caught.value)
-
-
 def test_a_buffer_is_not_pickled_and_says_what_to_do_instead(buffer_of):
     with (
         buffer_of() as buffer,
         pytest.raises(SchemaError, match=r"one writer; call mmreplay\.load"),
     ):
         pickle.dumps(buffer)
-
-
-def test_a_buffer_keeps_its_capacity_exactly(buffer_of, story):
-    buffer = buffer_of(capacity=20)
-    for _ in range(30):
-        story.play(buffer.writer, 7, "terminated")
-        expected = story.transitions(buffer.writer.path)[-20:]
-        assert len(buffer) == len(expected)
-        assert buffer.ids.tolist() == expected
-        assert set(buffer.sample(300).id.tolist()) <= set(expected)
 
 
 def test_a_buffer_goes_on_where_it_stopped(buffer_of, story):
@@ -152,15 +124,6 @@ def test_fields_that_do_not_match_are_refused_and_nothing_goes(buffer_of, story,
     assert len(buffer_of(**RAW)) == 300
 
 
-def test_a_buffer_that_somebody_writes_is_locked(buffer_of, monkeypatch):
-    from mmreplay.system import locks
-
-    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
-    buffer_of()
-    with pytest.raises(LockedError):
-        buffer_of()
-
-
 def test_a_capacity_is_of_all_environments_together(buffer_of):
     buffer = buffer_of(lanes=3, capacity=20, stack=2)
     buffer.reset(np.zeros((3, 3), np.uint8))
@@ -208,33 +171,10 @@ def test_a_buffer_takes_its_fields_and_its_width_from_a_vector_environment(tmp_p
     buffer, drawn = run(tmp_path / "a.zarr", interrupted=True)
     assert run(tmp_path / "b.zarr", interrupted=False)[1] == drawn
     assert len(buffer) == 48
-    episodes, batch = buffer.episodes, buffer.transitions(buffer.ids)
     for length, env in zip(lengths, (0, 1), strict=True):
-        mine = episodes[episodes["id"] % 2 == env]
+        mine = buffer.episodes[buffer.episodes["id"] % 2 == env]
         assert mine["length"][:4].tolist() == [length] * 4
         assert mine["terminated"][:4].all()
-        here = batch.id % 2 == env
-        steps = np.arange(24) % length
-        assert batch.observation[here][:, 1, 1].tolist() == steps.tolist()
-        assert batch.observation[here][:, 0, 1].tolist() == np.maximum(steps - 1, 0).tolist()
-        last = (steps == length - 1)[:-1]
-        assert batch.reward[here][:-1].tolist() == np.where(last, 1, 1.5).tolist()
-        assert (
-            batch.discount[here][:-2].tolist()
-            == np.where(steps >= length - 2, 0, 0.25)[:-2].tolist()
-        )
-
-
-def test_a_dropped_buffer_releases_its_lane_at_once(tmp_path, quick_disk):
-    gc.disable()
-    try:
-        buffer = ReplayBuffer(tmp_path / "b.zarr", flush_s=3600, **RAW)
-        buffer.reset(FRAME)
-        del buffer
-        with ReplayBuffer(tmp_path / "b.zarr") as again:
-            assert again.writer.n_steps == 0
-    finally:
-        gc.enable()
 
 
 # ---------------------------------------------------------------- seeds
@@ -250,21 +190,6 @@ def test_the_generator_goes_on_where_it_stopped_after_a_close(buffer_of, story, 
         buffer = buffer_of(seed=seed)
         for _ in range(2):
             assert same(buffer.sample(16), twin.sample(16))
-
-
-def test_after_a_kill_the_generator_is_that_of_the_last_flush(
-    buffer_of, story, kill, twin_of, same
-):
-    buffer, twin = buffer_of(seed=7), twin_of(7)
-    story.play(buffer.writer, 50, "terminated")
-    assert same(buffer.sample(16), twin.sample(16))
-    buffer.flush()
-    lost = buffer.sample(16)
-    kill(buffer.writer)
-    buffer = buffer_of(seed=9)
-    assert same(buffer.sample(16), lost)
-    kill(buffer.writer)  # nothing was flushed since
-    assert same(buffer_of().sample(16), lost)
 
 
 @pytest.mark.parametrize(
@@ -290,49 +215,7 @@ def test_an_invalid_stored_generator_is_an_error_that_names_it(make, buffer_of, 
         buffer_of()
 
 
-def test_one_thread_steps_and_another_samples(buffer_of, story):
-    frame = Field((3,), "uint8", "lz4", chunk=4, shard=8)
-    buffer = buffer_of(capacity=50, frame=frame, stack=4, n_step=3)
-    story.play(buffer.writer, 5)
-    given, wrong, stop = [], [], threading.Event()
-
-    def sample():
-        batch = None
-        try:
-            while not stop.is_set():
-                batch = buffer.sample(16, out=batch)
-                given.append((batch.id.copy(), batch.observation[:, -1].copy()))
-        except Exception as error:
-            wrong.append(error)
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    for _ in range(12):
-        story.play(buffer.writer, 20, "terminated")
-        buffer.flush()
-    stop.set()
-    thread.join()
-    assert wrong == []
-    assert given
-    for ids, seen in given:
-        expected = story.observed(buffer.writer.path, buffer.writer.schema, ids)
-        assert np.array_equal(seen, expected)
-
-
 # ---------------------------------------------------------------- a dataset that grows
-
-
-def test_an_epoch_leaves_out_what_is_evicted_meanwhile(buffer_of):
-    buffer = buffer_of(capacity=40, stack=None)
-    frame = FRAME
-    buffer.reset(frame)
-    for _ in range(40):
-        buffer.step(0, 0.0, frame)
-    batches = buffer.batches(10, shuffle=False)
-    assert next(batches).id.tolist() == list(range(10))
-    for _ in range(15):
-        buffer.step(0, 0.0, frame)
-    assert [i for batch in batches for i in batch.id.tolist()] == list(range(15, 40))
 
 
 def test_a_subclass_may_step_and_reset_in_its_own_way(tmp_path):
@@ -390,19 +273,6 @@ def test_foreign_values_in_a_saved_state_are_not_saved_again(buffer_of, story, t
     again.close()
     assert len(json.dumps(attributes(again.writer.path))) < 4096
     assert mmreplay.verify(again.writer.path).findings == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("has_uint32", 0.0), ("uinteger", True), ("state", []), ("bit_generator", [[]])],
-)
-def test_a_random_state_with_wrong_values_is_refused(buffer_of, story, name, value):
-    buffer = buffer_of()
-    story.play(buffer.writer, 5)
-    buffer.close()
-    with_state(buffer.writer.path, lambda text: json.dumps({**json.loads(text), name: value}))
-    with pytest.raises(CorruptStoreError, match="the saved random state cannot be read"):
-        buffer_of()
 
 
 @pytest.mark.parametrize("lanes", [None, 2])

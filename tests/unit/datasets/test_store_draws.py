@@ -1,4 +1,4 @@
-"""Draws: what they take from the generator and when, and errors that name the store."""
+"""Draws: which numbers they take from the generator, and when."""
 
 import gc
 import weakref
@@ -8,8 +8,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.datasets.store_draws import errors_with_path, own_generator
-from mmreplay.errors import EmptyBufferError
+from mmreplay.datasets.store_draws import own_generator
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.storage.chunk_files import EvictedError
 
@@ -75,14 +74,6 @@ def test_an_own_generator_follows_from_the_data_and_takes_no_number_from_it(path
         assert twin.random(5)[4] == data.generator.random()
 
 
-def test_an_error_of_a_draw_names_the_store(path):
-    def nothing(index):
-        raise EmptyBufferError("there is nothing")
-
-    with pytest.raises(EmptyBufferError, match=f"^{path}: there is nothing$"):
-        errors_with_path(path, nothing)(None)
-
-
 def test_a_dropped_dataset_is_gone_at_once_after_all_kinds_of_draws(path):
     data = mmreplay.load(path)
     for call in CALLS.values():
@@ -95,12 +86,3 @@ def test_a_dropped_dataset_is_gone_at_once_after_all_kinds_of_draws(path):
         assert there() is None
     finally:
         gc.enable()
-
-
-def test_a_forked_childs_sums_are_its_own(path):
-    with mmreplay.load(path) as data:
-        data.sample_sequences(4, 2)
-        before = data.draws
-        data.after_fork_in_child()
-        assert data.draws is not before
-        assert data.sample_sequences(4, 2).mask.all()

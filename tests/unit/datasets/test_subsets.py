@@ -89,16 +89,6 @@ def test_a_fraction_is_more_than_none_and_less_than_all(data, fraction):
         data.split(fraction)
 
 
-def test_the_same_selection_draws_the_same_and_another_one_does_not(data, path):
-    best = data.select(episodes=[1, 3])
-    with mmreplay.load(path, stack=None) as again:
-        twin = again.select(episodes=lambda episodes: episodes["length"] > 3)
-        assert best.sample(50).id.tolist() == twin.sample(50).id.tolist()
-        assert [b.id.tolist() for b in best.batches(4)] == [b.id.tolist() for b in twin.batches(4)]
-    one, other = data.split(0.5)
-    assert one.generator.random() != other.generator.random()
-
-
 def test_an_epoch_goes_on_with_the_same_selection_only(data):
     best = data.select(episodes=[1, 3])
     batches = best.batches(2)
@@ -153,7 +143,7 @@ def test_of_a_live_buffer_a_selection_is_what_there_was(tmp_path, quick_disk, ki
             lambda: last.sample_trajectories(1),
         ):
             with pytest.raises(
-                EmptyBufferError, match=r"b\.zarr: all .* selected .* evicted since; s"
+                EmptyBufferError, match=r"b\.zarr: all selected .* evicted; select again"
             ):
                 draw()
         with pytest.raises(EmptyBufferError, match="nothing is selected"):

@@ -9,7 +9,7 @@ from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.storage.priority_column import PriorityColumn
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, follow, loaded
-from tests.support.prioritized import FRAME, RAW, ROWS, VARIANTS, give, play
+from tests.support.prioritized import FRAME, RAW, VARIANTS, give, play
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -52,17 +52,6 @@ def test_a_batch_may_be_larger_than_the_buffer_and_the_buffer_as_small_as_one(pr
     assert buffer.n_late_updates == 2
 
 
-def test_an_episode_longer_than_the_buffer_is_followed(prioritized_of):
-    buffer = prioritized_of(capacity=50)
-    play(buffer, 3 * ROWS, end=False)
-    assert set(buffer.sample(1000).id.tolist()) == set(range(3 * ROWS - 50, 3 * ROWS))
-    play(buffer, 5, reset=False)
-    buffer.flush()
-    play(buffer, 4 * ROWS)
-    buffer.flush()
-    assert set(buffer.sample(1000).id.tolist()) == set(buffer.ids.tolist())
-
-
 def test_beta_comes_to_one_after_betasteps_batches_and_goes_on_where_it_was(prioritized_of):
     buffer = prioritized_of(beta=0.4, betasteps=10)
     play(buffer, 5)
@@ -93,13 +82,6 @@ def test_new_rows_have_the_largest_priority_ever_given(prioritized_of):
     buffer.update_priorities([0], [0.2])
     play(buffer, 1)
     assert buffer.priorities(buffer.ids).tolist() == [0.2, 0.1, 5, 5]
-
-
-def test_of_an_id_that_comes_twice_the_last_error_counts(prioritized_of):
-    buffer = prioritized_of(epsilon=0.0)
-    play(buffer, 3)
-    buffer.update_priorities([1, 0, 1, 1], [3.0, 2.0, 9.0, 4.0])
-    assert buffer.priorities(buffer.ids).tolist() == [2, 4, 1]
 
 
 def test_updates_for_evicted_ids_are_ignored_and_counted(prioritized_of):

@@ -64,15 +64,6 @@ def test_importance_weights_are_those_of_the_definition(prioritized_of, variant,
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_without_updates_everything_is_drawn_alike_with_a_weight_of_one(prioritized_of, variant):
-    alpha = 0.0 if variant == "rank" else 0.6
-    buffer = prioritized_of(variant=variant, alpha=alpha)
-    play(buffer, 50)
-    assert (buffer.sample(64).weight == 1).all()
-    check_distribution(buffer, np.full(50, 1 / 50))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_rows_that_are_no_transition_are_never_drawn(prioritized_of, variant):
     buffer = prioritized_of(variant=variant)
     for length in (1, 2, 0, 5, 0, 3):
@@ -95,21 +86,6 @@ def test_errors_of_any_size_leave_probabilities_and_weights_finite(prioritized_o
     batch = buffer.sample(100)
     assert np.isfinite(batch.weight).all()
     assert (batch.weight <= 1).all()
-
-
-@pytest.mark.parametrize("variant", ["proportional", "rank"])
-def test_probabilities_are_those_of_the_definition(prioritized_of, variant):
-    buffer = prioritized_of(variant=variant, alpha=0.7)
-    frame = np.zeros(buffer.store.schema.frames["frame"].shape, np.uint8)
-    buffer.reset(frame)
-    for _ in range(5):
-        buffer.step(0, 0.0, frame)
-    buffer.update_priorities(range(5), [5.0, 1.0, 4.0, 2.0, 3.0])
-    masses = (
-        buffer.priorities(range(5)) if variant == "proportional" else 1 / np.array([1, 5, 2, 4, 3])
-    )
-    masses = masses**0.7
-    assert buffer.probabilities(range(5)) == pytest.approx(masses / masses.sum(), rel=1e-12)
 
 
 def ranks_of(priorities):

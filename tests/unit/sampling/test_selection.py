@@ -52,7 +52,7 @@ def test_what_a_capacity_evicts_is_in_it_no_more():
 def test_what_was_never_a_transition_of_an_index_is_refused():
     selection = Selection(ids(0, 28), ids(2, 1), [1], ["a"])
     assert selection.now(rows(29)).n_transitions == 3
-    with pytest.raises(SchemaError, match="found no 28 any more"):
+    with pytest.raises(SchemaError, match="but 28 does not exist any more"):
         selection.now(rows(28))
 
 

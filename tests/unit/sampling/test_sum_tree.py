@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmreplay.sampling.sum_tree import SumTree
-from tests.support.even_draws import assert_counts_fit, even_draws
 
 LAST = np.nextafter(1.0, 0.0)
 # One level and two, full and with one more position.
@@ -122,27 +121,6 @@ def test_many_updates_leave_the_sums_of_a_tree_built_again(size):
     assert tree.total == built.total
     draws = random.random(1000)
     assert tree.draw(draws)[0].tolist() == built.draw(draws)[0].tolist()
-
-
-def test_draws_of_one_size_after_another_do_not_disturb_each_other():
-    tree = SumTree(np.arange(5000.0))
-    draws = np.random.default_rng(0).random(300)
-    whole = tree.draw(draws)[0].tolist()
-    for size in (1, 7, 32, 300):
-        parts = [tree.draw(draws[at : at + size])[0].tolist() for at in range(0, 300, size)]
-        assert sum(parts, []) == whole  # noqa: RUF017  short lists
-
-
-@pytest.mark.parametrize("size", [3, 7, 131_073])
-def test_positions_are_drawn_in_proportion_to_their_masses(size):
-    random = np.random.default_rng(size)
-    masses = random.random(size) + 0.05
-    tree = SumTree(np.ones(size))
-    for part in np.array_split(random.permutation(size), 3):
-        tree.set(part, masses[part])
-    groups = np.arange(size) * min(size, 1009) // size
-    drawn = groups[tree.draw(even_draws(50_000))[0]]
-    assert_counts_fit(np.bincount(drawn), np.bincount(groups, masses) / masses.sum())
 
 
 @pytest.mark.parametrize("size", [1, 31, 33, 1025, 5000])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.ids import LANE_SHIFT
 from mmreplay.sampling.blocks import Blocks
 from mmreplay.sampling.transitions import distinct_ids, grouped_ids, uniform_ids
 from tests.support.chance import goodness
@@ -19,17 +18,6 @@ def test_each_draw_gives_one_transition_and_the_same_draws_the_same(index, size)
     assert not index.invalid(drawn).any()
     assert uniform_ids(index, draws).tolist() == drawn.tolist()
     assert [uniform_ids(index, draws[n : n + 1])[0] for n in range(size)] == drawn.tolist()
-
-
-def test_a_single_transition_is_all_that_is_drawn():
-    index = loaded([History(1, 0), History.of(1), History(1, 0)])
-    draws = np.random.default_rng(0).random(5)
-    assert uniform_ids(index, draws).tolist() == [1 << LANE_SHIFT] * 5
-
-
-def test_the_least_draw_is_the_oldest_transition_and_the_greatest_the_newest(index):
-    draws = np.array([0.0, np.nextafter(1.0, 0.0)])
-    assert uniform_ids(index, draws).tolist() == [index.ids()[0], index.ids()[-1]]
 
 
 def test_every_transition_has_its_stretch_of_the_draws(index):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
+from mmreplay.sampling.trajectories import PortionSampler
+from mmreplay.sampling.windows import Windows, WindowSampler
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, loaded
 from tests.support.oracle.naive_windows import WINDOWS, naive_starts
@@ -21,7 +22,7 @@ def test_where_no_window_fits_the_longest_episode_is_named(index):
     with pytest.raises(EmptyBufferError, match=r"no whole episode has the 21 steps.* has 20 "):
         PortionSampler(Windows(21)).draw(index, np.zeros((2, 1)))
     for sampler in (WindowSampler(Windows(2)), WindowSampler(Windows(2, 0, "pad"))):
-        with pytest.raises(EmptyBufferError, match="there is no episode of a step yet"):
+        with pytest.raises(EmptyBufferError, match="there is no episode with a step yet"):
             sampler.draw(loaded([History(1, 0), History(1, 0)]), np.array([0.5]))
 
 

@@ -143,7 +143,7 @@ def test_samples_and_updates_take_turns():
         for again in (lambda: buffer.sample(2), lambda: buffer.sample_indices([0])):
             with pytest.raises(RuntimeError, match="before the next sample"):
                 again()
-        with pytest.raises(ValueError, match="one an id"):
+        with pytest.raises(ValueError, match="one per id"):
             buffer.update_priorities(np.ones(3))
         buffer.update_priorities(np.ones((2, 1)))
         buffer.sample(2)
