@@ -22,7 +22,7 @@ def plot(paths: tuple[str, ...], out: str) -> None:
     """
     import mmreplay
 
-    with progress("plot", "numbers") as show:
+    with progress("plot", "stores") as show:
         mmreplay.plot(paths, out, progress=show)
     click.echo(
         f"{plain(out)}: returns, lengths, rewards and actions of {count(len(paths), 'store')}, "

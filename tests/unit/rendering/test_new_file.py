@@ -1,4 +1,4 @@
-"""A file has its name when it is whole, and nothing is left of one that is not."""
+"""A file gets its name when it is complete, and an incomplete one is removed."""
 
 import errno
 import os
@@ -58,7 +58,7 @@ def test_what_failed_is_told_of_the_picture(tmp_path):
 
 def test_a_file_that_somebody_else_makes_meanwhile_is_kept(tmp_path):
     path = tmp_path / "x.gif"
-    with pytest.raises(StoreExistsError, match="something already"):
+    with pytest.raises(StoreExistsError, match="already exists"):
         with new_file(path) as staged:
             staged.write_bytes(b"mine")
             path.write_bytes(b"theirs")
@@ -73,7 +73,7 @@ def test_a_name_that_says_no_format(out):
 
 def test_what_exists_is_not_replaced(tmp_path):
     (tmp_path / "x.gif").symlink_to("nowhere")
-    with pytest.raises(StoreExistsError, match=r"x\.gif: there is something already"):
+    with pytest.raises(StoreExistsError, match=r"x\.gif: already exists"):
         checked_path("x.gif", SUFFIXES)
 
 
