@@ -23,7 +23,7 @@ _LEAST_SIDE = 5
 _COLOURS = (1, 3)
 _STACKED = 4
 _RGB = 3
-_USUAL: tuple[Limits, ...] = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
+_USUAL: tuple[Limits, ...] = ((0, 1), (-1, 1), (0, 255))
 
 
 def plane(frame: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
