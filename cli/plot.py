@@ -1,4 +1,4 @@
-"""``mmreplay plot``: returns, lengths, rewards and actions of stores as curves."""
+"""``mmreplay plot``: draw returns, lengths, rewards and actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["plot"]
 def plot(paths: tuple[str, ...], out: str) -> None:
     """Draw returns and lengths over time, and the distributions of rewards and actions.
 
-    Several stores share the same axes. Time is counted in retained transitions.
+    Several stores share the same axes. Time is counted in steps.
     """
     import mmreplay
 

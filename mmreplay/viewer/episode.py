@@ -90,8 +90,8 @@ def find_episode(store: Store, first: int) -> Episode:
         _, oldest, _ = index.window(lane)
         if first & ROW_MASK < oldest:
             raise GoneError(
-                f"The episode with id {first}, or its beginning, was evicted, as the store has a "
-                f"capacity."
+                f"The episode with id {first}, or its beginning, was evicted: the capacity of this "
+                f"store keeps only newer ones."
             )
         ids = np.array([first], np.int64)
         if index.invalid(ids)[0] or (span := index.span(ids)).oldest[0]:

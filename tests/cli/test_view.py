@@ -77,7 +77,7 @@ def test_an_episode_that_there_is_not(command, store):
 
 @pytest.mark.parametrize(
     "wrong",
-    [[], ["--port", "x"], ["--port", "70000"], ["--frames", "5"], ["--episode", "one"]],
+    [[], ["--port", "x"], ["--port", "70000"], ["--episode", "one"]],
 )
 def test_wrong_usage(command, store, wrong):
     result = command("view", *([store] if wrong else []), *wrong)
@@ -89,7 +89,7 @@ def test_an_export_says_what_it_wrote(command, store):
     result = command("view", store, "--export", "page", "--frames", "20")
     assert (result.status, result.err) == (0, "")
     assert re.match(
-        r"page: \d+ files, \d+ kB, with the frames of \d of 5 episodes; put it on a static host, "
+        r"page: \d+ files, \d+ kB, with the frames of \d of 5 episodes; put it on a web server, "
         r"or try it: python -m http\.server --bind 127\.0\.0\.1 --directory page\n",
         result.out,
     )

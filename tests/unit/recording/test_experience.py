@@ -224,7 +224,7 @@ def test_a_step_is_never_written_into_the_episode_of_another_environment(n, tmp_
         other.reset(seed=0)
         other.step(action)
         steps = buffer.writer.n_steps
-        message = r"another RecordExperience was reset since .* call reset\(\).* next"
+        message = r"RecordExperience was reset after this one; call reset\(\).* next"
         for _ in range(2):
             with pytest.raises(SchemaError, match=message):
                 one.step(action)
@@ -278,7 +278,7 @@ def test_what_it_cannot_write_to_is_refused(tmp_path):
         RecordExperience(Counter(), 3)
     with mmreplay.create(tmp_path / "w.zarr", env=Counter()) as writer:
         with pytest.raises(
-            SchemaError, match=r"a vector environment of 2, .* a single environment"
+            SchemaError, match=r"a vector environment of 2, .* for a single environment"
         ):
             RecordExperience(SyncVectorEnv([Counter] * 2), writer)
         with pytest.raises(SchemaError, match="capacity: for a new store at a path only"):
@@ -440,7 +440,7 @@ def test_what_cannot_be_recorded_makes_no_store(tmp_path):
     envs = SyncVectorEnv([Counter] * 2)
     with pytest.raises(SchemaError, match="autoreset_mode"):
         RecordExperience(NoMode(envs), tmp_path / "s.zarr")
-    with pytest.raises(SchemaError, match="found one of a vector environment of 3"):
+    with pytest.raises(SchemaError, match="is for a vector environment of 3"):
         RecordExperience(envs, tmp_path / "s.zarr", lanes=3)
     assert not list(tmp_path.iterdir())
     mmreplay.create(tmp_path / "s.zarr", env=Counter()).close()

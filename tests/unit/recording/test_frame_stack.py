@@ -105,9 +105,6 @@ def episode(env, seed=3):
         yield observation, info
 
 
-# ---------------------------------------------------------------- observations and spaces
-
-
 @pytest.mark.parametrize("padding", ["reset", "zero"])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("space", [*NUMERIC, NESTED], ids=str)
@@ -162,9 +159,6 @@ def test_zero_padding_lies_in_the_space_also_where_zero_is_no_frame(space):
     assert env.frame_space == space
 
 
-# ---------------------------------------------------------------- nobody changes an observation
-
-
 def test_observations_do_not_change_when_the_environment_reuses_its_arrays():
     env = FrameStack(OneScreen(), 2)
     seen = [env.reset()[0], *(env.step(0)[0] for _ in range(3))]
@@ -183,9 +177,6 @@ def test_a_returned_dict_belongs_to_the_caller():
     assert observation["camera"]["gray"].frame(0) is first.frame(-1)
 
 
-# ---------------------------------------------------------------- what is refused
-
-
 def test_settings_and_environments_without_a_stack_are_refused():
     env = OneScreen()
     for settings, message in (
@@ -197,7 +188,7 @@ def test_settings_and_environments_without_a_stack_are_refused():
             FrameStack(env, **settings)
     with pytest.raises(SchemaError, match=r"found a vector .* keeps the newest frames"):
         FrameStack(SyncVectorEnv([OneScreen]))
-    with pytest.raises(SchemaError, match=r"observation_space\['word'\]: a Text space"):
+    with pytest.raises(SchemaError, match="observation_space: a Text space"):
         FrameStack(SpacesEnv(spaces.Dict({"word": spaces.Text(3)})))
     with pytest.raises(SchemaError, match="before reset"):
         FrameStack(env).step(0)
@@ -207,7 +198,7 @@ def test_an_observation_outside_of_its_space_is_refused():
     env = OneScreen()
     stacked = FrameStack(env)
     env.screen = np.zeros(3, "uint8")
-    with pytest.raises(SchemaError, match=r"expected shape \(2,\) and uint8, found \(3,\)"):
+    with pytest.raises(SchemaError, match=r"expected \(2,\) uint8, .* found \(3,\)"):
         stacked.reset()
     env.screen = np.full(2, 0.5)
     stacked.env = TransformObservation(env, lambda one: one + 0.5, env.observation_space)
@@ -215,11 +206,8 @@ def test_an_observation_outside_of_its_space_is_refused():
         stacked.reset()
     nested = FrameStack(SpacesEnv(NESTED))
     nested.env.observation_space = spaces.Dict({"camera": NESTED["camera"]})
-    with pytest.raises(SchemaError, match="has a part 'joints', the observation itself has none"):
+    with pytest.raises(SchemaError, match="the part 'joints' .* is missing in the observation"):
         nested.reset()
-
-
-# ---------------------------------------------------------------- stores
 
 
 def play(env, writer, steps, seed=0):
