@@ -40,6 +40,7 @@ _WARM_UP_BATCHES = 16
     type=click.FloatRange(0, 3600, min_open=True),
     default=1.0,
     show_default=True,
+    metavar="SECONDS",
     help="How long to sample.",
 )
 @click.option(

@@ -87,9 +87,10 @@ def import_dataset(
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Convert the dataset at SRC to a closed store at DST.
+    """Convert the dataset at SRC to a new store at DST.
 
-    Anything that could not be converted is listed at the end. Nothing is unpickled.
+    Anything that could not be converted is listed at the end. Pickled data is never loaded, as it
+    could run code.
     """
     import mmreplay
 

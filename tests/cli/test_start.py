@@ -115,7 +115,7 @@ def test_the_module_runs_as_the_script_does(folder):
         (["bench", "a", "--batch-size", "0"], "Error: Invalid value for '--batch-size'"),
         (
             ["bench", "a", "--stack", "x"],
-            "Invalid value for '--stack': 'x' is not a valid whole number",
+            "Invalid value for '--stack': 'x' is not a valid integer",
         ),
         (["bench", "a", "--seconds", "0"], "Error: Invalid value for '--seconds'"),
     ],
