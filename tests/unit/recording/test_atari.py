@@ -210,30 +210,6 @@ def test_a_lost_life_is_terminal_only_on_request(envs, game, tmp_path):
             assert np.array_equal(plain[4][:rows], lossy[4])
 
 
-def test_the_frames_of_ale_py_are_copied_once_into_the_store(tmp_path, monkeypatch):
-    batches, rows = [], []
-    played, step = AtariVectorEnv.step, mmreplay.VectorWriter.step
-
-    def play(self, actions):
-        batches.append(played(self, actions))
-        return batches[-1]
-
-    def stepped(self, *values, **named):
-        rows.append(values)
-        return step(self, *values, **named)
-
-    def another_copy(*_):
-        raise AssertionError("frames that are not stored as they are")
-
-    monkeypatch.setattr(AtariVectorEnv, "step", play)
-    monkeypatch.setattr(mmreplay.VectorWriter, "step", stepped)
-    monkeypatch.setattr(mmreplay.VectorWriter, "_put_frames", another_copy)
-    record("ALE/Breakout-v5", tmp_path / "s", 12, envs=2)
-    assert len(batches) == len(rows) == 6
-    for (observations, *_), (_, _, frames, *_) in zip(batches, rows, strict=True):
-        assert np.shares_memory(observations, frames)
-
-
 def test_an_id_registered_with_other_arguments_is_taken_as_it_is():
     assert atari.is_atari(resolve_id("ALE/Breakout-v5")[1])
     assert atari.is_atari(resolve_id("Breakout-v4")[1])

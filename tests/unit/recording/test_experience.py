@@ -11,7 +11,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 import mmreplay
 from mmreplay import Field, MmreplayError, RecordExperience, SchemaError
-from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter, metadata
 from tests.support.disks import faults
 from tests.support.writers import make_lanes
@@ -158,39 +157,6 @@ def test_the_loop_of_one_environment_sees_what_it_would_see_without(tmp_path):
         assert store.trajectory(0).reward.tolist()[:3] == [np.float32(r[1]) for r in rows[:3]]
     found = metadata(tmp_path / "one.zarr")
     assert (found["id"], found["n_envs"], found["life_loss"]) == ("Walk", 1, False)
-
-
-@pytest.mark.parametrize("mode", [None, *MODES])
-def test_the_same_is_recorded_as_by_record(mode, tmp_path):
-    """With the same seeds and actions, life losses included."""
-
-    def make():
-        lengths = (7, 4, 5)
-        if mode is None:
-            return Counter(7)
-        return SyncVectorEnv([partial(Counter, n) for n in lengths], autoreset_mode=mode)
-
-    result = record(make(), tmp_path / "r.zarr", 40, policy=lambda _: 1, life_loss=True)
-    inner = make()
-    env = RecordExperience(inner, tmp_path / "w.zarr", life_loss=True)
-    env.reset(seed=0)
-    actions = np.ones(() if mode is None else 3, np.int64)
-    while env.writer.n_steps < result.steps:
-        _, _, terminated, truncated, _ = env.step(actions[()])
-        over = np.logical_or(terminated, truncated)
-        if mode in (None, AutoresetMode.DISABLED) and over.any():
-            env.reset(options=None if mode is None else {"reset_mask": over})
-    env.close()
-    assert isinstance(env, mmreplay.RecordVectorExperience) == (mode is not None)
-    with mmreplay.open(tmp_path / "r.zarr") as r, mmreplay.open(tmp_path / "w.zarr") as w:
-        shared = min(len(r.episodes), len(w.episodes)) - 3
-        assert shared >= 2
-        assert r.episodes["return"].sum() > 0
-        for number in range(shared):
-            assert_same(
-                [getattr(r.trajectory(number), name) for name in ("observation", "non_terminal")],
-                [getattr(w.trajectory(number), name) for name in ("observation", "non_terminal")],
-            )
 
 
 def test_buffers_and_writers_that_are_open_stay_open(tmp_path):

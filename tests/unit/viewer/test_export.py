@@ -2,8 +2,6 @@
 
 import errno
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -138,20 +136,6 @@ def test_an_interrupt_leaves_nothing(recorded, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         mmreplay.export_view(recorded, tmp_path / "out")
     assert names(tmp_path) == ["s.zarr"]
-
-
-def test_what_a_killed_one_left_is_removed_by_the_next(recorded, tmp_path):
-    code = """if True:
-    import os, sys, mmreplay
-    from mmreplay.viewer import export
-    export.evenly_chosen = lambda *_: os.kill(os.getpid(), 9)
-    mmreplay.export_view(*sys.argv[1:])
-    """
-    run = [sys.executable, "-c", code, recorded, tmp_path / "out"]
-    assert subprocess.run(run, check=False).returncode == -9
-    assert len(names(tmp_path)) == 2
-    mmreplay.export_view(recorded, tmp_path / "out")
-    assert names(tmp_path) == ["out", "s.zarr"]
 
 
 def test_a_store_is_no_place_for_it(recorded):
