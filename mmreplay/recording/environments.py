@@ -110,7 +110,7 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
     except gymnasium.error.Error as error:
         hint = "" if has_atari else ' (Atari games need pip install "mmreplay[atari]")'
         if not module:
-            hint += f"; for your own, name the module that registers it: MODULE:{name}"
+            hint += f" (your own environments need the module that registers them: MODULE:{name})"
         raise MmreplayError(f"environment {env_id!r}: {error}{hint}") from error
     raise MmreplayError(f"environment {env_id!r}: not registered")
 

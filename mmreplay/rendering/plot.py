@@ -38,7 +38,9 @@ Numbers = npt.NDArray[np.float64]
 _MOST_VALUES = 1_000_000
 _LARGEST = 1e300
 """matplotlib cannot draw larger values."""
-_MOST_BARS, _LEAST_BARS = 24, 4
+_MOST_BARS = 24
+_MOST_DOTS = 2_000
+"""In an SVG, more dots become a bitmap."""
 _BINS = 60
 _POINTS, _LEAST_EPISODES = 25, 5
 """A running mean is over a 25th of the episodes, and at least five."""
@@ -62,18 +64,16 @@ _STYLE: Any = {
 class _Shown:
     """A store, its label and colour, and what is drawn of it.
 
-    steps, returns, lengths: (E,) of each episode that ended, by when it did; `steps` are the
-    transitions collected until then. columns: (n,) rewards and actions.
+    returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
+    actions. action_names: None for actions of several parts.
     """
 
     name: str
     ink: str
-    steps: Numbers
     returns: Numbers
     lengths: Numbers
     columns: dict[str, Numbers]
-    action_names: list[str]
-    has_parts: bool
+    action_names: list[str] | None
 
 
 def plot(
@@ -128,9 +128,11 @@ def plot(
 
 def _labels(paths: Sequence[Path]) -> list[str]:
     """Names of stores; whole paths if two have the same name."""
-    names = [path.name or str(path) for path in paths]
-    shown = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    return [_printable(text) for text in shown]
+    names = [path.name for path in paths]
+    is_clear = "" not in names and len(set(names)) == len(names)
+    return [
+        _printable(name if is_clear else str(path)) for name, path in zip(names, paths, strict=True)
+    ]
 
 
 def _printable(text: str) -> str:
@@ -145,16 +147,13 @@ def _shown(store: Store, name: str, ink: str) -> _Shown:
     # Sorted by their end, counted in steps of their lane.
     ends = rows // widths[lanes] + episodes["length"]
     episodes = episodes[np.argsort(ends, kind="stable")]
-    lengths = episodes["length"].astype(np.float64)
     return _Shown(
         name,
         ink,
-        np.cumsum(lengths),
         episodes["return"].astype(np.float64),
-        lengths,
+        episodes["length"].astype(np.float64),
         {path: _column(store, path) for path in ("rewards", "actions")},
-        [] if store.schema.action.shape else action_names(store.live),
-        bool(store.schema.action.shape),
+        None if store.schema.action.shape else action_names(store.live),
     )
 
 
@@ -205,22 +204,19 @@ def _curves(axes: Axes, title: str, curves: Sequence[tuple[_Shown, Numbers]]) ->
         _say(axes, "no whole episode has ended")
     for one, values in curves:
         here = np.abs(values) < _LARGEST
-        steps, numbers = one.steps[here], values[here]
-        if not len(numbers):
-            continue
+        steps, numbers = np.cumsum(one.lengths)[here], values[here]
         dots: Any = {"markersize": 4, "markeredgewidth": 0, "alpha": 0.4}
-        axes.plot(steps, numbers, "o", color=one.ink, rasterized=len(numbers) > 2_000, **dots)  # noqa: PLR2004
+        axes.plot(steps, numbers, "o", color=one.ink, rasterized=len(numbers) > _MOST_DOTS, **dots)
         n = max(len(numbers) // _POINTS, _LEAST_EPISODES)
         sums = np.cumsum(np.concatenate(([0.0], numbers)))
         stops = np.arange(1, len(numbers) + 1)
         starts = np.maximum(stops - n, 0)
-        means = (sums[stops] - sums[starts]) / (stops - starts)
-        axes.plot(steps, means, color=one.ink, linewidth=1.8)
+        axes.plot(steps, (sums[stops] - sums[starts]) / (stops - starts), color=one.ink)
 
 
 def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     """The share of each value among the transitions: as bars, or as steps over bins."""
-    has_parts = path == "actions" and any(one.has_parts for one in shown)
+    has_parts = path == "actions" and any(one.action_names is None for one in shown)
     axes.set_title(f"{path}: share of transitions{', all parts together' if has_parts else ''}")
     columns = [one.columns[path] for one in shown]
     values = np.unique(np.concatenate(columns))
@@ -231,7 +227,7 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     edges = np.append(values, np.inf) if is_few else np.linspace(values[0], values[-1], _BINS + 1)
     shares = [np.histogram(one, edges)[0] / max(len(one), 1) for one in columns]
     if is_few:
-        _bars(axes, shown, shares, [_label(value, path, shown) for value in values.tolist()])
+        _bars(axes, shown, shares, _value_labels(values, path, shown))
     else:
         for one, heights in zip(shown, shares, strict=True):
             axes.stairs(heights, edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)
@@ -246,8 +242,6 @@ def _bars(
     axes: Axes, shown: Sequence[_Shown], shares: Sequence[Numbers], labels: Sequence[str]
 ) -> None:
     places = np.arange(len(labels))
-    around = max(_LEAST_BARS - len(labels), 0) / 2 + 0.6
-    axes.set_xlim(-around, len(labels) - 1 + around)
     width = 0.8 / len(shown)
     for number, (one, heights) in enumerate(zip(shown, shares, strict=True)):
         shift = (number - (len(shown) - 1) / 2) * width
@@ -257,10 +251,13 @@ def _bars(
     axes.set_xticks(places, labels, **turned)
 
 
-def _label(value: float, path: str, shown: Sequence[_Shown]) -> str:
-    """A number, or the name of the action if all stores give it the same."""
-    names = shown[0].action_names
-    is_named = path == "actions" and value.is_integer() and 0 <= value < len(names)
-    if is_named and all(one.action_names == names for one in shown):
-        return _printable(names[int(value)])
-    return f"{value:.6g}"
+def _value_labels(values: Numbers, path: str, shown: Sequence[_Shown]) -> list[str]:
+    """The values, or the names of the actions if all stores give them the same."""
+    names = shown[0].action_names or []
+    is_named = path == "actions" and all(one.action_names == names for one in shown)
+    return [
+        _printable(names[int(value)])
+        if is_named and value.is_integer() and 0 <= value < len(names)
+        else f"{value:.6g}"
+        for value in values.tolist()
+    ]

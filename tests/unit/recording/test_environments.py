@@ -65,7 +65,7 @@ def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game
     assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
     assert resolve_id("BreakoutNoFrameskip-v4")[0] == "BreakoutNoFrameskip-v4"
     assert resolve_id("CartPole-v0")[0] == "CartPole-v0"
-    with pytest.raises(MmreplayError, match="name the module that registers it: MODULE:MyGrid-v0"):
+    with pytest.raises(MmreplayError, match="the module that registers them: MODULE:MyGrid-v0"):
         resolve_id("MyGrid-v0")
 
 
