@@ -1,4 +1,4 @@
-"""The command ``mmreplay``: one file per command, each a thin layer over `mmreplay` itself.
+"""The command ``mmreplay``: each command is a thin layer over a function of `mmreplay`.
 
 Invariant: importing this package imports click and nothing else; a command's own imports wait
 until it runs, so that ``mmreplay --help`` and completion are quick.
@@ -6,10 +6,7 @@ until it runs, so that ``mmreplay --help`` and completion are quick.
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
@@ -20,9 +17,9 @@ __all__ = ["main"]
 _COMMANDS = {
     "record": "Record a Gymnasium environment.",
     "info": "Show what is in a store.",
-    "episodes": "List the trajectories.",
-    "view": "Show every frame in a web page.",
-    "verify": "Read everything and check every checksum and rule.",
+    "episodes": "List the episodes.",
+    "view": "Show every step in a web page.",
+    "verify": "Check a store for damage.",
     "repair": "Make a damaged store sound again.",
     "snapshot": "Copy a store, also while it is written.",
     "pack": "Copy, merge, filter and recompress stores.",
@@ -34,8 +31,11 @@ _COMMANDS = {
 }
 """Name -> help in the list of commands, without importing them all."""
 
-_NAMES = {"import": "import_dataset", "export": "export_dataset"}
-"""Modules of the commands whose names are Python keywords."""
+_OTHER_NAMES = {
+    "import": ("exchange", "import_dataset"),
+    "export": ("exchange", "export_dataset"),
+}
+"""Module and function of commands that are not in a module of their name."""
 
 
 class _LazyGroup(click.Group):
@@ -50,13 +50,11 @@ class _LazyGroup(click.Group):
         ctx: click.Context,
         cmd_name: str,
     ) -> click.Command | None:
-        """The command, from the file of its name."""
+        """The command, imported."""
         if cmd_name not in _COMMANDS:
             return None
-        name = _NAMES.get(cmd_name, cmd_name)
-        command = getattr(import_module(f".{name}", __name__), name)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{cmd_name} is not a click command")
+        module, name = _OTHER_NAMES.get(cmd_name, (cmd_name, cmd_name))
+        command: click.Command = getattr(import_module(f".{module}", __name__), name)
         return command
 
     def format_commands(
@@ -68,47 +66,23 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse NUL bytes, which a path cannot have."""
-        if any("\0" in one for one in args):
-            raise click.UsageError("an argument has a NUL byte", ctx)
-        return super().parse_args(ctx, args)
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """As `click.Group.main`, also if a caller has closed the output (``2>&-``)."""
-        for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:
-                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-        return super().main(*args, **kwargs)
-
     def invoke(self, ctx: click.Context) -> object:
         """Run, with the errors of this package as messages."""
         with explained():
             return super().invoke(ctx)
 
 
-def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from mmreplay import __version__
-
-        click.echo(f"mmreplay {__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package_name="mmreplay", message="mmreplay %(version)s")
 def main() -> None:
-    """Reinforcement-learning experience in one directory.
+    """Record, inspect and convert stores of reinforcement-learning experience.
 
-    Exit status: 0 done, 1 an error with a message on stderr, 2 wrong usage.
+    A store is a directory with episodes of observations, actions and rewards. Start with:
+
+        mmreplay record CartPole-v1 cart.zarr --steps 1000
+
+    Exit status: 0 for success, 1 for an error, 2 for wrong usage.
     """

@@ -1,4 +1,4 @@
-"""``mmreplay episodes``: a table of the trajectories."""
+"""``mmreplay episodes``: a table of the episodes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _EVICTED = "Partly evicted episodes are not listed; `mmreplay view` shows them"
     type=click.Choice(["id", "return", "length", "end"]),
     default="id",
     show_default=True,
-    help="id: in the order of lanes and rows; return and length: largest first.",
+    help="id: oldest first; return and length: largest first.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option("--limit", type=WholeNumber(min=0), help="Show at most this many.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table as one JSON object.")
 def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bool) -> None:
-    """List the trajectories of the store at PATH.
+    """List the episodes of the store at PATH.
 
-    Only whole episodes are listed. # is the number for Store.trajectory; id, row and, in a vector
-    store, env belong to the first transition. An episode ends terminated or truncated, or is still
-    running: then its return is the sum so far.
+    # is the number of an episode for other commands and Store.trajectory(). id, row and, in a
+    vector store, env are those of its first step. An episode is terminated, truncated or still
+    running; then its return is the sum so far. Episodes that were evicted in part are not listed.
     """
     import numpy as np
 
@@ -99,7 +99,7 @@ def _lines(
     order: npt.NDArray[np.intp],
     environments: list[int],
 ) -> list[str]:
-    """Aligned columns by hand: a table of rich takes seconds for some ten thousand rows."""
+    """Aligned columns; rich takes seconds for ten thousand rows."""
     shown = 3 if max(environments, default=1) > 1 else 2
     heads = ("#", "id", *("lane", "row", "env")[:shown], "length", "return", "end")
     rows = [heads]

@@ -18,11 +18,11 @@ _LONGEST_BAR = 40
 _MOST_DIGITS = 6
 _LARGE = 1e12
 _SAME = 1e-9
-"""Values that differ by less, relative to their size, are one."""
+"""Values whose relative difference is smaller count as equal."""
 _TINY = 1e-300
-"""A step that can be divided has no smaller one."""
+"""Smaller differences cannot be divided into bins."""
 _HUGE = 1e300
-"""No room for edges around values like these."""
+"""Differences of larger values overflow."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FULL = "█"
 
@@ -39,7 +39,7 @@ def histogram(values: npt.NDArray[Any], width: int, *, plain: bool = False) -> l
     if not values.size:
         return []
     edges, labels = _bins(float(values.min()), float(values.max()), bool((values % 1 == 0).all()))
-    # Bins hold their lower edge, and the last one both.
+    # A bin includes its lower edge, and the last one both.
     place = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(labels) - 1)
     counts = np.bincount(place, minlength=len(labels)).tolist()
     left = max(map(len, labels))
@@ -62,7 +62,7 @@ def _bar(length: float, plain: bool) -> str:
 
 
 def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[str]]:
-    """Edges at round numbers, and what to call what lies between them."""
+    """Edges at round numbers, and labels for the bins between them."""
     largest = max(abs(low), abs(high))
     if high - low <= max(largest * _SAME, _TINY):
         return np.array([low, high]), [number(low)]
@@ -71,25 +71,14 @@ def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[
     step = _round_step((high - low) / _MOST_BINS)
     if whole:
         step = max(step, 1.0)
-    first = math.floor(low / step)
-    last = math.floor(high / step)
-    edges = np.arange(first, last + 2) * step
-    if whole and step == 1:
-        return edges, [number(edge) for edge in edges[:-1].tolist()]
+    edges = np.arange(math.floor(low / step), math.floor(high / step) + 2) * step + 0.0  # no -0
     digits = max(0, -math.floor(math.log10(step)))
     form = ".4g" if digits > _MOST_DIGITS or largest >= _LARGE else f",.{digits}f"
-    if whole:
-        # Both ends are in the bin, and those of the outer ones occur.
-        spans = [(max(a, low), min(b - 1, high)) for a, b in pairwise(edges.tolist())]
-    else:
-        spans = list(pairwise(edges.tolist()))
-    return edges, [_span(a, b, form) for a, b in spans]
-
-
-def _span(a: float, b: float, form: str) -> str:
-    """Both ends, or the one number that they are."""
-    # + 0.0: no -0
-    return f"{a + 0.0:{form}}" if a == b else f"{a + 0.0:{form}} to {b + 0.0:{form}}"
+    spans = [*pairwise(edges.tolist())]
+    if whole:  # a bin of whole numbers ends before the next edge
+        spans = [(max(a, low), min(b - 1, high)) for a, b in spans]
+    labels = [f"{a:{form}}" if a == b else f"{a:{form}} to {b:{form}}" for a, b in spans]
+    return edges, labels
 
 
 def _round_step(least: float) -> float:

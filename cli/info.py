@@ -24,7 +24,7 @@ _SHOWN_LANES = 16
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def info(path: str, as_json: bool) -> None:
-    """Show what is in the store at PATH: closed, being written, or left by a crash."""
+    """Show what is in the store at PATH, also while it is written or after a crash."""
     import mmreplay
 
     with mmreplay.open(path) as store:
@@ -83,7 +83,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _environment(env: Any) -> str:
-    """What the recorder, or whoever made the store, says where the rows come from."""
+    """The source of the rows, from the metadata."""
     if not isinstance(env, dict) or not env:
         return ""
     name = env.get("id")
@@ -139,8 +139,8 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "",
             f"its writer ended without close(), and {rows} after its last flush are not trusted:",
         )
-        yield "", "the system has restarted since, their fsync failed, or this is a copy and the"
-        yield "", "original has them"
+        yield "", "the system has restarted since, their fsync failed, or this is a copy and only"
+        yield "", "the original has them"
     elif not is_live:
         yield "", "its writer ended without close(); the next one recovers all rows"
 
@@ -193,7 +193,7 @@ def _chart(values: npt.NDArray[Any], unit: str) -> list[str]:
 
     if not len(values):
         return []
-    # Of the same episodes as the bars: a writer may have ended more since the rest was counted.
+    # Of the same episodes as the bars: a writer may have ended more meanwhile.
     with np.errstate(over="ignore", invalid="ignore"):
         spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
     terminal = sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""``mmreplay pack``: joins, filters and recompresses episodes of stores in one store."""
+"""``mmreplay pack``: copy, merge, filter and recompress stores."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def _numbers(
     "envs",
     callback=_numbers,
     metavar="N,N-N",
-    help="Keep the episodes of these environments, counted from 0 over all lanes.",
+    help="Keep the episodes of these environments of vector stores, counted from 0.",
 )
 @click.option(
-    "--capacity", type=WholeNumber(min=1), help="Keep at most this many transitions, the newest."
+    "--capacity", type=WholeNumber(min=1), help="Keep at most this many steps, the newest."
 )
 @click.option(
     "--workers",
@@ -84,10 +84,10 @@ def pack(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Write the episodes of the stores at SRC... into one closed store at DST.
+    """Copy the episodes of the stores at SRC... into one new store at DST.
 
-    It contains all whole episodes, or those chosen, with new ids. The sources may be live, and are
-    not changed.
+    It contains all whole episodes, or those chosen, with new ids. The sources may be in use, and
+    are not changed.
     """
     import mmreplay
 

@@ -1,4 +1,4 @@
-"""``mmreplay plot``: returns, lengths, rewards and actions of stores as curves."""
+"""``mmreplay plot``: draw returns, lengths, rewards and actions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["plot"]
 def plot(paths: tuple[str, ...], out: str) -> None:
     """Draw returns and lengths over time, and the distributions of rewards and actions.
 
-    Several stores share the same axes. Time is counted in retained transitions.
+    Several stores share the same axes. Time is counted in steps.
     """
     import mmreplay
 
-    with progress("plot", "numbers") as show:
+    with progress("plot", "stores") as show:
         mmreplay.plot(paths, out, progress=show)
     click.echo(
         f"{plain(out)}: returns, lengths, rewards and actions of {count(len(paths), 'store')}, "

@@ -1,17 +1,20 @@
-"""A progress bar for long work: on a terminal, and always on stderr."""
+"""A progress bar for long work: on a terminal only, and always on stderr."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 __all__ = ["progress"]
 
+_EVERY_S = 0.1
+
 
 @contextmanager
-def progress(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
-    """A function that shows (done, total) in bytes or other units; None in a pipe."""
+def progress(what: str, unit: str = "bytes") -> Iterator[Callable[..., None] | None]:
+    """A function that shows (done, total) in bytes or other units, and a text; None in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -25,16 +28,25 @@ def progress(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], No
         TimeRemainingColumn,
     )
 
-    amount = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))
-    columns = (BarColumn(), *amount, TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=None)
+    text = TextColumn("{task.fields[text]}")
+    amount = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), text)
+    # Without a thread that refreshes it: that would slow down a recording, and a pack forks.
+    bar = Progress(
+        BarColumn(),
+        *amount,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    due = 0.0
 
-    def show(done: int, total: int) -> None:
-        bar.start()  # no earlier: it has a thread, and a pack forks while there is none
-        bar.update(task, completed=done, total=total)
+    def show(done: int, total: int, text: str = unit) -> None:
+        nonlocal due
+        if time.monotonic() >= due or done == total:
+            bar.update(task, completed=done, total=total, text=text, refresh=True)
+            due = time.monotonic() + _EVERY_S
 
-    try:
+    with bar:
+        task = bar.add_task(what, total=None, text=unit)
         yield show
-    finally:
-        bar.stop()

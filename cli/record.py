@@ -1,4 +1,4 @@
-"""``mmreplay record``: a thin layer over `mmreplay.record`."""
+"""``mmreplay record``: record a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from .progress import progress
 from .whole_number import WholeNumber
 from .wording import age, count, echo_json, size
 
@@ -28,7 +30,7 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.command("record")
 @click.argument("env_id")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--steps", type=WholeNumber(min=1), required=True, help="Transitions to record.")
+@click.option("--steps", type=WholeNumber(min=1), required=True, help="Steps to record.")
 @click.option(
     "--envs",
     type=WholeNumber(min=1),
@@ -40,10 +42,16 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     show_default=True,
     callback=_policy,
     metavar="random|MODULE:CALLABLE",
-    help="What chooses the actions: CALLABLE(observation) -> action. On Atari the policy "
+    help="The policy: random actions, or your own CALLABLE(observation) -> action. On Atari it "
     "receives single (84, 84) uint8 frames, not stacks.",
 )
-@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=WholeNumber(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the environments and the policy.",
+)
 @click.option(
     "--codec",
     metavar="NAME[:LEVEL]",
@@ -54,7 +62,7 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "--capacity",
     type=WholeNumber(min=1),
     metavar="N",
-    help="Keep only the newest N transitions; with --append, a smaller one evicts.",
+    help="Keep only the newest N steps.",
 )
 @click.option("--append", is_flag=True, help="Continue an existing store of the same environment.")
 @click.option(
@@ -76,7 +84,7 @@ def record(
     life_loss: bool,
     as_json: bool,
 ) -> None:
-    """Record a Gymnasium environment into the store at PATH.
+    """Record the Gymnasium environment ENV_ID into a store at PATH.
 
     Atari ids such as ALE/Breakout-v5 get the standard preprocessing (84x84 gray, frame skip 4,
     no-op start); all other environments are recorded unchanged. Ctrl-C ends the recording and keeps
@@ -88,7 +96,11 @@ def record(
             sys.path.insert(0, here)
     import mmreplay
 
-    with mmreplay.stop_on_signals() as stop, _progress(steps) as show, _with_advice(path):
+    with (
+        mmreplay.stop_on_signals() as stop,
+        progress("record", "steps") as show,
+        _with_advice(path),
+    ):
         result = mmreplay.record(
             env_id,
             path,
@@ -99,7 +111,7 @@ def record(
             codec=codec,
             capacity=capacity,
             append=append,
-            progress=show,
+            progress=None if show is None else partial(_show, show),
             life_loss=life_loss or None,
             stop=stop,
         )
@@ -107,6 +119,13 @@ def record(
         echo_json(result.to_json())
     else:
         click.echo(_summary(result, steps))
+
+
+def _show(show: Callable[..., None], done: RecordProgress) -> None:
+    text = (
+        f"{done.steps_per_s:,.0f} steps/s, {done.episodes:,} episodes, {size(done.bytes_on_disk)}"
+    )
+    show(done.steps, done.total, text)
 
 
 @contextmanager
@@ -140,37 +159,3 @@ def _summary(result: RecordResult, asked: int) -> str:
             f"Stopped at {result.steps:,} of {asked:,} steps{kept}; continue with --append\n{text}"
         )
     return text
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[RecordProgress], None] | None]:
-    """A progress bar on a terminal, None in a pipe; always on stderr."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    bar = Bar(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        auto_refresh=False,  # a refresh thread would slow down the loop
-        transient=True,
-    )
-
-    def show(progress: RecordProgress) -> None:
-        bar.update(
-            task,
-            completed=progress.steps,
-            text=f"{progress.steps_per_s:,.0f} steps/s, {progress.episodes:,} episodes, "
-            f"{size(progress.bytes_on_disk)}",
-            refresh=True,
-        )
-
-    with bar:
-        task = bar.add_task("record", total=total, text="")
-        yield show

@@ -1,4 +1,4 @@
-"""``mmreplay repair``: makes a sound store of what is sound in a damaged one."""
+"""``mmreplay repair``: keep the sound data of a damaged store."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .findings import findings_tables, span
 from .progress import progress
+from .verify import findings_tables, span
 from .wording import count, echo_json, echo_table, quoted, table
 
 if TYPE_CHECKING:
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="Also keep what is sound after the damage, with new ids; episodes are cut at the damage.",
+    help="Also keep sound steps after the damage, with new ids; episodes are cut at the damage.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
 def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
-    """Make the store at PATH sound again, if it is not.
+    """Make the store at PATH sound again.
 
-    Each lane keeps its steps up to the first damaged one, with their ids. The damaged store stays
-    unchanged beside the repaired one as PATH.damaged, and sound files are shared. A sound store is
-    left alone; one that a crash left open is closed. If it is interrupted, call it again.
+    Each lane (the part of one writer) keeps its steps up to the first damaged one, with their ids.
+    The damaged store stays unchanged beside the repaired one as PATH.damaged, and sound files are
+    shared. A sound store is not changed; one that a crash left open is closed. If this command is
+    interrupted, run it again.
 
-    Exit status 1 if no transition could be kept of a store that had or may have had some.
+    Exit status 1 if no step could be kept of a store that had or may have had some.
     """
     import mmreplay
 

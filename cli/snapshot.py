@@ -15,8 +15,8 @@ from .wording import count, echo_json, size
 def snapshot(path: str, target: str, as_json: bool) -> None:
     """Copy the store at PATH to DST as it is now; its writers continue.
 
-    The copy is closed and keeps all row ids. If DST is on the same file system, files that no
-    writer will change any more are shared by hard links and use no space.
+    The copy is closed and keeps all ids. If DST is on the same file system, files that no writer
+    will change again are shared by hard links and use no space.
     """
     import mmreplay
 

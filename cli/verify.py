@@ -1,27 +1,31 @@
-"""``mmreplay verify``: checks that a store is as it was written."""
+"""``mmreplay verify``: check a store for damage."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .findings import findings_table, findings_tables
 from .progress import progress
-from .wording import count, echo_json, echo_table, quoted, size
+from .wording import count, echo_json, echo_table, quoted, size, table
 
 if TYPE_CHECKING:
-    from mmreplay import Report
+    from mmreplay import Finding, Report
+
+__all__ = ["findings_tables", "span", "verify"]
+
+_SHOWN = 50
 
 
 @click.command("verify")
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def verify(path: str, as_json: bool) -> None:
-    """Read the whole store at PATH and check every checksum and rule.
+    """Check the store at PATH for damage: read all of it, and check every checksum.
 
-    Exit status 0 if it is sound, 1 with the findings on stdout. Warnings do not concern any row. A
-    store that is being written is checked up to its last flush; its writer is not disturbed.
+    Exit status 0 if it is sound, 1 if it is damaged: the findings are on stdout. Warnings affect no
+    data. A store that is being written is checked up to its last flush.
     """
     import mmreplay
 
@@ -65,7 +69,7 @@ def _advice(report: Report) -> str:
 def _print(report: Report) -> None:
     parts = findings_tables(report.findings)
     if report.warnings:
-        parts += [findings_table(report.warnings, "warning"), ""]
+        parts += [_table(report.warnings, "warning"), ""]
     word = "sound" if report.sound else "NOT SOUND"
     parts.append(
         f"{report.path}: {word}, {report.state}; {_read_rows(report)}; "
@@ -81,3 +85,35 @@ def _read_rows(report: Report) -> str:
         rows += f" of {count(report.environments, 'environment')}"
     text = f"{rows} in {count(report.lanes, 'lane')}"
     return f"{text}, {report.unflushed:,} not flushed yet" if report.unflushed else text
+
+
+def findings_tables(findings: Sequence[Finding]) -> list[Any]:
+    """Tables of what is damaged, and of files that do not belong to the store."""
+    parts: list[Any] = []
+    damaged = [one for one in findings if not one.is_stray]
+    strays = [one for one in findings if one.is_stray]
+    for some, heading in ((damaged, "damaged"), (strays, "stray")):
+        if some:
+            parts += [_table(some, heading), ""]
+    return parts
+
+
+def _table(findings: Sequence[Finding], heading: str) -> Any:
+    """File, rows and message of each; the first of many."""
+    rows = [
+        (
+            one.file or ".",
+            "" if one.rows is None else span(*one.rows),
+            one.message,
+        )
+        for one in findings[:_SHOWN]
+    ]
+    left = len(findings) - _SHOWN
+    if left > 0:
+        rows.append(("...", "", f"and {left:,} more; --json lists all of them"))
+    return table((heading, "rows", "what"), rows, right=())
+
+
+def span(start: int, stop: int) -> str:
+    """The rows [start, stop)."""
+    return f"{start:,}" if stop - start <= 1 else f"{start:,} to {stop - 1:,}"

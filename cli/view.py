@@ -19,23 +19,26 @@ _MOST_PORT = 65_535
     "--port",
     type=WholeNumber(min=0, max=_MOST_PORT),
     default=0,
-    help="Port to listen on; 0, the default, picks a free one.",
+    show_default="a free one",
+    help="Port to listen on.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
-@click.option("--episode", type=int, help="Show this episode of the first store first.")
+@click.option("--episode", type=int, help="Start with this episode of the first store.")
 @click.option(
     "--export",
     "folder",
     metavar="DIR",
     type=click.Path(),
-    help="Write the page and its data into a folder for any static host, and exit.",
+    help="Write the page and its data into a new folder for any web server, and exit.",
 )
 @click.option(
     "--frames",
     type=WholeNumber(min=1),
     metavar="N",
-    help="With --export: at most N frames per store, in whole episodes; 20,000 by default.",
+    default=20_000,
+    show_default=True,
+    help="With --export: at most N frames per store, in whole episodes.",
 )
 def view(
     paths: tuple[str, ...],
@@ -44,18 +47,16 @@ def view(
     no_browser: bool,
     episode: int | None,
     folder: str | None,
-    frames: int | None,
+    frames: int,
 ) -> None:
     """Show the stores at PATH... in a web page, also while they are written.
 
     Prints the URL of the page and opens it in a browser if there is one; Ctrl-C ends it. Several
-    stores are compared. Needs the extra `view`, except with --export.
+    stores are compared. Needs `pip install "mmreplay[view]"`, except with --export.
     """
     import mmreplay
 
     if folder is None:
-        if frames is not None:
-            raise click.UsageError("--frames is for --export only")
         _warn(host)
         mmreplay.view(
             paths,
@@ -65,19 +66,17 @@ def view(
             ready=lambda url: _ready(url, browser=not no_browser),
         )
         return
-    made = mmreplay.export_view(
-        paths, folder, **({} if frames is None else {"frames": frames}), episode=episode
-    )
+    made = mmreplay.export_view(paths, folder, frames=frames, episode=episode)
     click.echo(
         f"{made.path}: {count(made.files, 'file')}, {size(made.n_bytes)}, with the frames of "
-        f"{made.exported_episodes:,} of {count(made.episodes, 'episode')}; put it on a static "
-        f"host, or try it: python -m http.server --bind 127.0.0.1 --directory {made.path}"
+        f"{made.exported_episodes:,} of {count(made.episodes, 'episode')}; put it on a web "
+        f"server, or try it: python -m http.server --bind 127.0.0.1 --directory {made.path}"
     )
 
 
 def _warn(host: str) -> None:
     """Warn about an address that other machines can reach."""
-    if not host or _is_loopback(host):
+    if host.startswith("127.") or host.lower() in ("", "localhost", "::1"):
         return
     click.echo(
         f"Listening on {host}: anyone who can reach this machine and has the token in the URL "
@@ -87,28 +86,9 @@ def _warn(host: str) -> None:
     )
 
 
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    try:
-        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _ready(url: str, *, browser: bool) -> None:
     click.echo(url)
-    sys.stdout.flush()
-    if browser and _has_browser():
-        import threading
-        import webbrowser
-
-        # Some browsers return only when they are closed.
-        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-
-
-def _has_browser() -> bool:
-    """Whether there is a screen; else a browser of a terminal would take the terminal."""
-    if sys.platform == "linux":
-        return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    return True
+    # Without a screen, a browser of a terminal would take over the terminal.
+    has_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if browser and (has_screen or sys.platform != "linux"):
+        click.launch(url)

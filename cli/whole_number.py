@@ -12,7 +12,7 @@ __all__ = ["WholeNumber"]
 class WholeNumber(click.IntRange):
     """A whole number in a range."""
 
-    name = "whole number"
+    name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """An int; fails if it is not one, or out of range."""

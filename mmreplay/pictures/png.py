@@ -1,4 +1,4 @@
-"""PNG files, with the standard library's zlib; and what a notebook shows of frames."""
+"""PNG files, with the standard library's zlib, and the pictures that notebooks show."""
 
 from __future__ import annotations
 
@@ -9,39 +9,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.pictures.images import (
-    Image,
-    factor_for,
-    limits_of,
-    plane,
-    resized,
-    strip,
-    to_bytes,
-)
+from mmreplay.pictures.images import Image, factor_for, limits_of, plane, resized, to_bytes
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GRAY, _RGB = 0, 2
 _AXES_OF_RGB = 3
 _MOST_FRAMES = 8
-_SIDE = 96
+_SIDE, _GAP = 96, 2
 
 
 def even(n: int) -> npt.NDArray[np.int64]:
-    """At most eight numbers below n at even distances, the first and the last among them."""
+    """At most eight numbers below n at even distances, including the first and the last."""
     return np.unique(np.linspace(0, max(n - 1, 0), min(n, _MOST_FRAMES)).round().astype(np.int64))
 
 
 def strip_png(frames: npt.NDArray[Any] | dict[str, npt.NDArray[Any]]) -> bytes | None:
-    """Eight of the frames, (n, *frame), side by side as a PNG file; None if they are no pictures.
+    """Eight of the frames, (n, *frame), side by side as a PNG file; None if they are not images.
 
-    Of a dict, those of the first key whose frames are pictures.
+    Of a dict, those of the first key whose frames are images.
     """
     for values in frames.values() if isinstance(frames, dict) else [frames]:
         planes = [one for number in even(len(values)) if (one := plane(values[number])) is not None]
         if planes:
             planes = [one for one in planes if one.ndim == planes[0].ndim]  # some may be gray
             factor, limits = factor_for(planes[0].shape, _SIDE), limits_of(planes)
-            return png(strip([resized(to_bytes(one, limits), factor) for one in planes]))
+            images = [resized(to_bytes(one, limits), factor) for one in planes]
+            sides = [(0, 0), (0, _GAP), (0, 0)][: images[0].ndim]
+            spaced = [np.pad(one, sides, constant_values=255) for one in images]
+            return png(np.concatenate(spaced, axis=1)[:, :-_GAP])
     return None
 
 
@@ -54,7 +49,7 @@ def png(image: Image) -> bytes:
     colours = _RGB if image.ndim == _AXES_OF_RGB else _GRAY
     header = struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)
     rows = image.reshape(height, -1)
-    # Before each row stands the number of its filter: none.
+    # Each row begins with the number of its filter: 0, none.
     lines = np.concatenate((np.zeros((height, 1), np.uint8), rows), axis=1)
     parts = (b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b"")
     return _SIGNATURE + b"".join(_chunk(kind, data) for kind, data in parts)

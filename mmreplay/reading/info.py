@@ -109,6 +109,14 @@ def environment(lanes: LiveLanes) -> Any:
     return shared_metadata(lanes.readers)
 
 
+def action_names(lanes: LiveLanes) -> list[str]:
+    """The names of the environment's actions by number; empty if the store has none."""
+    about = environment(lanes)
+    names = about.get("action_names") if isinstance(about, dict) else None
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return list(names) if names and is_list else []
+
+
 def shared_metadata(readers: Iterable[LaneReader]) -> Any:
     """As `environment`, of lanes that may be of several stores."""
     found = [reader.metadata.get("env") for reader in readers]

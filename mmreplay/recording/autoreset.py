@@ -1,16 +1,16 @@
-"""Vector environments without their autoreset: one kind of step, whatever the mode.
+"""Read the steps of a vector environment in the same way in every autoreset mode.
 
-Gymnasium's vector environments start the next episode in one of three ways, and each hides another
-part of the truth (https://farama.org/Vector-Autoreset-Mode):
+Gymnasium's vector environments start the next episode in one of three ways
+(https://farama.org/Vector-Autoreset-Mode):
 
     next step   the step after the last one ignores its action and returns the new episode's first
-                observation with reward 0: no transition
-    same step   the last step returns the new episode's first observation, the final one is in
+                observation with reward 0: it is not a transition
+    same step   the last step returns the new episode's first observation, and the final one in
                 ``infos["final_obs"]``
-    disabled    the last step returns the final observation, the caller resets
+    disabled    the last step returns the final observation, and the caller resets
 
-Invariant: a lane that `Step.recorded` marks was stepped, and its `Step.frames` is the observation
-that this step ended in.
+Invariant: an environment that `Step.recorded` marks was stepped, and its `Step.frames` is the
+observation after that step.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _TRUE = b"\1"
 
 
 class Step(NamedTuple):
-    """One step of all lanes; arrays have the lanes in front.
+    """One step of all environments, which are the first axis of each array.
 
     Attributes:
-        frames: what each step ended in, also where it ended the episode.
-        rewards: as the environment gives them.
+        frames: after each step, also where it ended the episode.
+        rewards: as the environment returned them.
         terminated: likewise.
         truncated: likewise.
-        recorded: the lanes that made a step; None for all.
-        started: the lanes where an episode begins; None for none.
-        start_frames: the first frame of these episodes.
+        recorded: the environments that made a step; None for all.
+        started: those where an episode begins; None for none.
+        start_frames: the first frames of these episodes.
         observations: what the policy sees next, in the environment's own structure.
-        ignored: the lanes whose next action will be ignored; None for none.
+        ignored: the environments whose next action will be ignored; None for none.
     """
 
     frames: Frame
@@ -59,9 +59,9 @@ class Step(NamedTuple):
 
 
 class StepReader:
-    """Tells what each step of a vector environment did, by its autoreset mode.
+    """Reads each step of a vector environment by its autoreset mode.
 
-    Raises SchemaError if the environment states no mode.
+    Raises SchemaError if the environment has no mode.
 
     Attributes:
         resets_by_hand: whether its caller resets the environments whose episode ended.
@@ -72,8 +72,8 @@ class StepReader:
         mode = autoreset_mode(env)
         if mode not in ("NextStep", "SameStep", "Disabled"):
             raise SchemaError(
-                f"{env}: metadata['autoreset_mode'] is {mode!r}, so it cannot be told which steps "
-                f"are transitions; set it to a gymnasium.vector.AutoresetMode"
+                f"{env}: metadata['autoreset_mode'] is {mode!r}, so it is unknown which steps are "
+                f"transitions; set it to a gymnasium.vector.AutoresetMode"
             )
         self.resets_by_hand = mode == "Disabled"
         self.same_step = mode == "SameStep"
@@ -81,14 +81,14 @@ class StepReader:
         self._over: Mask | None = None
 
     def reset(self, mask: Mask | None = None) -> None:
-        """Episodes begin in all environments, or in those of a mask."""
+        """Begin episodes in all environments, or in those of a mask."""
         if self._over is not None:
             self._over = None if mask is None else some(self._over & ~mask)
 
     def read(
         self, observations: Observation, rewards: Any, terminated: Any, truncated: Any, infos: Infos
     ) -> Step:
-        """What a step did, from what `VectorEnv.step` returned.
+        """The step of which `VectorEnv.step` returned these.
 
         Raises SchemaError for same-step infos without a final observation.
         """
@@ -98,17 +98,16 @@ class StepReader:
         recorded = started = ignored = None
         if self.same_step:
             if over is not None:
-                # The final observation lies in the infos, the next episode's first where it would
-                # be.
+                # `observations` has the next episode's first one instead of the final one.
                 started, frames = over, _put_final(frames, infos, over, self._fields)
         else:
             waited, self._over = self._over, over
             recorded = None if waited is None else ~waited
             if not self.resets_by_hand:
-                # An environment's step after its last one is its reset.
+                # The step after the last one of an episode is its reset.
                 started, ignored = waited, over
             elif waited is not None:
-                # Whoever is stepped before its reset makes no transition.
+                # Steps before the reset are not transitions.
                 self._over = waited if over is None else waited | over
         return Step(
             frames,
@@ -124,21 +123,15 @@ class StepReader:
 
 
 def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] | None:
-    """What the infos of a step tell under a name, of episodes that ended what they ended with.
+    """(N, ...) the value of each environment in the infos of a step; None if it is missing.
 
-    Args:
-        name: of the info.
-        infos: of a vector environment's step.
-        over: the environments whose episode ended and began again within the step; None for none.
-
-    Returns:
-        (N, ...) a value for each environment; None if the infos have no such name.
+    `over` are the environments that were reset within the step: their values are from before.
     """
     value = infos.get(name)
     if over is None:
         return value
     final = infos.get("final_info", {}).get(name)
-    # Where all episodes ended, the resets may tell less than the steps.
+    # If all episodes ended, the infos of the resets may lack the name.
     return final if value is None else _merged(value, final, over)
 
 
@@ -163,21 +156,21 @@ def _flags(values: Any) -> Mask:
 
 
 def some(lanes: Mask) -> Mask | None:
-    """The lanes of a mask of any; None of none."""
-    # Far quicker than `any` of numpy for the few bytes that there are.
+    """The mask; None if it is all False."""
+    # Much faster than `any` of numpy for a few bytes.
     return lanes if _TRUE in lanes.tobytes() else None
 
 
 def _put_final(frames: Frame, infos: Infos, over: Mask, fields: EnvFields) -> Frame:
-    """A copy of `frames` with the final observations of the lanes that are over."""
+    """A copy of `frames` with the final observations of the episodes that are over."""
     final = infos.get("final_obs")
     if final is None:
         raise SchemaError(
-            "an episode ended in same-step autoreset mode and infos has no 'final_obs', so its "
-            "final observation is lost; let the environment give it, or use next-step autoreset"
+            "an episode ended in same-step autoreset mode, but infos has no 'final_obs' with its "
+            "final observation; fix the environment, or use next-step autoreset"
         )
     out = _copied(frames)
-    # Gymnasium has an object per lane (None where nothing ended), ale-py one array for all.
+    # Gymnasium has one object per environment (None where nothing ended), ale-py one array.
     whole = isinstance(final, dict | tuple) or getattr(final, "dtype", None) != np.object_
     batch = fields.to_frame(final) if whole else None
     for i in np.flatnonzero(over).tolist():
@@ -206,7 +199,6 @@ def _lane(frames: Frame, i: int) -> Frame:
 def _merged(
     values: npt.NDArray[Any] | None, after: npt.NDArray[Any] | None, over: Mask
 ) -> npt.NDArray[Any] | None:
-    """(N, ...) those after in the environments that are over."""
     if values is None or after is None:
         return values
     columns = over.reshape(-1, *[1] * (np.ndim(values) - 1))

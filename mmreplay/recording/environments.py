@@ -1,4 +1,4 @@
-"""From what the caller names (an id, a factory, an environment) to something that can be stepped.
+"""Make environments from an id, a factory or an environment.
 
 Invariant: an id names the same dynamics for one environment and for many.
 """
@@ -27,17 +27,17 @@ EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is stepped.
+    """The environments to step.
 
     Attributes:
         env: the environment, single or vector.
-        fields: what a row of it holds.
+        fields: of its rows.
         observation_space: of one environment, as the policy sees it.
         action_space: of one environment.
-        name: its id, or the name of what made it.
-        preprocessing: what was done to an Atari game's frames, else None.
-        action_names: what the actions are called, by their numbers; None if they have no names.
-        owned: whether it was made here, and is to be closed here.
+        name: its id, or the name of its factory.
+        preprocessing: of an Atari game's frames, else None.
+        action_names: of the actions by number; None if they have no names.
+        owned: whether it was made here, and is closed here.
     """
 
     env: AnyEnv
@@ -55,7 +55,7 @@ class World:
         return self.fields.lanes or 1
 
     def close(self) -> None:
-        """Close what was made here."""
+        """Close environments that were made here."""
         if self.owned:
             self.env.close()
 
@@ -63,11 +63,11 @@ class World:
 def make_world(env: EnvLike, n_envs: int | None) -> World:
     """Make the environments.
 
-    `n_envs` None is 1, or as many as a vector environment has. With 1 an id or a factory of single
+    `n_envs` None is 1, or the number of a vector environment. With 1 an id or a factory of single
     environments stays single, with more it becomes a vector. Raises MmreplayError if it cannot be
-    made as asked, SchemaError if its spaces cannot be stored or `n_envs` is no such number.
+    made, SchemaError if its spaces cannot be stored or `n_envs` is out of range.
     """
-    n_envs = whole_number_or_none("envs", n_envs, 1, MAX_ENVIRONMENTS)  # before so many are made
+    n_envs = whole_number_or_none("envs", n_envs, 1, MAX_ENVIRONMENTS)
     if isinstance(env, str):
         return _from_id(env, n_envs or 1)
     if isinstance(env, (gymnasium.Env, VectorEnv)):
@@ -82,9 +82,9 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
 def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
     """The registered id and its specification; ``module:id`` imports the module that registers it.
 
-    An id without a version means an Atari game's ``ALE/…-v5`` where there is such a game, else the
-    newest version. Raises MissingExtraError for an Atari id without ale-py, MmreplayError if there
-    is no such id.
+    An id without a version means ``ALE/…-v5`` if there is such an Atari game, else the newest
+    version. Raises MissingExtraError for an Atari id without ale-py, MmreplayError for an unknown
+    id.
     """
     module, _, name = env_id.rpartition(":")
     if module:
@@ -110,7 +110,7 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
     except gymnasium.error.Error as error:
         hint = "" if has_atari else ' (Atari games need pip install "mmreplay[atari]")'
         if not module:
-            hint += f"; one of your own needs its module, which registers it: MODULE:{name}"
+            hint += f" (your own environments need the module that registers them: MODULE:{name})"
         raise MmreplayError(f"environment {env_id!r}: {error}{hint}") from error
     raise MmreplayError(f"environment {env_id!r}: not registered")
 
@@ -124,7 +124,7 @@ def _from_id(env_id: str, n_envs: int) -> World:
     name, spec = resolve_id(env_id)
     try:
         if not atari.is_atari(spec):
-            # The checker warns about spaces, which is the author's affair, and takes time.
+            # Without the checker: its warnings are for authors, and it takes time.
             def make() -> gymnasium.Env[Any, Any]:
                 made: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True)
                 return made
@@ -144,7 +144,7 @@ def _from_id(env_id: str, n_envs: int) -> World:
 
 
 def _vector(make: Callable[[], Any], n_envs: int, name: str) -> World:
-    # Same-step autoreset: every step of every lane is a transition, and resets cost the same.
+    # Same-step autoreset: every step of every environment is a transition.
     env: VectorEnv[Any, Any, Any] = SyncVectorEnv(
         [make] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP
     )
@@ -156,7 +156,7 @@ def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None 
     found = env_fields(env).lanes or 1
     if n_envs is not None and n_envs != found:
         raise MmreplayError(
-            f"envs: {n_envs} asked for, {name} has {found}; leave envs out, or give a function "
+            f"envs: found {n_envs}, but {name} has {found}; leave envs out, or give a function "
             f"that makes one environment"
         )
     return _world(env, name, None, action_names(env), owned=owned)

@@ -1,7 +1,7 @@
-"""`RecordExperience`: a wrapper that writes what happens in an environment to a store.
+"""`RecordExperience`: a wrapper that writes each step of an environment to a store.
 
-Invariant: the loop sees what it would see without the wrapper, and the store has every step that
-the environment made between two resets, and no other.
+Invariant: the caller sees the same as without the wrapper, and the store has exactly the steps that
+the environment made between two resets.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Writes each transition of an environment to a store.
 
     Around a vector environment it is a `RecordVectorExperience`, which stores the same: true final
-    observations and no autoreset steps, in every autoreset mode. An episode that is reset while it
-    runs ends as truncated.
+    observations and no autoreset steps, in every autoreset mode. Resetting a running episode
+    truncates it.
 
     After a `DiskFullError`, or a `FailedStoreError` because of a limit, the unwritten step is
-    written before the next one. After any other error, also one of the environment, `reset` comes
-    next.
+    written before the next one. After any other error, including one of the environment, call
+    `reset` next.
 
-    Several wrappers may write to one buffer, one episode each in turn: a reset of one ends the
-    running episode of another as truncated, whose next step is refused.
+    Several wrappers may write to one buffer, one episode each in turn: the reset of one truncates
+    the running episode of another, whose next step is refused.
 
-    Environments that write each observation into the same array have to return copies in the
-    autoreset mode ``SAME_STEP``: Gymnasium returns that array as the final observation after the
-    reset has changed it.
+    In the autoreset mode ``SAME_STEP``, environments that write each observation into the same
+    array must return copies: Gymnasium returns that array as the final observation after the reset
+    has changed it.
 
     Args:
         env: an environment, or a vector environment in any autoreset mode.
-        to: a `ReplayBuffer` or a writer of `create`, which stay open when this is closed; or the
+        to: a `ReplayBuffer` or a writer of `create`, which stays open when this is closed; or the
             path of a store, which is created, and closed with this.
         life_loss: treat a lost life as terminal, without a reset; the environment's info needs
             ``lives``.
         finite: raise SchemaError at a NaN or an infinity in an action, reward, observation or
             extra, and store nothing of that step.
         options: for a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
-            on. The values of its ``extras`` are taken from the `info` of each step.
+            on. The `info` of each step must have the values of its ``extras``.
 
     Raises:
         SchemaError: `to` is something else, or has another number of environments; or the spaces
@@ -91,7 +91,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
     def begun(self, observation: Any, info: dict[str, Any]) -> None:
-        """As `reset`, for an environment that was reset before and returned these."""
+        """As `reset`, for an environment that was reset already and returned these."""
         self._log.begin()
         with self._log:
             self._write_reset(observation, info)
@@ -132,7 +132,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
     """`RecordExperience` around a vector environment.
 
     Attributes:
-        most: transitions to record of the next step, of the first environments; None for all.
+        most: transitions of the next step to record, of the first environments; None for all.
         newest: the newest step.
         resets_by_hand: whether the loop resets the environments whose episode ended.
     """
@@ -162,7 +162,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environments, or those of gymnasium's ``reset_mask``: their episodes begin."""
         log = self._log
-        # Gymnasium takes it out of the options.
+        # Read first: Gymnasium removes it from the options.
         mask = None if options is None else options.get("reset_mask")
         mask = None if mask is None else np.array(mask, dtype=np.bool_)
         if mask is None:
@@ -175,7 +175,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         return observations, infos
 
     def begun(self, observations: Any, infos: dict[str, Any]) -> None:
-        """As `reset`, for environments that were reset before and returned these."""
+        """As `reset`, for environments that were reset already and returned these."""
         self._log.begin()
         with self._log:
             self._write_reset(observations, infos, None)
@@ -222,7 +222,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         return result
 
     def _limited(self, step: Step, most: int, calls: list[Call]) -> Step:
-        """The step of the first environments alone, if more than `most` made one."""
+        """The step of the first environments only, if more than `most` made one."""
         stepped = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
         first = stepped & (np.cumsum(stepped) <= most)
         left_out = some(stepped & ~first)
@@ -240,7 +240,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 def _spread(frames: Frame, mask: Mask) -> Frame:
-    """Frames of all environments from those of a mask, where only these were returned."""
+    """Frames of all environments, if only those of the mask were returned."""
 
     def spread(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if len(value) == len(mask):

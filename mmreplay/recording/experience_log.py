@@ -1,6 +1,6 @@
-"""What `RecordExperience` writes to: a store, with nothing written after a gap.
+"""The log that `RecordExperience` writes: a store without gaps inside an episode.
 
-Invariant: after a call that is not recorded, the next thing recorded is a reset.
+Invariant: after a call that is not recorded, a reset is recorded next.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _turns: weakref.WeakKeyDictionary[Any, list[object]] = weakref.WeakKeyDictionary
 
 
 class Log:
-    """Writes to `to` what happened, in order.
+    """Writes calls to `to` in order.
 
     A context manager around a call of the environment and its writing: after an exception in
-    between, `check` asks for a reset.
+    between, `check` demands a reset.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Log:
             self.writer = _create(env, to, options, life_loss=life_loss)
         elif options:
             raise SchemaError(
-                f"{', '.join(options)}: for a new store at a path only, and this one is open "
-                f"already: {to!r:.80}"
+                f"{', '.join(options)}: for a new store at a path only, but this one is already "
+                f"open: {to!r:.80}"
             )
         else:
             self.writer = to
@@ -84,17 +84,17 @@ class Log:
         except SchemaError:
             self.close()
             raise
-        # The tag stands for this log, which would keep the writer alive.
+        # A tag, as a reference to this log would keep the writer alive.
         self._tag, self._turn = object(), _turns.setdefault(inner, [None])
         self.names = tuple(schema.extras)
         if lanes is not None:
-            inner._session.advice = None  # noqa: SLF001 (about loops without this wrapper)
+            inner._session.advice = None  # noqa: SLF001 (for loops without this wrapper)
 
     def _check_lanes(self, env: AnyEnv, found: int | None, path: object) -> None:
         if found != self.fields.lanes:
             raise SchemaError(
-                f"to: expected a store of {words(self.fields.lanes)}, as {env} is one, found one "
-                f"of {words(found)} at {path}"
+                f"to: {env} is {words(self.fields.lanes)}, but the store at {path} is for "
+                f"{words(found)}"
             )
 
     def extras(self, info: Mapping[str, Any], ended: Mask | None = None) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Log:
         }
 
     def begin(self) -> None:
-        """Before a reset of all: the next episodes belong to this log."""
+        """Before a reset of all environments: the next episodes belong to this log."""
         if self._turn[0] is self._tag:
             self.write()
         else:
@@ -114,12 +114,12 @@ class Log:
             self._turn[0] = self._tag
 
     def check(self) -> None:
-        """Before a step: nothing is missing since the step before."""
+        """Before a step: raise if something is missing since the step before."""
         if (of := self._turn[0]) is not self._tag and of is not None:
             raise SchemaError(
-                f"{self.writer!r}: another RecordExperience was reset since this one was, so the "
-                f"running episode belongs to another environment; call reset(){self._how} next, "
-                f"or give each environment its own store or lane"
+                f"{self.writer!r}: the running episode belongs to another environment, whose "
+                f"RecordExperience was reset after this one; call reset(){self._how} next, or give "
+                f"each environment its own store or lane"
             )
         if self._has_gap:
             raise MmreplayError(
@@ -134,14 +134,14 @@ class Log:
         return "" if self.fields.lanes is None else " without a mask"
 
     def write(self, *calls: Call) -> None:
-        """Write these calls, after the calls that could not be written before."""
+        """Write these calls, after those that could not be written before."""
         self._unwritten += calls
         try:
             while self._unwritten:
                 function, values, named = self._unwritten[0]
                 function(*values, **named)
                 del self._unwritten[0]
-        except (DiskFullError, FailedStoreError):  # the same calls may succeed later
+        except (DiskFullError, FailedStoreError):  # they may succeed later
             # The environment may reuse its arrays.
             self._unwritten = [
                 (function, copy.deepcopy(values), copy.deepcopy(named))
@@ -164,18 +164,18 @@ class Log:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise SchemaError(
                     f"{self.writer!r}: {name}: expected finite numbers because of finite=True, "
-                    f"found a NaN or an infinity; this step is not stored; call reset() next"
+                    f"found a NaN or an infinity; this step was not stored; call reset() next"
                 )
 
     def __enter__(self) -> None:
         self._has_gap = True
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Unwritten calls wait for the next one, with nothing missing before them.
+        # Unwritten calls are not a gap: they are written first the next time.
         self._has_gap = kind is not None and not self._unwritten
 
     def close(self) -> None:
-        """Close the store if it was made here."""
+        """Close the store if it was created here."""
         if self._owned:
             self.writer.close()
 

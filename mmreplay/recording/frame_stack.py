@@ -1,7 +1,6 @@
 """`FrameStack`: observations of the newest k frames, as `LazyFrames`.
 
-Invariant: an observation that was handed out never changes, whatever the environment, the wrapper
-or the holder of another observation does afterwards.
+Invariant: an observation never changes after it was returned.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from mmreplay.lazy_frames import LazyFrames
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Stacks the newest frames of an environment, each frame held once.
 
-    What `gymnasium.wrappers.FrameStackObservation` shows, as `LazyFrames`: ``np.asarray`` of an
+    As `gymnasium.wrappers.FrameStackObservation`, with `LazyFrames`: ``np.asarray`` of an
     observation is (k, *frame), or with ``stack_axis=-1`` (*frame, k), for frames of (H, W, C)
-    (H, W, k * C). A dict or tuple of observations becomes one of LazyFrames. A buffer takes the
-    observations as they are and stores each frame once.
+    (H, W, k * C). A dict or tuple of observations becomes one of LazyFrames. A buffer accepts these
+    observations and stores each frame once.
 
     Args:
         env: a single environment.
-        stack: frames an observation.
-        stack_axis: 0 puts the frames in front, -1 last.
-        padding: in front of an episode's first frame: ``reset`` repeats it, ``zero`` is 0.
+        stack: frames per observation.
+        stack_axis: 0 puts the frames first, -1 last.
+        padding: before an episode's first frame: ``reset`` repeats it, ``zero`` is 0.
 
     Raises:
-        SchemaError: a vector environment, observations that are no arrays of a fixed shape and
+        SchemaError: a vector environment, observations that are not arrays of a fixed shape and
             dtype, or a setting out of its range.
 
     Attributes:
@@ -54,9 +53,9 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     ) -> None:
         if isinstance(env, VectorEnv):
             raise SchemaError(
-                "FrameStack: expected a single environment, found a vector environment; give its "
-                "frames to a buffer as they are, which stacks them when it samples; a policy that "
-                "needs stacks keeps the newest frames of each environment itself"
+                "FrameStack: expected a single environment, found a vector environment; store its "
+                "single frames, which are stacked when they are sampled; a policy that needs "
+                "stacks keeps the newest frames of each environment itself"
             )
         RecordConstructorArgs.__init__(self, stack=stack, stack_axis=stack_axis, padding=padding)
         super().__init__(env)
@@ -65,7 +64,6 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.stack_axis = stack_axis
         self.padding = padding
         self.frame_space = env.observation_space
-        _check(self.frame_space, "observation_space")
         self.observation_space = _map(self._stacked_space, self.frame_space)
         self._newest: Any = None
 
@@ -75,22 +73,22 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Reset the environment: its first frame, padded."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._newest = _map(self._first, self.frame_space, observation)
-        return self._handed_out(), info
+        return self._returned(), info
 
     def step(self, action: Action) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment: the newest frame in, the oldest one out.
 
         Raises:
-            SchemaError: there was no `reset`, or the frame is not what the space says.
+            SchemaError: there was no `reset`, or the frame does not fit the space.
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
         if self._newest is None:
             raise SchemaError("FrameStack: step() before reset(); call reset() first")
         self._newest = _map(_following, self.frame_space, self._newest, observation)
-        return self._handed_out(), reward, terminated, truncated, info
+        return self._returned(), reward, terminated, truncated, info
 
-    def _handed_out(self) -> Observation:
-        # Dicts can be changed by who gets them, so these are not the ones that are gone on from.
+    def _returned(self) -> Observation:
+        # A new dict: its receiver may change it.
         return _map(lambda _space, stack: stack, self.frame_space, self._newest)
 
     def _first(self, space: Space[Any], frame: Any) -> LazyFrames:
@@ -99,14 +97,13 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         )
 
     def _stacked_space(self, space: Space[Any]) -> Space[Any]:
-        stacked = batch_space(space, self.stack)
+        field_of(space, "observation_space")  # refuses spaces that cannot be stored
+        stacked: Any = batch_space(space, self.stack)
         if isinstance(stacked, spaces.MultiDiscrete):
             lowest, over = stacked.start, stacked.start + stacked.nvec
             if self.padding == "zero":
                 lowest, over = np.minimum(lowest, 0), np.maximum(over, 1)
             return spaces.MultiDiscrete(over - lowest, dtype=stacked.dtype.type, start=lowest)
-        if not isinstance(stacked, spaces.Box):
-            raise TypeError(f"{space}: its stack is a {type(stacked).__name__}")
         low, high = (
             np.asarray(LazyFrames(list(bound), self.stack_axis))
             for bound in (stacked.low, stacked.high)
@@ -118,7 +115,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 def _map(call: Callable[..., Any], space: Space[Any], *trees: Any) -> Any:
-    """`call` with each array's space, and the array's place in each of the trees."""
+    """Call with the space of each array, and its value in each of the trees."""
     if isinstance(space, spaces.Dict):
         found: Any = {
             key: _map(call, part, *(_part(tree, key) for tree in trees))
@@ -139,30 +136,19 @@ def _part(tree: Any, key: Any) -> Any:
         return tree[key]
     except (KeyError, IndexError, TypeError) as error:
         raise SchemaError(
-            f"observation: its space has a part {key!r}, the observation itself has none; the "
-            f"environment does not keep to its observation_space"
+            f"observation: the part {key!r} of the observation_space is missing in the "
+            f"observation; fix the environment"
         ) from error
-
-
-def _check(space: Space[Any], where: str) -> None:
-    """Raise SchemaError unless every part can be stored, and so stacked."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces
-        for key, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
-            _check(part, f"{where}[{key!r}]")
-    else:
-        field_of(space, where)
 
 
 def _framed(space: Space[Any], frame: Any) -> Any:
     """The frame, of its space's shape and dtype."""
-    if space.dtype is None:
-        raise TypeError(f"{space}: it has no dtype")
-    out = cast(frame, space.dtype)
-    if out.shape != space.shape or out.dtype != space.dtype:
+    dtype: Any = space.dtype
+    out = cast(frame, dtype)
+    if out.shape != space.shape or out.dtype != dtype:
         raise SchemaError(
-            f"observation: expected shape {space.shape} and {space.dtype}, found {out.shape} and "
-            f"{out.dtype}; the environment does not keep to its observation_space"
+            f"observation: expected {space.shape} {dtype}, as in the observation_space, found "
+            f"{out.shape} {out.dtype}; fix the environment"
         )
     return out
 

@@ -1,4 +1,4 @@
-"""What chooses the actions: the random policy, or the caller's own.
+"""Policies choose the actions: the random policy, or the caller's own.
 
 The caller's policy is a callable, ``policy(observation) -> action``, for one environment:
 
@@ -44,10 +44,10 @@ class Actor(Protocol):
     """Chooses the actions of one environment, or of all environments of a vector."""
 
     def start(self, lanes: Mask, /) -> None:
-        """In these environments an episode begins with the next observation."""
+        """An episode begins in these environments with the next observation."""
 
     def act(self, observation: Observation, ignored: Mask | None, /) -> Action:
-        """The action or actions; those of the `ignored` environments only have to be valid."""
+        """The action or actions; those of `ignored` environments need only be valid."""
 
 
 def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
@@ -68,13 +68,6 @@ def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
         raise MmreplayError(f"policy: expected 'random' or 'module:callable', found {policy!r}")
     try:
         found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise MmreplayError(f"policy {policy!r}: cannot import {module}: {error}") from error
-        raise MmreplayError(
-            f"policy {policy!r}: no module {module!r} in the current directory or among the "
-            f"installed packages"
-        ) from error
     except Exception as error:  # the user's module may raise anything while it is imported
         raise MmreplayError(
             f"policy {policy!r}: importing {module} raised {type(error).__name__}: {error}"
@@ -202,12 +195,12 @@ class _BatchOfOne(_Batched):
 
 def _random_actions(space: Space[Any], seed: int) -> Iterator[Any]:
     if isinstance(space, spaces.Discrete):
-        # In blocks, because space.sample() takes as long as a step of a small environment.
+        # In blocks: space.sample() takes as long as a step of a small environment.
         rng = np.random.default_rng((seed, 1))
         low, high = int(space.start), int(space.start) + int(space.n)
         while True:
             yield from rng.integers(low, high, size=_BLOCK).tolist()
-    # Another seed than the environment's: the same generator would draw its start and its actions.
+    # Not the environment's seed: its start and the actions would come from the same stream.
     space = copy.deepcopy(space)
     space.seed(int(np.random.SeedSequence((seed, 1)).generate_state(1)[0]))
     while True:
@@ -215,9 +208,9 @@ def _random_actions(space: Space[Any], seed: int) -> Iterator[Any]:
 
 
 def _checker(space: Space[Any], batch: tuple[int, ...]) -> Callable[[Any], Any]:
-    """A function that converts what a policy returned to an action, or refuses it."""
+    """A function that converts the result of a policy to an action, or refuses it."""
     shape, dtype = (*batch, *(space.shape or ())), np.dtype(space.dtype)
-    # Many environments clip actions outside of other spaces themselves.
+    # Many environments clip actions outside other spaces themselves.
     limits = None
     if isinstance(space, spaces.Discrete):
         limits = int(space.start), int(space.start) + int(space.n) - 1
@@ -255,30 +248,12 @@ def _instance(
     action_space: Space[Any],
     seed: int,
 ) -> Callable[..., Any]:
+    """The policy itself, or an instance of a class."""
     if not inspect.isclass(policy):
-        _check_call(policy, "policy(observation)", None)
         return policy
-    form = "a class called as policy(observation_space, action_space, seed)"
-    _check_call(policy, form, observation_space, action_space, seed)
     make: Callable[..., Any] = policy
     made: Callable[..., Any] = make(observation_space, action_space, seed)
-    if not callable(made):
-        raise MmreplayError(
-            f"policy {policy.__name__}: its instances cannot be called; give it a method "
-            f"__call__(self, observation)"
-        )
-    _check_call(made, "__call__(self, observation)", None)
     return made
-
-
-def _check_call(called: Callable[..., Any], form: str, *values: object) -> None:
-    """Raise MmreplayError if it does not take these arguments."""
-    try:
-        inspect.signature(called).bind(*values)
-    except TypeError as error:
-        raise MmreplayError(f"policy {_name(called)}: expected {form}: {error}") from error
-    except ValueError:  # a signature is unknown if it is not written in Python
-        return
 
 
 def _lane(observations: Observation, i: int) -> Observation:

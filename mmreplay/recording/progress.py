@@ -1,4 +1,4 @@
-"""How far a recording is, told some times a second and at a bounded cost."""
+"""The progress of a recording, reported a few times per second at a bounded cost."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from time import perf_counter
 from mmreplay.system import checked_reads
 
 _EVERY_S = 0.25
-# Walking a store of thousands of files takes a while: the walks get this share of the time.
 _WALK_SHARE = 0.005
+"""The share of the time that may go into counting bytes: a store may have thousands of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordProgress:
-    """How far a recording is.
+    """The progress of a recording.
 
     Attributes:
         steps: transitions recorded by this call.
-        total: transitions asked for.
+        total: transitions requested.
         episodes: episodes that ended.
         seconds: since the first step.
-        bytes_on_disk: blocks allocated to the store's files, some seconds old in a large store.
+        bytes_on_disk: blocks allocated to the store's files, a few seconds ago in a large store.
     """
 
     steps: int
@@ -35,7 +35,7 @@ class RecordProgress:
 
     @property
     def steps_per_s(self) -> float:
-        """Transitions a second, from the start."""
+        """Transitions per second, from the start."""
         return self.steps / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -48,25 +48,19 @@ class Meter:
         self._total = total
         self._path = path
         self._callback = callback
-        self._started = self._next_walk = perf_counter()
         self._bytes = 0
-        self.due = math.inf
+        self.start()
 
     def start(self) -> None:
-        """The first step comes now."""
+        """Start the clock at the first step."""
         self._started = self._next_walk = perf_counter()
         self.due = math.inf if self._callback is None else self._started
-
-    @property
-    def seconds(self) -> float:
-        """Since the start."""
-        return perf_counter() - self._started
 
     def _bytes_on_disk(self) -> int:
         return sum(checked_reads.allocated_bytes(self._path).values())
 
     def report(self, steps: int, episodes: int) -> None:
-        """Tell how far it is, and set `due` again."""
+        """Call the callback, and set `due` again."""
         now = perf_counter()
         if now >= self._next_walk:
             self._bytes = self._bytes_on_disk()
@@ -78,8 +72,9 @@ class Meter:
         self.due = perf_counter() + _EVERY_S
 
     def finish(self, steps: int, episodes: int) -> RecordProgress:
-        """Tell what there is when all is done, with the bytes that are on disk now."""
-        last = RecordProgress(steps, self._total, episodes, self.seconds, self._bytes_on_disk())
+        """The last report, after the store was closed."""
+        seconds = perf_counter() - self._started
+        last = RecordProgress(steps, self._total, episodes, seconds, self._bytes_on_disk())
         if self._callback is not None:
             self._callback(last)
         return last

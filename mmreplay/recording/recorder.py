@@ -1,7 +1,7 @@
-"""The recorder: steps environments with a policy and appends every transition to a store.
+"""The recorder: step environments with a policy and append every transition to a store.
 
-Invariant: what is recorded is exactly the transitions that the environment made, `steps` of them
-over all environments, unless it is stopped before.
+Invariant: exactly `steps` transitions over all environments are recorded, each made by an
+environment, unless the recording is stopped before.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mmreplay.env_fields import action_range, versions
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
 from mmreplay.recording.environments import EnvLike, World, make_world
+from mmreplay.recording.experience_log import words
 from mmreplay.recording.loops import Loop, Tally
 from mmreplay.recording.policies import PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
@@ -29,7 +30,7 @@ from mmreplay.writing.create import create
 _POLICIES = load_policy.__module__
 _NOT_THEIRS = ("mmreplay.writing.", Meter.__module__)
 _MAX_SEED = 2**31 - 2**16
-"""Emulators take seeds of 31 bits, and environment i gets seed + i."""
+"""Emulators take seeds of 31 bits; environment i gets seed + i."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,10 @@ class RecordResult:
         environments: how many stepped together.
         steps: transitions recorded by this call.
         episodes: episodes that ended in it.
-        rows: rows that the store has had in all, evicted ones included; of a vector environment
-            one for each of its steps.
+        rows: of the store, evicted ones included; one per step of a vector environment.
         evicted_rows: rows that can no longer be sampled, because of a capacity.
         seconds: from the first step until the store was closed.
-        steps_per_s: transitions a second, closing included.
+        steps_per_s: transitions per second, closing included.
         bytes_on_disk: blocks allocated to the store's files.
         stopped: whether it was stopped before it had all steps.
     """
@@ -87,44 +87,42 @@ def record(
     """Record environments into a store.
 
     An Atari id gets the standard preprocessing (84x84 gray, frame skip 4, no-op start; see
-    `mmreplay.recording.atari`), every other environment is recorded as it is. Where the last step
-    of a vector environment makes more transitions than are still missing, those of the first
-    environments are recorded: it is always exactly `steps`.
+    `mmreplay.recording.atari`); all other environments are recorded unchanged. If the last step of
+    a vector environment makes too many transitions, those of the first environments are recorded:
+    the total is always exactly `steps`.
 
     Args:
         env: a gymnasium id, an environment, a vector environment with any autoreset mode, or a
-            function that makes one. What is made here is closed here.
+            function that makes one. Environments made here are closed here.
         path: the store's directory.
         steps: transitions to record, over all environments together.
-        envs: environments that step together; None for 1, for those that a vector environment
-            has, or, appending, for those that the store has.
+        envs: environments that step together; None for 1, for those of a vector environment, or
+            with `append` for those of the store.
         policy: ``"random"``, ``"module:callable"`` or a callable, see
             `mmreplay.recording.policies`.
-        seed: environment i is reset with seed + i, and its policy gets that seed too. Appending
-            draws another seed from this one and the rows already there, so that it goes on with
-            new episodes.
-        codec: the frames' codec, see `mmreplay.Field`; appending, the store's own, or None.
-        capacity: transitions to keep, the oldest go first; None for all.
-        append: go on writing a store that was recorded before from the same environment, also
-            after a crash; where there is none, it is created.
-        progress: called a few times a second.
-        flush_s: seconds between flushes, 0 for only at the end.
-        life_loss: take a lost life for the end of the game, that is for a terminal transition
-            without a reset; needs an environment that tells ``lives``. None: as the store that is
-            appended to was recorded, else False.
-        stop: asked after each step; True ends the recording, as if all steps were done. See
-            `stop_on_signals`.
+        seed: environment i is reset with seed + i, and its policy gets that seed too. With
+            `append`, another seed is derived from this one and the number of rows, so that new
+            episodes follow.
+        codec: the frames' codec, see `mmreplay.Field`; with `append` the store's own, or None.
+        capacity: most transitions to keep, the newest; None keeps all.
+        append: continue a store of the same environment, also after a crash; create it if it does
+            not exist.
+        progress: called a few times per second.
+        flush_s: seconds between flushes; 0 flushes only at the end.
+        life_loss: treat a lost life as terminal, without a reset; the environment's info needs
+            ``lives``. None: the store's own setting with `append`, else False.
+        stop: called after each step; True ends the recording. See `stop_on_signals`.
 
     Raises:
         MissingExtraError: gymnasium, ale-py or OpenCV is not installed.
-        SchemaError: the spaces cannot be stored, or the store was made for others.
-        StoreExistsError: there is something at the path, and `append` is False.
-        MmreplayError: no such environment or policy, or one of them raised; what had been recorded
-            is kept.
+        SchemaError: the spaces cannot be stored, or do not fit the existing store.
+        StoreExistsError: the path exists, and `append` is False.
+        MmreplayError: no such environment or policy, or one of them raised; steps recorded before
+            are kept.
     """
     steps = whole_number("steps", steps)
     if stop is not None and not callable(stop):
-        raise MmreplayError(f"stop: expected a function of no argument, found {stop!r:.80}")
+        raise MmreplayError(f"stop: expected a function without arguments, found {stop!r:.80}")
     seed = whole_number("seed", seed, 0, _MAX_SEED)
     user_paths.path_to_create(path)
     policy_name, called = load_policy(policy)
@@ -140,7 +138,7 @@ def record(
         if earlier is not None:
             _check_same(earlier, world, path, life_loss=life_loss)
             seed = _next_seed(seed, earlier.rows)
-        # The first action comes before the store, so that a policy that does not work leaves none.
+        # The first action comes before the store: a policy that fails leaves no store behind.
         with _explained(path, tally):
             loop = Loop(world, called, seed, life_loss=life_loss)
         run = {
@@ -185,7 +183,7 @@ def record(
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """The store that is appended to; `n_envs` is None if it is of one single environment."""
+    """The store that is continued; `n_envs` is None for a single environment."""
 
     n_envs: int | None
     rows: int
@@ -198,8 +196,8 @@ def _earlier(path: Path) -> _Earlier | None:
             reader = store.live.readers[0]
             if reader.path != store.live.path:
                 raise SchemaError(
-                    f"append: {path} has several lanes, each written by a process of its own; "
-                    f"record into another path, and load both, or write one of them in a loop: "
+                    f"append: {path} has several lanes, each written by its own process; record "
+                    f"into another path and load both, or write to one lane with "
                     f"mmreplay.create({str(path)!r}, lane=NAME, env=...)"
                 )
             own = reader.metadata
@@ -209,14 +207,11 @@ def _earlier(path: Path) -> _Earlier | None:
 
 
 def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss: bool) -> None:
-    """Whether the rows to come are of the same kind as those that are there.
-
-    The core compares the fields; that the same fields can come from another game only we know.
-    """
+    """Check that the new rows come from the same environment; the writer compares the fields."""
     if earlier.n_envs != world.fields.lanes:
         raise SchemaError(
-            f"append: {path} is a recording of {_words(earlier.n_envs)}, found "
-            f"{_words(world.fields.lanes)}"
+            f"append: {path} was recorded with {words(earlier.n_envs)}, found "
+            f"{words(world.fields.lanes)}"
         )
     kind = (
         ("id", world.name),
@@ -228,17 +223,13 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
         if expected != found:
             cure = "leave it out, or " if what == "life_loss" else ""
             raise SchemaError(
-                f"append: expected the {what} that {path} was recorded with, {expected!r}, found "
-                f"{found!r}; {cure}record into another path, and load both"
+                f"append: {path} was recorded with {what} {expected!r}, found {found!r}; {cure}"
+                f"record into another path and load both"
             )
 
 
-def _words(n_envs: int | None) -> str:
-    return "one single environment" if n_envs is None else f"a vector environment of {n_envs}"
-
-
 def _next_seed(seed: int, rows: int) -> int:
-    """Another seed for a recording that goes on, the same for the same rows."""
+    """Another seed for a recording that continues after this many rows."""
     if rows == 0:
         return seed
     return int(np.random.SeedSequence((seed, rows)).generate_state(1)[0]) >> 2
@@ -261,7 +252,7 @@ def _metadata(
 
 @contextmanager
 def _explained(path: str | Path, tally: Tally) -> Iterator[None]:
-    """What the environment or the policy raises, as a message that says which, and where."""
+    """Turn errors of the environment or the policy into a message that names it and the line."""
     try:
         yield
     except MmreplayError:
@@ -271,14 +262,14 @@ def _explained(path: str | Path, tally: Tally) -> Iterator[None]:
         if who is None:
             raise
         at = traceback.extract_tb(error.__traceback__)[-1]
-        kept = f"; the {tally.steps:,} steps before are kept in {path}" if tally.steps else ""
+        kept = f"; {path} keeps the {tally.steps:,} steps before" if tally.steps else ""
         raise MmreplayError(
             f"the {who} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
         ) from error
 
 
 def _culprit(error: Exception) -> str | None:
-    """Whose code raised it; None if it is the store's or the caller's."""
+    """Whose code raised it; None for the store's and the caller's."""
     passed = {
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
     }

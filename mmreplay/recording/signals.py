@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and SIGHUP as a wish to stop, which a loop reads between two steps.
+"""Ctrl-C, SIGTERM and SIGHUP as a request to stop, which a loop checks between two steps.
 
-An exception raised in the middle of a step could leave some lanes of it written and some not.
+An exception in the middle of a step could leave it written for some environments only.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ _HANGUPS = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # Windows has 
 
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Catch SIGINT, SIGTERM and, where it is not ignored, SIGHUP inside the block.
+    """Catch SIGINT, SIGTERM and SIGHUP inside the block.
 
-    The second signal is not caught any more: it ends a program that hangs in its environment. But
-    SIGHUP is, as a terminal that is closed may send it twice, itself and by its shell; under nohup
-    it is ignored, and stays so.
+    Only the first SIGINT or SIGTERM is caught: a second one ends a program that hangs in its
+    environment. A SIGHUP that is ignored, as under nohup, stays ignored.
 
     Yields:
-        A function that says whether a signal came; give it to `record` as `stop`. Outside of the
-        main thread, where Python handles no signals, it stays False.
+        A function that returns whether a signal came, for `record(stop=)`. Outside the main thread,
+        where Python handles no signals, it always returns False.
     """
     is_stopped = False
 
@@ -40,10 +39,10 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
     hangup = {s: handler for s, handler in hangup.items() if handler is not signal.SIG_IGN}
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        # No Event: two signals at once, as a terminal sends them, would wait for its lock.
+        # Not an Event: two signals at once, as a terminal sends them, would wait for its lock.
         nonlocal is_stopped
         is_stopped = True
-        _restore(before)
+        _restore(before)  # not SIGHUP: a terminal that closes may send it twice
 
     for number in (*before, *hangup):
         signal.signal(number, on_signal)
@@ -56,6 +55,6 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
 
 def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
     for number, handler in handlers.items():
-        # None: a handler that was not set from Python, and cannot be set from Python.
+        # None: a handler that was not set from Python, and cannot be set again.
         if handler is not None:
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""One canvas for films and contact sheets: frames, and words and a timeline around them.
+"""Draw films and contact sheets: frames with text and a timeline around them.
 
 Invariant: the pixels of a frame are copied, enlarged by whole numbers and never blended.
 """
@@ -29,11 +29,11 @@ Ink = tuple[int, int, int]
 
 PAPER, INK, FAINT, _TRACK = (18, 20, 24), (232, 234, 237), (128, 134, 142), (52, 56, 64)
 GAIN, LOSS, CUT = (86, 196, 110), (240, 96, 88), (244, 178, 62)
-"""A reward above 0, or below; also a terminal step, and one that was cut off."""
+"""Colours of a reward above 0, or below and a terminal step, and of a truncated step."""
 _END_INKS = {"terminated": LOSS, "truncated": CUT, "open": FAINT}
 
 MOST_SIDE, MOST_PIXELS = 16_384, 250_000_000
-"""Of one picture: what the encoder of MP4 takes, and 750 MB in memory."""
+"""Limits of a picture: those of MP4 encoders, and 750 MB of memory."""
 MOST_TILES = 48
 _COLUMNS = 6
 _FILM_SIDE, _SHEET_SIDE = 420, 240
@@ -47,22 +47,20 @@ _FONT = ImageFont.load_default(size=_TEXT)
 
 
 class FilmCanvas:
-    """The frames of a film: a frame of the episode, below it the step and the timeline.
+    """Draws the frames of a film: a frame of the episode, below it the step and the timeline.
 
     Args:
         episode: what is shown.
-        shape: (height, width) of its frames.
-        scale: how many times as large they become, None for what fits a screen.
+        scale: enlarge the frames by this factor; None for what fits a screen.
     """
 
-    def __init__(self, episode: Episode, shape: Sequence[int], scale: int | None) -> None:
+    def __init__(self, episode: Episode, scale: int | None) -> None:
         self._episode = episode
-        self._factor, height, width = _scaled(shape, scale, _FILM_SIDE)
+        self._factor, height, width = _scaled(episode.shape, scale, _FILM_SIDE)
         whole = max(width, _LEAST_WIDTH)
         self._empty = _blank(whole, height + 2 * _MARGIN + _LINE + _TIMELINE, scale)
         self._left, self._line = (whole - width) // 2, height + _MARGIN // 2
-        self._room = self._empty.width - 2 * _MARGIN
-        put_timeline(self._empty, episode, _MARGIN, self._line + _LINE, self._room)
+        _put_timeline(self._empty, episode, self._line + _LINE)
         self._return = np.concatenate(([0.0], np.cumsum(episode.reward, dtype=np.float64)))
 
     @property
@@ -71,21 +69,22 @@ class FilmCanvas:
         return self._empty.size
 
     def draw(self, moment: Moment) -> Canvas:
-        """The next frame of the film."""
+        """Draw one frame of the film."""
         canvas, episode, number = self._empty.copy(), self._episode, moment.number
         _put_frame(canvas, moment, self._factor, self._left, 0)
         total = f"return {self._return[number]:.6g}"
-        used = _put_text(canvas, total, _MARGIN + self._room, self._line, anchor="ra") + 2 * _MARGIN
+        end = canvas.width - _MARGIN
+        used = _put_text(canvas, total, end, self._line, anchor="ra") + 3 * _MARGIN
         where = f"{number:>{len(f'{episode.length:,}')},} / {episode.length:,}"
-        _put_step(canvas, episode, number, where, _MARGIN, self._line, self._room - used)
-        here = _MARGIN + _across(number, episode, self._room)
+        _put_step(canvas, episode, number, where, _MARGIN, self._line, end - used)
+        here = _across(number, episode, canvas)
         base = self._line + _LINE + _TIMELINE - 4
         ImageDraw.Draw(canvas).rectangle((here - 1, base - 8, here + 1, base + 4), fill=INK)
         return canvas
 
 
 def chosen_steps(rewards: npt.NDArray[np.floating]) -> list[int]:
-    """The steps on a contact sheet: first and final, and in even parts the largest reward."""
+    """The steps on a contact sheet: first and final, and the largest reward of each equal part."""
     length = len(rewards)
     if length < MOST_TILES:
         return [*range(length + 1)]
@@ -102,30 +101,26 @@ def draw_sheet(
     numbers: Sequence[int],
     moments: Iterable[Moment],
 ) -> Canvas:
-    """A contact sheet: `title` and a timeline, below them the frames of some steps.
+    """Draw a contact sheet: `title` and a timeline, below them the frames of some steps.
 
     Args:
         episode: what is shown.
         title: its first line.
-        scale: how many times as large the frames become, None for what fits a page.
+        scale: enlarge the frames by this factor; None for what fits a page.
         numbers: of the steps, ascending.
         moments: of these steps, in order.
     """
-    moments = iter(moments)
-    first = next(moments)
-    factor, height, width = _scaled(first.image.shape, scale, _SHEET_SIDE)
+    factor, height, width = _scaled(episode.shape, scale, _SHEET_SIDE)
     columns = min(_COLUMNS, len(numbers))
     across, down = width + _MARGIN, height + _LINE + _MARGIN
     head = 2 * _MARGIN + _LINE + _TIMELINE
     total = max(columns * across + _MARGIN, _LEAST_WIDTH)
-    canvas = _blank(total, head + -(-len(numbers) // columns) * down, scale)
-    room = total - 2 * _MARGIN
-    used = _put_text(
-        canvas, episode.end_text, total - _MARGIN, _MARGIN, _END_INKS[episode.end], anchor="ra"
-    )
-    _put_text(canvas, _fitting(title, room - used - _MARGIN), _MARGIN, _MARGIN)
-    put_timeline(canvas, episode, _MARGIN, _MARGIN + _LINE, room, numbers)
-    for place, moment in enumerate(itertools.chain([first], moments)):
+    canvas = _blank(total, head + math.ceil(len(numbers) / columns) * down, scale)
+    end, ink = total - _MARGIN, _END_INKS[episode.end]
+    used = _put_text(canvas, episode.end_text, end, _MARGIN, ink, anchor="ra")
+    _put_text(canvas, _fitting(title, end - used - 2 * _MARGIN), _MARGIN, _MARGIN)
+    _put_timeline(canvas, episode, _MARGIN + _LINE)
+    for place, moment in enumerate(moments):
         row, column = divmod(place, columns)
         x, y = _MARGIN + column * across, head + row * down
         _put_frame(canvas, moment, factor, x, y)
@@ -133,51 +128,44 @@ def draw_sheet(
     return canvas
 
 
-def put_timeline(
-    canvas: Canvas, episode: Episode, x: int, y: int, width: int, marks: Sequence[int] = ()
-) -> None:
-    """The episode from left to right: rewards, lost lives, and how it ended.
-
-    `marks` are steps with a notch below the line.
-    """
+def _put_timeline(canvas: Canvas, episode: Episode, y: int) -> None:
+    """The episode from left to right: rewards, lost lives, and how it ended."""
     draw = ImageDraw.Draw(canvas)
-    base = y + _TIMELINE - 4
-    draw.rectangle((x, base, x + width - 1, base + 1), fill=_TRACK)
-    for number in marks:
-        here = x + _across(number, episode, width)
-        draw.rectangle((here, base + 3, here, base + 4), fill=FAINT)
-    heights = _reward_heights(episode.reward, width, _TIMELINE - 5)
-    for column in np.flatnonzero(heights).tolist():
-        height, here = int(heights[column]), x + column
-        ink = GAIN if height > 0 else LOSS
-        draw.rectangle((here, base - abs(height), here, base - 1), fill=ink)
-    for number in np.flatnonzero(~episode.non_terminal[:-1]).tolist():  # lives that were lost
-        here = x + _across(number + 1, episode, width)
+    base, end = y + _TIMELINE - 4, canvas.width - _MARGIN - 1
+    draw.rectangle((_MARGIN, base, end, base + 1), fill=_TRACK)
+    rewards = np.nan_to_num(episode.reward.astype(np.float64), posinf=0, neginf=0)
+    sizes = np.abs(rewards)
+    for number in sizes.argsort(kind="stable")[np.count_nonzero(sizes == 0) :].tolist():
+        # The largest reward is drawn last, over those in the same column of pixels.
+        here = _across(number, episode, canvas)
+        draw.rectangle((here, y, here, base - 1), fill=PAPER)
+        top = base - math.ceil(sizes[number] / sizes.max() * (_TIMELINE - 5))
+        draw.rectangle((here, top, here, base - 1), fill=GAIN if rewards[number] > 0 else LOSS)
+    for number in np.flatnonzero(~episode.non_terminal[:-1]).tolist():  # lost lives
+        here = _across(number + 1, episode, canvas)
         draw.rectangle((here, base - 2, here, base + 3), fill=LOSS)
     if episode.end != "open":
-        end = x + width - 1
         draw.rectangle((end - 2, base - 4, end, base + 4), fill=_END_INKS[episode.end])
 
 
 def _blank(width: int, height: int, scale: int | None) -> Canvas:
-    """A canvas with nothing on it; both sides are even, as videos need them."""
+    """An empty canvas; both sides are even, as videos need them."""
     if max(width, height) > MOST_SIDE or width * height > MOST_PIXELS:
         raise SchemaError(
             f"scale: {scale} makes a picture of {width:,} x {height:,} pixels, more than "
-            f"{MOST_SIDE:,} in a row or {MOST_PIXELS:,} in all; choose a smaller one"
+            f"{MOST_SIDE:,} per side or {MOST_PIXELS:,} in all; choose a smaller one"
         )
     return Pictures.new("RGB", (width + width % 2, height + height % 2), PAPER)
 
 
 def _scaled(shape: Sequence[int], scale: int | None, side: int) -> tuple[int, int, int]:
-    """What `resized` takes, and the height and width that it makes."""
+    """The factor for `resized`, and the height and width that result."""
     factor = factor_for(shape, side) if scale is None else scale
     height, width = (n * factor if factor > 0 else math.ceil(n / -factor) for n in shape[:2])
     return factor, height, width
 
 
 def _put_frame(canvas: Canvas, moment: Moment, factor: int, x: int, y: int) -> None:
-    """A frame with its upper left corner there."""
     image = np.ascontiguousarray(resized(moment.image, factor))
     canvas.paste(Pictures.fromarray(image), (x, y))
 
@@ -185,7 +173,7 @@ def _put_frame(canvas: Canvas, moment: Moment, factor: int, x: int, y: int) -> N
 def _put_step(
     canvas: Canvas, episode: Episode, number: int, where: str, x: int, y: int, width: int
 ) -> None:
-    """A line about a step: where it is, what was done there, and at its end what it brought."""
+    """A line about a step: its number, its action, and on the right its reward."""
     used = _put_text(canvas, where, x, y, FAINT) + _MARGIN
     if number == episode.length:
         text, ink = episode.end_text, _END_INKS[episode.end]
@@ -201,34 +189,21 @@ def _put_step(
 def _put_text(
     canvas: Canvas, text: str, x: int, y: int, ink: Ink = INK, *, anchor: str = "la"
 ) -> int:
-    """One line of text from there on (la), or up to there (ra); returns its width."""
+    """One line of text from x on (la), or up to x (ra); returns its width."""
     shown = "".join(one if one.isprintable() else "?" for one in text)
     ImageDraw.Draw(canvas).text((x, y), shown, ink, _FONT, anchor=anchor)
     return round(_FONT.getlength(shown))
 
 
 def _fitting(text: str, width: int) -> str:
-    """As much of a text as there is room for."""
+    """The text, shortened to the width if necessary."""
     text = text[: max(width, 0)]
     while text and _FONT.getlength(text) > width:
         text = f"{text[:-2]}…" if len(text) > 2 else ""  # noqa: PLR2004
     return text
 
 
-def _across(number: int, episode: Episode, width: int) -> int:
-    return round(number / max(episode.length, 1) * (width - 1))
-
-
-def _reward_heights(
-    rewards: npt.NDArray[np.floating], width: int, most: int
-) -> npt.NDArray[np.int64]:
-    """For each column of pixels the largest reward of its steps, below 0 for a loss."""
-    values = np.nan_to_num(rewards.astype(np.float64), posinf=0, neginf=0)
-    out = np.zeros(width)
-    columns = np.arange(len(values)) * width // max(len(values), 1)
-    order = np.abs(values).argsort(kind="stable")  # the largest is written last
-    out[columns[order]] = values[order]
-    largest = np.abs(out).max(initial=0) or 1.0
-    return np.where(out == 0, 0, np.sign(out) * np.ceil(np.abs(out) / largest * most)).astype(
-        np.int64
-    )
+def _across(number: int, episode: Episode, canvas: Canvas) -> int:
+    """Where a step is on the timeline, in pixels from the left."""
+    width = canvas.width - 2 * _MARGIN
+    return _MARGIN + round(number / max(episode.length, 1) * (width - 1))

@@ -1,4 +1,4 @@
-"""A file that a picture is written into: it has its name when it is whole, and not before."""
+"""Write a picture into a file, which gets its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from mmreplay.system.staging import staging_directory
 
 
 def checked_path(out: Any, suffixes: Sequence[str]) -> Path:
-    """The path of a picture that is to be made.
+    """Check the path of a picture before it is drawn.
 
     Raises:
-        SchemaError: no path, one that ends in none of the suffixes, or one within a store.
-        StoreExistsError: there is something.
-        StoreNotFoundError: there is no directory to make it in.
+        SchemaError: not a path, another suffix, or a path within a store.
+        StoreExistsError: it exists.
+        StoreNotFoundError: its directory does not exist.
     """
     path = user_paths.as_path(out, "out")
     if path.suffix.lower() not in suffixes:
         expected = ", ".join(suffixes[:-1]) + f" or {suffixes[-1]}"
-        raise SchemaError(
-            f"out: {str(path)!r:.300}: expected a name that ends in {expected}, found "
-            f"{path.suffix or 'none of them'}"
-        )
+        raise SchemaError(f"out: {str(path)!r:.300}: expected a name that ends in {expected}")
     user_paths.path_to_create(path, "out")
     if os.path.lexists(path):
         raise _exists(path)
@@ -40,11 +37,11 @@ def checked_path(out: Any, suffixes: Sequence[str]) -> Path:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Where to write it; it gets its name at the end of the block, unless that was left early.
+    """The path to write to; at the end of the block the file moves to `path`, unless it failed.
 
     Raises:
-        StoreExistsError: somebody else made a file of this name meanwhile.
-        DiskFullError, FailedStoreError: it cannot be written, made durable, or get its name.
+        StoreExistsError: a file of this name was created meanwhile.
+        DiskFullError, FailedStoreError: it cannot be written, made durable, or renamed.
     """
     with staging_directory(path.absolute()) as folder:
         staged = folder / path.name
@@ -59,4 +56,4 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def _exists(path: Path) -> StoreExistsError:
-    return StoreExistsError(f"{path}: there is something already; choose another path")
+    return StoreExistsError(f"{path}: already exists; choose another path")

@@ -1,8 +1,7 @@
-"""`plot`: returns and lengths over time, rewards and actions, of one store or several together."""
+"""`plot`: draw returns and lengths over time, rewards and actions, of one or several stores."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -16,9 +15,9 @@ import numpy.typing as npt
 
 from mmreplay.errors import MissingExtraError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array
+from mmreplay.reading.info import action_names
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.store import Store, open_store
-from mmreplay.rendering.episode import action_names
 from mmreplay.rendering.new_file import checked_path, new_file
 from mmreplay.system import user_paths
 from mmreplay.system.disk_errors import writing
@@ -32,18 +31,19 @@ except ImportError as error:
 
 SUFFIXES = (".svg", ".png")
 MOST_STORES = 10
-"""As many as there are colours that can be told apart."""
+"""The number of different colours."""
 
 Numbers = npt.NDArray[np.float64]
 
 _MOST_VALUES = 1_000_000
 _LARGEST = 1e300
-"""No axis has room for values like these, nor for what is not finite."""
-_MOST_BARS, _LEAST_BARS = 24, 4
-"""Fewer bars leave the rest of the room empty, and are not as wide as the figure."""
+"""matplotlib cannot draw larger values."""
+_MOST_BARS = 24
+_MOST_DOTS = 2_000
+"""In an SVG, more dots become a bitmap."""
 _BINS = 60
 _POINTS, _LEAST_EPISODES = 25, 5
-"""A running mean is over a 25th of the episodes, and over five at least."""
+"""A running mean is over a 25th of the episodes, and at least five."""
 _STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -64,18 +64,16 @@ _STYLE: Any = {
 class _Shown:
     """A store, its label and colour, and what is drawn of it.
 
-    steps, returns, lengths: (E,) of each episode that ended, by when it did; `steps` are the
-    transitions collected until then. columns: (n,) rewards and actions.
+    returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
+    actions. action_names: None for actions of several parts.
     """
 
     name: str
     ink: str
-    steps: Numbers
     returns: Numbers
     lengths: Numbers
     columns: dict[str, Numbers]
-    action_names: list[str]
-    has_parts: bool
+    action_names: list[str] | None
 
 
 def plot(
@@ -87,14 +85,13 @@ def plot(
     """Draw returns and episode lengths over time, and how often rewards and actions occur.
 
     Several stores are drawn into the same axes. Only episodes that ended have a return and a
-    length; of more than a million transitions, rewards and actions are counted at a million of
-    them. Time counts the transitions of all lanes, which are taken to have been recorded side by
-    side, from the oldest that is kept.
+    length. Rewards and actions are counted from at most a million transitions. Time counts the
+    retained transitions of all lanes, as if they had been recorded at the same time.
 
     Args:
         paths: a store or several, closed or live.
-        out: a file to make, whose name ends in .svg or .png; None makes none.
-        progress: called with transitions counted and transitions in all.
+        out: the file to make, whose name ends in .svg or .png; None makes none.
+        progress: called with stores read and stores in all.
 
     Returns:
         The figure, which a notebook shows.
@@ -104,28 +101,25 @@ def plot(
         StoreNotFoundError: no store there, or no directory above `out`.
         StoreExistsError: `out` exists.
         CorruptStoreError: numbers that cannot be read.
-        DiskFullError, FailedStoreError: it cannot be written. Nothing is left behind, after any
-            error.
+        DiskFullError, FailedStoreError: it cannot be written. No error leaves a file behind.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not 1 <= len(given) <= MOST_STORES:
         raise SchemaError(f"paths: expected 1 to {MOST_STORES} stores, found {len(given)}")
     target = None if out is None else checked_path(out, SUFFIXES)
     labels = _labels([user_paths.as_path(path) for path in given])
-    with contextlib.ExitStack() as opened:
-        stores = [opened.enter_context(open_store(path)) for path in given]
-        total, done, shown = sum(map(len, stores)), 0, []
-        for number, (store, label) in enumerate(zip(stores, labels, strict=True)):
+    shown = []
+    for number, (path, label) in enumerate(zip(given, labels, strict=True)):
+        with open_store(path) as store:
             shown.append(_shown(store, label, f"C{number}"))
-            done += len(store)
-            if progress is not None:
-                progress(min(done, total), total)
+        if progress is not None:
+            progress(number + 1, len(given))
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a font has not every letter
+        warnings.filterwarnings("ignore", message="Glyph")  # the font lacks some letters
         figure = _figure(shown)
         if target is not None:
             kind = target.suffix.lower().removeprefix(".")
-            # Without the date, which an SVG has by itself.
+            # Without a date: the same data gives the same file.
             about: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 150}
             with new_file(target) as staged, writing("writing a picture", staged):
                 figure.savefig(staged, format=kind, **about)
@@ -133,10 +127,12 @@ def plot(
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Names of stores; whole paths if two have the same."""
-    names = [path.name or str(path) for path in paths]
-    shown = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    return [_printable(text) for text in shown]
+    """Names of stores; whole paths if two have the same name."""
+    names = [path.name for path in paths]
+    is_clear = "" not in names and len(set(names)) == len(names)
+    return [
+        _printable(name if is_clear else str(path)) for name, path in zip(names, paths, strict=True)
+    ]
 
 
 def _printable(text: str) -> str:
@@ -148,19 +144,16 @@ def _shown(store: Store, name: str, ink: str) -> _Shown:
     episodes = episodes[store.endings(episodes) != "open"]
     widths = np.array([lane.environments for lane in store.lanes], np.int64)
     lanes, rows = episodes["id"] >> LANE_SHIFT, episodes["id"] & ROW_MASK
-    # By when they ended, each lane with a clock of its own.
+    # Sorted by their end, counted in steps of their lane.
     ends = rows // widths[lanes] + episodes["length"]
     episodes = episodes[np.argsort(ends, kind="stable")]
-    lengths = episodes["length"].astype(np.float64)
     return _Shown(
         name,
         ink,
-        np.cumsum(lengths),
         episodes["return"].astype(np.float64),
-        lengths,
+        episodes["length"].astype(np.float64),
         {path: _column(store, path) for path in ("rewards", "actions")},
-        [] if store.schema.action.shape else action_names(store),
-        bool(store.schema.action.shape),
+        None if store.schema.action.shape else action_names(store.live),
     )
 
 
@@ -176,9 +169,6 @@ def _column(store: Store, path: str) -> Numbers:
 
     numbers = store.live.retrying(read).astype(np.float64).ravel()
     return numbers[np.abs(numbers) < _LARGEST]
-
-
-# ---------------------------------------------------------------- drawing
 
 
 def _figure(shown: Sequence[_Shown]) -> Figure:
@@ -199,7 +189,7 @@ def _figure(shown: Sequence[_Shown]) -> Figure:
 
 
 def _say(axes: Axes, words: str) -> None:
-    """Words in the place of a picture: an axis without values would have numbers of no meaning."""
+    """Text instead of a chart."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
@@ -214,22 +204,19 @@ def _curves(axes: Axes, title: str, curves: Sequence[tuple[_Shown, Numbers]]) ->
         _say(axes, "no whole episode has ended")
     for one, values in curves:
         here = np.abs(values) < _LARGEST
-        steps, numbers = one.steps[here], values[here]
-        if not len(numbers):
-            continue
+        steps, numbers = np.cumsum(one.lengths)[here], values[here]
         dots: Any = {"markersize": 4, "markeredgewidth": 0, "alpha": 0.4}
-        axes.plot(steps, numbers, "o", color=one.ink, rasterized=len(numbers) > 2_000, **dots)  # noqa: PLR2004
+        axes.plot(steps, numbers, "o", color=one.ink, rasterized=len(numbers) > _MOST_DOTS, **dots)
         n = max(len(numbers) // _POINTS, _LEAST_EPISODES)
         sums = np.cumsum(np.concatenate(([0.0], numbers)))
         stops = np.arange(1, len(numbers) + 1)
         starts = np.maximum(stops - n, 0)
-        means = (sums[stops] - sums[starts]) / (stops - starts)
-        axes.plot(steps, means, color=one.ink, linewidth=1.8)
+        axes.plot(steps, (sums[stops] - sums[starts]) / (stops - starts), color=one.ink)
 
 
 def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     """The share of each value among the transitions: as bars, or as steps over bins."""
-    has_parts = path == "actions" and any(one.has_parts for one in shown)
+    has_parts = path == "actions" and any(one.action_names is None for one in shown)
     axes.set_title(f"{path}: share of transitions{', all parts together' if has_parts else ''}")
     columns = [one.columns[path] for one in shown]
     values = np.unique(np.concatenate(columns))
@@ -240,11 +227,11 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     edges = np.append(values, np.inf) if is_few else np.linspace(values[0], values[-1], _BINS + 1)
     shares = [np.histogram(one, edges)[0] / max(len(one), 1) for one in columns]
     if is_few:
-        _bars(axes, shown, shares, [_label(value, path, shown) for value in values.tolist()])
+        _bars(axes, shown, shares, _value_labels(values, path, shown))
     else:
         for one, heights in zip(shown, shares, strict=True):
             axes.stairs(heights, edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)
-    if path == "rewards":  # most of them are 0, and the others are what matters
+    if path == "rewards":  # most of them are 0, and the others matter
         axes.set_yscale("log")
         axes.set_ylim(min(one[one > 0].min(initial=0.1) for one in shares) / 2, 1.2)
         axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
@@ -255,8 +242,6 @@ def _bars(
     axes: Axes, shown: Sequence[_Shown], shares: Sequence[Numbers], labels: Sequence[str]
 ) -> None:
     places = np.arange(len(labels))
-    around = max(_LEAST_BARS - len(labels), 0) / 2 + 0.6
-    axes.set_xlim(-around, len(labels) - 1 + around)
     width = 0.8 / len(shown)
     for number, (one, heights) in enumerate(zip(shown, shares, strict=True)):
         shift = (number - (len(shown) - 1) / 2) * width
@@ -266,10 +251,13 @@ def _bars(
     axes.set_xticks(places, labels, **turned)
 
 
-def _label(value: float, path: str, shown: Sequence[_Shown]) -> str:
-    """A number, or what all of the stores call the action."""
-    names = shown[0].action_names
-    is_named = path == "actions" and value.is_integer() and 0 <= value < len(names)
-    if is_named and all(one.action_names == names for one in shown):
-        return _printable(names[int(value)])
-    return f"{value:.6g}"
+def _value_labels(values: Numbers, path: str, shown: Sequence[_Shown]) -> list[str]:
+    """The values, or the names of the actions if all stores give them the same."""
+    names = shown[0].action_names or []
+    is_named = path == "actions" and all(one.action_names == names for one in shown)
+    return [
+        _printable(names[int(value)])
+        if is_named and value.is_integer() and 0 <= value < len(names)
+        else f"{value:.6g}"
+        for value in values.tolist()
+    ]

@@ -1,9 +1,8 @@
-"""`render`: an episode as a film or as a contact sheet."""
+"""`render`: draw an episode as a film or as a contact sheet."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.reading.info import environment
 from mmreplay.reading.store import Store, open_store
-from mmreplay.rendering import film
 from mmreplay.rendering.canvas import FilmCanvas, chosen_steps, draw_sheet
 from mmreplay.rendering.episode import Episode, Moment
+from mmreplay.rendering.film import MOST_FPS, write_film
 from mmreplay.rendering.new_file import checked_path, new_file
 from mmreplay.system.disk_errors import writing
 
-SUFFIXES = (*film.MOST_FPS, ".png")
+SUFFIXES = (*MOST_FPS, ".png")
 MOST_SCALE = 64
 
 Progress = Callable[[int, int], None]
@@ -60,57 +59,52 @@ def render(
     """Draw one episode of a store: a film (.gif, .mp4), or a contact sheet (.png).
 
     A film has all frames, with step, action, reward and a timeline below. A contact sheet has up to
-    48 of them: the first, the final one, and those between where the rewards are largest.
+    48 of them: the first, the final one, and between them those with the largest rewards.
 
     Args:
         path: the store, closed or live.
         out: the file to make; its name ends in .gif, .mp4 or .png.
         episode: its number in `Store.episodes`; a negative one counts from the end.
-        key: which frames, of dict observations of which several are pictures.
-        fps: frames a second of a film: at most 100, of a GIF 50.
-        scale: how many times as large the frames become; None for what fits a screen.
+        key: which image to draw, if an observation has several.
+        fps: frames per second of a film: at most 100, of a GIF 50.
+        scale: enlarge the frames by this factor; None for what fits a screen.
         progress: called with frames done and frames in all.
 
     Raises:
-        SchemaError: no such episode, key, format or setting; its frames are no pictures, or too
+        SchemaError: no such episode, key, format or setting; its frames are not images, or too
             large at this scale.
         EmptyBufferError: there is no episode yet.
         StoreNotFoundError: no store there, or no directory above `out`.
         StoreExistsError: `out` exists.
         InvalidIdError: the episode was evicted meanwhile.
         CorruptStoreError: frames that cannot be read.
-        DiskFullError, FailedStoreError: it cannot be written. Nothing is left behind, after any
-            error.
+        DiskFullError, FailedStoreError: it cannot be written. No error leaves a file behind.
     """
     target = checked_path(out, SUFFIXES)
     suffix = target.suffix.lower()
-    fps = whole_number("fps", fps, 1, film.MOST_FPS.get(suffix))
+    fps = whole_number("fps", fps, 1, MOST_FPS.get(suffix))
     scale = whole_number_or_none("scale", scale, 1, MOST_SCALE)
     with open_store(path) as store:
         shown = Episode(store, episode, key)
+        is_film = suffix in MOST_FPS
+        numbers = range(shown.length + 1) if is_film else chosen_steps(shown.reward)
+        moments = _counted(shown.moments(numbers), len(numbers), progress)
         with new_file(target) as staged:
-            if suffix in film.MOST_FPS:
-                moments = _counted(shown.moments(), shown.length + 1, progress)
-                n_frames, size = _film(staged, suffix, shown, fps, scale, moments)
+            if is_film:
+                film = FilmCanvas(shown, scale)
+                size = film.size
+                write_film(staged, map(film.draw, moments), size, fps)
             else:
-                numbers = chosen_steps(shown.reward)
-                moments = _counted(shown.moments(numbers), len(numbers), progress)
-                page = draw_sheet(shown, _title(store, shown), scale, numbers, moments)
+                sheet = draw_sheet(shown, _title(store, shown), scale, numbers, moments)
+                size = sheet.size
                 with writing("writing a picture", staged):
-                    page.save(staged, "PNG")
-                n_frames, size = len(numbers), page.size
-        return Rendered(target, shown.number, shown.length, shown.total, shown.end, n_frames, size)
+                    sheet.save(staged, "PNG")
+    total, end = _total(shown), shown.end
+    return Rendered(target, shown.number, shown.length, total, end, len(numbers), size)
 
 
-def _film(
-    path: Path, suffix: str, shown: Episode, fps: int, scale: int | None, moments: Iterator[Moment]
-) -> tuple[int, tuple[int, int]]:
-    first = next(moments)
-    canvas = FilmCanvas(shown, first.image.shape, scale)
-    with film.open_film(path, suffix, canvas.size, fps) as add:
-        for moment in itertools.chain([first], moments):
-            add(canvas.draw(moment))
-    return shown.length + 1, canvas.size
+def _total(shown: Episode) -> float:
+    return float(shown.reward.sum(dtype="float64"))
 
 
 def _counted(moments: Iterator[Moment], total: int, progress: Progress | None) -> Iterator[Moment]:
@@ -125,5 +119,5 @@ def _title(store: Store, shown: Episode) -> str:
     name = env.get("id")
     return (
         f"{name if isinstance(name, str) else store.path.name}   episode {shown.number:,}   "
-        f"{shown.length:,} steps   return {shown.total:.6g}"
+        f"{shown.length:,} steps   return {_total(shown):.6g}"
     )

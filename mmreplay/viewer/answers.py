@@ -1,7 +1,6 @@
-"""What the page can ask, each as bytes: for the server, and for a copy on a static host.
+"""Everything the page can ask for, as bytes: for the server, and for a copy on a static host.
 
-Invariant: an answer that is final is the same for ever under its path, which has the version of the
-store in it.
+Invariant: a final answer never changes under its path, which contains the version of the store.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
-from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from mmreplay.viewer import documents
 from mmreplay.viewer.columns import shown_columns
@@ -25,7 +23,7 @@ from mmreplay.viewer.stacks import stacks_of
 from mmreplay.viewer.viewed_store import ViewedStore, sentence
 
 MOST_TRANSITIONS = 256
-"""Of one answer, and the places of their frames together are at most `_MOST_PLACES`."""
+"""Per answer, with at most `_MOST_PLACES` frames in their stacks together."""
 _MOST_PLACES = 1 << 18
 _MOST_STEPS = 1 << 20
 
@@ -36,9 +34,9 @@ class Answer:
 
     Attributes:
         body: what is sent.
-        is_json: or packed arrays, see `packed`.
-        is_final: whether it never changes; else it is asked for again, with `etag`.
-        etag: of this body; None for what is not kept at all.
+        is_json: JSON, else packed arrays (see `packed`).
+        is_final: whether it never changes; else the page asks again, with `etag`.
+        etag: of this body; None if browsers must not keep it.
     """
 
     body: bytes
@@ -48,15 +46,15 @@ class Answer:
 
 
 class Answers:
-    """Answers about some stores, which the page names by their places in the list. Thread-safe.
+    """Answers about some stores, which the page names by their index in the list. Thread-safe.
 
     Args:
         paths: the stores.
         start: what the page shows first: {"store": 0, "episode": id}, or nothing.
-        is_static: whether the page finds files instead of a server.
+        is_static: whether the page reads files instead of asking a server.
 
     Raises:
-        As `mmreplay.open`, of the first that is not there; of a damaged one if it is the only one.
+        As `mmreplay.open`, for a missing store, and for a damaged one if it is the only one.
     """
 
     def __init__(
@@ -67,36 +65,40 @@ class Answers:
         is_static: bool = False,
     ) -> None:
         salt = "" if is_static else os.urandom(8).hex()
-        # One that is damaged says so, beside the others.
+        # Beside others, the page shows the error of a damaged store.
         several = len(paths) > 1
         self.stores = [ViewedStore(path, salt, damaged=several) for path in paths]
         self.start, self._is_static = start or {}, is_static
 
     def about(self) -> Answer:
-        """All stores: what is in them, and what the page shows first."""
+        """What is in all stores, and what the page shows first."""
         stores = []
         for one in self.stores:
             head = one.head()
-            # Who is given an export need not know where its author keeps his stores.
+            # An export does not tell others where its author keeps the stores.
             path = one.path.name if self._is_static else str(one.path)
             described: dict[str, Any] = {"name": one.path.name}
             if head["error"] is None:
                 try:
-                    described |= one.kept("about", _look(head), documents.describe)
+                    look = head["version"], head["look"]  # seldom, however fast it grows
+                    described |= one.kept("about", look, documents.describe)
                 except (MmreplayError, OSError) as error:
                     head |= {"error": sentence(error), "key": ""}
             stores.append({**described, "path": path, "head": head})
         return _json({"stores": stores, "start": self.start, "is_static": self._is_static})
 
     def heads(self) -> Answer:
-        """Where each store stands now."""
+        """The state of each store; see `ViewedStore.head`."""
         return _json([one.head() for one in self.stores])
 
     def episodes(self, number: int) -> Answer:
         """The table of a store's episodes; see `documents.episode_table`."""
         viewed = self._viewed(number)
-        key = self._key(viewed)
-        return Answer(viewed.kept("episodes", key, documents.episode_table), False, etag=key)
+        head = viewed.head()
+        if head["error"] is not None:
+            raise MmreplayError(head["error"])
+        table = viewed.kept("episodes", head["key"], documents.episode_table)
+        return Answer(table, False, etag=head["key"])
 
     def distributions(self) -> Answer:
         """Histograms of rewards, actions and priorities of all stores, on the same axes."""
@@ -108,22 +110,21 @@ class Answers:
                 if head["error"] is None:
                     sample = one.kept("spread", head["key"], documents.spread_samples)
                 samples.append(sample)
-            except (MmreplayError, OSError):  # it says so itself, in the list of stores
+            except (MmreplayError, OSError):  # the list of stores says so
                 samples.append(None)
         return _json(documents.distributions(samples))
 
     def episode(self, number: int, version: str, first: int) -> Answer:
-        """How long an episode is by now, how it ended, and how much of it was evicted."""
+        """The length of an episode, how it ended, and how much of it was evicted."""
         found = self._viewed(number).read(version, lambda store: find_episode(store, first))
-        about = {"length": found.length, "end": found.end, "evicted": found.evicted}
-        return _json(about)
+        return _json({"length": found.length, "end": found.end, "evicted": found.evicted})
 
     def rows(
         self, number: int, version: str, first: int, column: int, start: int, stop: int
     ) -> Answer:
         """Rows of one column of an episode: `rows` (n, ...), and ``damage``: [[start, stop, why]].
 
-        Rows that are damaged are zeros.
+        Damaged rows are zeros.
         """
 
         def read(store: Store) -> Answer:
@@ -135,7 +136,6 @@ class Answers:
             rows, damage = read_rows(store, episode, shown, start, stop)
             is_whole = stop - start == shown.block or episode.end != "open"
             final = is_whole and not damage and shown.kind != "priority"
-            self.stores[number].count_bytes(rows.nbytes)
             return Answer(pack({"rows": rows}, damage=damage), False, final)
 
         return self._viewed(number).read(version, read)
@@ -143,10 +143,7 @@ class Answers:
     def transitions(
         self, number: int, version: str, first: int, start: int, stop: int, settings: Settings
     ) -> Answer:
-        """Transitions of an episode: the frames of their stacks, their returns, (n, ...) each.
-
-        See `stacks.Stacks`.
-        """
+        """Transitions of an episode; see `stacks.Stacks`."""
         width = (settings.stack or 1) * (stop - start)
         steps = settings.n_step * (stop - start)
         if stop - start > MOST_TRANSITIONS or width > _MOST_PLACES or steps > _MOST_STEPS:
@@ -164,17 +161,15 @@ class Answers:
                 )
             found = stacks_of(store, first, start, stop, settings)
             arrays: dict[str, Any] = dataclasses.asdict(found)
-            # Offsets fit, and typed arrays of 64 bits are none of numbers in the page.
-            for name in ("seen", "following"):
-                places: Ids = arrays[name]
-                arrays[name] = places.astype("int32")
+            # The page has no numbers of 64 bits.
+            arrays |= {name: arrays[name].astype("int32") for name in ("seen", "following")}
             is_final = episode.end != "open" or stop + settings.n_step <= episode.length
             return Answer(pack(arrays), False, is_final)
 
         return self._viewed(number).read(version, read)
 
     def close(self) -> None:
-        """Let go of all stores."""
+        """Close all stores."""
         for one in self.stores:
             one.close()
 
@@ -183,19 +178,6 @@ class Answers:
             raise InvalidIdError(f"There is no store {number}.")
         return self.stores[number]
 
-    @staticmethod
-    def _key(viewed: ViewedStore) -> str:
-        head = viewed.head()
-        if head["error"] is not None:
-            raise MmreplayError(head["error"])
-        key: str = head["key"]
-        return key
-
-
-def _look(head: dict[str, Any]) -> tuple[str, str]:
-    """When to look again at what is in a store: seldom, however fast it grows."""
-    return head["version"], head["look"]
-
 
 def _json(document: Any) -> Answer:
     body = json.dumps(_plain(document), allow_nan=False).encode()
@@ -203,7 +185,7 @@ def _json(document: Any) -> Answer:
 
 
 def _plain(document: Any) -> Any:
-    """The same without numbers that JSON does not have: attributes may hold any."""
+    """The same without NaN and infinities: metadata may contain any, and JSON none."""
     if isinstance(document, dict):
         return {str(key): _plain(value) for key, value in document.items()}
     if isinstance(document, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The columns of a store as the page knows them: by number, with how many rows it asks for at once.
+"""The columns of a store as the page knows them: by number, read in blocks of rows.
 
 Invariant: a request names a column by its number here, never by a name or a path.
 """
@@ -23,13 +23,13 @@ class ShownColumn:
     """One column.
 
     Attributes:
-        number: by which it is asked for.
+        number: in requests.
         kind: frame, action, reward, flag, extra or priority.
-        name: of a key of the frames, or of an extra column; else that of the kind.
+        name: the key of the frames or the name of the extra column, else the kind.
         path: in the store.
-        dtype: as stored, its name.
+        dtype: its name.
         shape: of a row.
-        block: rows that the page asks for at once, at most.
+        block: most rows per request.
     """
 
     number: int
@@ -41,14 +41,14 @@ class ShownColumn:
     block: int
 
     def to_json(self) -> dict[str, Any]:
-        """As the page gets it; where it lies in the store is no affair of the page's."""
+        """For the page, without the path."""
         about = dataclasses.asdict(self)
         del about["path"]
         return about
 
 
 def shown_columns(schema: Schema) -> list[ShownColumn]:
-    """All columns of a schema that the page shows, each at the place of its number."""
+    """The columns of a schema that the page shows, by number."""
     fields = {**schema.columns(), "non_terminals": Field((), "uint8")}
     listed = [("frame", name, path) for name, path in schema.frame_paths.items()]
     listed += [
@@ -67,7 +67,7 @@ def shown_columns(schema: Schema) -> list[ShownColumn]:
 
 
 def _block(field: Field, *, frames: bool) -> int:
-    """As many rows as fit into a block of bytes; of frames never more than `FRAME_ROWS`."""
+    """The rows that fit into a block; of images at most `FRAME_ROWS`."""
     row_bytes = field.dtype.itemsize * math.prod(field.shape)
     most = FRAME_ROWS if frames and len(field.shape) > 1 else _SCALAR_ROWS
     return max(min(_BLOCK_BYTES // max(row_bytes, 1), most), 1)

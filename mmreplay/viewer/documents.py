@@ -1,4 +1,4 @@
-"""What the page asks of a whole store: what is in it, its episodes, how its numbers are spread."""
+"""What the page shows of a whole store: its contents, episodes and distributions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import MmreplayError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.reading.info import environment
+from mmreplay.pictures.images import limits_of
+from mmreplay.reading.info import action_names, environment
 from mmreplay.reading.store import Store
 from mmreplay.viewer.columns import ShownColumn, shown_columns
 from mmreplay.viewer.episode import kept_episodes
@@ -21,21 +22,19 @@ from mmreplay.viewer.priorities import has_priorities, read_priorities
 from mmreplay.viewer.viewed_store import finite
 
 _ENDS = ("open", "terminated", "truncated")
-_KNOWN_RANGES = ((0, 1), (-1, 1), (0, 255), (-128, 127), (0, 65535))
-_MOST_LOOKED_AT = 64
-_LEAST_LOOKED_AT = 8
-_BYTES_LOOKED_AT = 16 << 20
+_SEEN = 16
+"""Frames that give the range of values that are not bytes."""
 _IMAGE_AXES = 2
 _SPREAD_IDS = 100_000
 _MOST_VALUES = 32
 _MOST_ACTIONS = 512
 _MOST_PARTS = 8
 _BINS = 40
-_LARGEST = 1e300  # whose differences are numbers, too
+_LARGEST = 1e300  # differences of larger values may be infinite
 
 
 def describe(store: Store) -> dict[str, Any]:
-    """What is in a store, which hardly changes while the page is open; plain values."""
+    """The contents of a store, as JSON values."""
     readers = store.live.readers
     columns = shown_columns(store.schema)
     images = [one for one in columns if one.kind == "frame" and len(one.shape) >= _IMAGE_AXES]
@@ -43,7 +42,7 @@ def describe(store: Store) -> dict[str, Any]:
         "name": store.path.name,
         "uuid": readers[0].metadata["uuid"],
         "env": environment(store.live) or {},
-        "action_names": _action_names(store),
+        "action_names": action_names(store.live)[:_MOST_ACTIONS] or None,
         "padding": store.padding,
         "stack": store.schema.stack_of() or 1,
         "lanes": [
@@ -55,40 +54,22 @@ def describe(store: Store) -> dict[str, Any]:
     }
 
 
-def _action_names(store: Store) -> list[str] | None:
-    about = environment(store.live)
-    names = about.get("action_names") if isinstance(about, dict) else None
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        return None
-    return names[:_MOST_ACTIONS]
-
-
 def _range(store: Store, column: ShownColumn) -> tuple[float, float]:
-    """What is painted black, and what white: the usual range that holds some frames, or theirs."""
-    if column.dtype in ("uint8", "bool"):
-        return (0, 1) if column.dtype == "bool" else (0, 255)
-    low, high = math.inf, -math.inf
+    """The values that are shown as black and white, from a few frames at even distances."""
+    frames = [np.empty(0, column.dtype)]
     gatherer = store.live.gatherer(Settings(stack=None))
-    row_bytes = np.dtype(column.dtype).itemsize * math.prod(column.shape)
-    n = min(max(_BYTES_LOOKED_AT // max(row_bytes, 1), _LEAST_LOOKED_AT), _MOST_LOOKED_AT)
-    for part in np.linspace(0, 1, n).tolist():
+    for part in np.linspace(0, 1, _SEEN if column.dtype != "uint8" else 0).tolist():
         try:
-            batch = store.live.gather(_ranked(part), gatherer)
-        except MmreplayError:  # damaged here; others will do
+            found = store.live.gather(_ranked(part), gatherer).observation
+        except MmreplayError:  # damaged here
             continue
-        frames = batch.observation
-        values = np.asarray(frames[column.name] if isinstance(frames, dict) else frames)
-        values = values[np.isfinite(values)]
-        if values.size:
-            low, high = min(low, float(values.min())), max(high, float(values.max()))
-    if low > high:
-        return 0, 1
-    usual = (one for one in _KNOWN_RANGES if one[0] <= low and high <= one[1])
-    return next(usual, (low, high if high > low else low + 1))
+        frames.append(np.asarray(found[column.name] if isinstance(found, dict) else found))
+    low, high = limits_of(frames) or (0, 255)
+    return low, high if high > low else low + 1
 
 
 def _ranked(part: float) -> Callable[[Any], Ids]:
-    """The id of the transition at this part of all."""
+    """Draws the transition at this fraction of all."""
 
     def draw(index: Any) -> Ids:
         ranks = np.array([int(part * (index.n_transitions - 1))][: index.n_transitions], np.int64)
@@ -99,12 +80,10 @@ def _ranked(part: float) -> Callable[[Any], Ids]:
 
 
 def episode_table(store: Store, kept: tuple[npt.NDArray[np.void], Ids] | None = None) -> bytes:
-    """All episodes, packed: lane, row, length, return, end and evicted, (n,) each.
+    """All episodes, packed: lane, row, length, return, end and evicted steps, (n,) each.
 
-    A row is that of the id: row * n + environment. An end is 0 for open, 1 for terminated, 2 for
-    truncated. The whole episodes come first, in the order of their numbers, and of them 0 steps
-    were evicted.
-    `kept` is what `kept_episodes` gave; None asks it.
+    An end is 0 for open, 1 for terminated, 2 for truncated. The order is that of `kept_episodes`,
+    whose result may be given as `kept`.
     """
     found, evicted = kept_episodes(store) if kept is None else kept
     ends = store.endings(found)
@@ -123,11 +102,8 @@ def episode_table(store: Store, kept: tuple[npt.NDArray[np.void], Ids] | None = 
     )
 
 
-# ---------------------------------------------------------------- how numbers are spread
-
-
 def spread_samples(store: Store) -> dict[str, Any]:
-    """Rewards, actions and priorities of transitions that lie evenly, of at most 100,000."""
+    """Rewards, actions and priorities of at most 100,000 transitions at even distances."""
 
     def draw(index: Any) -> Ids:
         n = index.n_transitions
@@ -141,12 +117,13 @@ def spread_samples(store: Store) -> dict[str, Any]:
         ids = store.live.look(draw)
         return lanes, {
             "of": n,
-            "names": _action_names(store) if store.schema.action.shape == () else None,
+            "names": names,
             "ids": ids,
             "reward": lanes.columns["rewards"].take(ids),
             "action": lanes.columns["actions"].take(ids),
         }
 
+    names = None if store.schema.action.shape else action_names(store.live)[:_MOST_ACTIONS] or None
     out = store.live.retrying(read)
     ids = out.pop("ids")
     priorities = read_priorities(store, ids) if has_priorities(store) else np.empty(0)
@@ -157,19 +134,19 @@ def spread_samples(store: Store) -> dict[str, Any]:
 def distributions(samples: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     """Histograms of several stores on the same axes; None for one that cannot be read.
 
-    Each has a title, either ``values`` or ``edges``, and ``counts``, one list a store; that of
-    actions ``names`` if all stores give them the same.
+    Each has a title, either ``values`` or ``edges``, and ``counts``, one list per store; that of
+    actions has ``names`` if all stores give them the same.
     """
     known = [one or {} for one in samples]
     charts = [_chart("Rewards", [one.get("reward") for one in known])]
-    actions = [one.get("action") for one in known]
-    parts = max((_n_parts(one) for one in actions if one is not None), default=0)
+    actions = [_flat(one.get("action")) for one in known]
     named = [one["names"] for one in known if "names" in one]
     names = named[0] if named and all(one == named[0] for one in named) else None
+    parts = max(one.shape[1] for one in actions)
     for part in range(min(parts, _MOST_PARTS)):
         title = "Actions" if parts == 1 else f"Actions [{part}]"
-        chart = _chart(title, [_part(one, part) for one in actions], action=True)
-        charts.append({**chart, "names": names})
+        columns = [one[:, part] if part < one.shape[1] else None for one in actions]
+        charts.append({**_chart(title, columns, action=True), "names": names})
     charts.append(_chart("Priorities, log10", [one.get("priority") for one in known]))
     return {
         "stores": [{"n": one.get("n", 0), "of": one.get("of", 0)} for one in known],
@@ -177,14 +154,11 @@ def distributions(samples: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     }
 
 
-def _n_parts(actions: Array) -> int:
-    return math.prod(actions.shape[1:])
-
-
-def _part(actions: Array | None, part: int) -> Array | None:
-    if actions is None or part >= _n_parts(actions):
-        return None
-    out: Array = actions.reshape(len(actions), _n_parts(actions))[:, part]
+def _flat(actions: Array | None) -> Array:
+    """(n, parts) actions."""
+    if actions is None:
+        return np.empty((0, 0))
+    out: Array = actions.reshape(len(actions), math.prod(actions.shape[1:]))
     return out
 
 
@@ -201,7 +175,7 @@ def _chart(title: str, columns: Sequence[Array | None], *, action: bool = False)
         about: dict[str, Any] = {"values": finite(distinct)}
     else:
         edges = np.linspace(together.min(), together.max(), _BINS + 1)
-        if (np.diff(edges) <= 0).any():  # so close together that there is no room for them
+        if (np.diff(edges) <= 0).any():  # too close together for bins
             edges = edges[[0, -1]]
         counts = [np.histogram(one, edges)[0] for one in finite_ones]
         about = {"edges": finite(edges)}

@@ -1,6 +1,6 @@
-"""The episodes that the page shows, each by the id of its first transition: how long, and rows.
+"""The episodes that the page shows, each by the id of its first transition: length and rows.
 
-Invariant: rows that are damaged are told apart from those around them, which are given.
+Invariant: damaged rows are reported, and the rows around them are returned.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from mmreplay.viewer.priorities import read_priorities
 from mmreplay.viewer.viewed_store import GoneError
 
 _PIECES = 64
-"""Into how many pieces rows are divided, at most, to find those that are damaged."""
+"""Into how many pieces rows are divided, at most, to find the damaged ones."""
 
 Damage = list[tuple[int, int, str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Episode:
-    """Where an episode stands now.
+    """An episode as it is now.
 
     Attributes:
-        first: id of its first transition that is kept.
+        first: id of its first retained transition.
         length: steps from there on.
         end: terminated, truncated or open.
-        evicted: steps before; 0 of a whole episode.
+        evicted: steps before; 0 for a whole episode.
     """
 
     first: int
@@ -42,10 +42,10 @@ class Episode:
 
 
 def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
-    """The whole episodes, and after them what is left of others: see `EPISODE_DTYPE`.
+    """All episodes, as `EPISODE_DTYPE`, and how many steps of each were evicted, (n,).
 
-    What is left begins with the oldest step that can be sampled, and its return is NaN. And how
-    many steps of each were evicted, (n,): 0 of whole ones.
+    The whole ones come first. A partly evicted one begins with its oldest transition, and its
+    return is NaN.
     """
     firsts = back = np.empty(0, np.int64)
 
@@ -59,7 +59,7 @@ def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
         back = index.span(firsts).back
         return firsts
 
-    # First: of one that is evicted in part meanwhile, nothing is better than twice the same.
+    # Before the whole ones: an episode that is partly evicted in between must not appear twice.
     left = store.live.lazy_trajectories(drawn)
     whole = store.episodes
     cut = np.zeros(len(left), EPISODE_DTYPE)
@@ -75,7 +75,7 @@ def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
 
 
 def find_episode(store: Store, first: int) -> Episode:
-    """The episode that begins with this id, or what is left of one from there on.
+    """The episode whose first retained transition has this id.
 
     Raises GoneError if it was evicted, InvalidIdError if none begins there.
     """
@@ -108,13 +108,12 @@ def find_episode(store: Store, first: int) -> Episode:
 def read_rows(
     store: Store, episode: Episode, column: ShownColumn, start: int, stop: int
 ) -> tuple[Array, Damage]:
-    """Rows [start, stop) of an episode in one column, and (start, stop, why) of those damaged.
+    """Rows [start, stop) of an episode in one column, and (start, stop, why) of damaged ones.
 
-    Frames are counted from the first one that is kept, and all else from the first step. Damaged
-    rows are zeros.
+    Row 0 is the first retained one. Damaged rows are zeros.
 
     Raises:
-        SchemaError: more rows than there are, or than a block holds.
+        SchemaError: more rows than the episode or a block has.
         GoneError: it was evicted while it was read.
     """
     rows = episode.length + (column.kind == "frame")
@@ -136,7 +135,7 @@ def read_rows(
 def _read(
     store: Store, episode: Episode, column: ShownColumn, start: int, stop: int, least: int
 ) -> tuple[Array, Damage]:
-    """As `read_rows`; what is damaged is halved until it is not larger than `least`."""
+    """As `read_rows`; halves damaged parts down to `least` rows."""
     try:
         return store.live.episode_rows(column.path, episode.first, stop, start), []
     except CorruptStoreError as error:

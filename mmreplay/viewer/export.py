@@ -1,15 +1,15 @@
-"""A copy of the page with its data, as files for any static host.
+"""Copy the page and its data into files for any static host.
 
-Invariant: the files are the answers of the server under their own paths, and the folder has its
-name when it is whole.
+Invariant: the files are the answers of the server under their own paths, and the folder gets its
+name only when it is complete.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,20 +59,19 @@ def export_view(
 ) -> ExportedView:
     """Write the page on some stores into a folder for any static host.
 
-    It has the tables and charts of all episodes, and of whole episodes that lie evenly over each
-    recording all rows, up to the number of frames. Live stores are shown as of now, without the
-    frames of what is evicted meanwhile. No server of
-    mmreplay is needed to look at it, but a host for files: browsers do not load it from a disk.
+    The folder has the tables and charts of all episodes, and the rows of whole episodes at even
+    distances over each recording. Live stores are copied as of now, without the frames of episodes
+    that are evicted meanwhile. The page needs a web server, but not mmreplay: browsers do not load
+    it from a disk.
 
     Args:
         paths: one store, or several, which are compared.
-        folder: a new or an empty one, which is replaced.
-        frames: at most so many frames of each store.
-        episode: as of `view`; its frames are in the folder in any case.
+        folder: a new one.
+        frames: most frames per store.
+        episode: as for `view`; its frames are always included.
 
     Raises:
-        StoreExistsError: there is something in the folder, or it cannot be replaced: it is where
-            this process works, or a file system is mounted there.
+        StoreExistsError: the folder exists.
         SchemaError: it lies within a store.
         StoreNotFoundError: no store there, or no directory above the folder.
         DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
@@ -81,7 +80,7 @@ def export_view(
     frames = whole_number("frames", frames)
     target = user_paths.path_to_create(folder, "folder")
     if os.path.lexists(target):
-        target = _replaceable(target)
+        raise StoreExistsError(f"{target}: already exists; choose a new folder")
     user_paths.check_parent(target)
     if (store := store_around(target)) is not None:
         raise SchemaError(f"{target}: lies within the store {store}; choose another folder")
@@ -92,32 +91,22 @@ def export_view(
             export.run(frames, episode)
             durable_writes.sync_tree(staged)
             if not durable_writes.replace_directory(export.built, staged.with_name(target.name)):
-                raise StoreExistsError(f"{target}: somebody else made it at this moment")
+                raise StoreExistsError(f"{target}: was created meanwhile; choose a new folder")
     finally:
         answers.close()
     return export.made(str(user_paths.as_path(folder)))
-
-
-def _replaceable(target: Path) -> Path:
-    """An empty folder, links to it followed."""
-    if not target.is_dir() or any(target.iterdir()):
-        raise StoreExistsError(f"{target}: there is something already; give a new folder")
-    if target.samefile(".") or target.is_mount():
-        raise StoreExistsError(
-            f"{target}: it is in use, as a working directory or a mount point, and cannot be "
-            f"replaced; give a new folder in it"
-        )
-    return target.resolve()
 
 
 class _Export:
     def __init__(self, answers: Answers, built: AnyPath) -> None:
         self.built = built
         self._answers = answers
-        self._files = self._bytes = self._episodes = self._exported = 0
+        self._sizes: dict[str, int] = {}
+        self._episodes = self._exported = 0
 
     def made(self, path: str) -> ExportedView:
-        return ExportedView(path, self._files, self._bytes, self._episodes, self._exported)
+        n_bytes = sum(self._sizes.values())
+        return ExportedView(path, len(self._sizes), n_bytes, self._episodes, self._exported)
 
     def run(self, frames: int, episode: int | None) -> None:
         answers = self._answers
@@ -131,9 +120,9 @@ class _Export:
             if error is not None:
                 raise MmreplayError(error)
             head = about["stores"][number]["head"]
-            if head["state"] == "live":  # the copy is not
+            if head["state"] == "live":
                 head["state"] = "copied while it was written"
-            # One look: a live store goes on meanwhile, and the page asks for what it had then.
+            # Listed once: a live store grows meanwhile.
             kept = kept_episodes(viewed.store)
             episodes, _ = kept
             chosen = evenly_chosen(episodes["length"] + 1, frames)
@@ -154,15 +143,15 @@ class _Export:
             self._write(name if name == "index.html" else f"static/{name}", file.body)
 
     def _episode(self, number: int, about: dict[str, Any], episode: Any) -> bool:
-        """Write an episode's rows; False, and nothing of it is left, if it is evicted meanwhile."""
+        """Write an episode's rows; False, without a file of it, if it is evicted meanwhile."""
         first, length = int(episode["id"]), int(episode["length"])
-        folder = f"data/{number}/{about['head']['version']}/episode/{first}"
-        before = self._files, self._bytes
+        folder = f"data/{number}/{about['head']['version']}/episode/{first}/"
         try:
             self._rows(number, about, folder, first, length)
         except (GoneError, InvalidIdError):
             durable_writes.remove_tree(self.built / folder)
-            self._files, self._bytes = before
+            left = {name: n for name, n in self._sizes.items() if not name.startswith(folder)}
+            self._sizes = left
             return False
         return True
 
@@ -175,39 +164,29 @@ class _Export:
                 continue
             for start, stop in _blocks(length + (column.kind == "frame"), column.block):
                 answer = answers.rows(number, version, first, column.number, start, stop)
-                self._write(f"{folder}/rows/{column.number}/{start}-{stop}.bin", answer.body)
+                self._write(f"{folder}rows/{column.number}/{start}-{stop}.bin", answer.body)
         settings = Settings(about["stack"], padding=about["padding"])
         named = f"{settings.stack}/{settings.n_step}/{settings.gamma}/{settings.padding}"
         for start, stop in _blocks(length, FRAME_ROWS):
             found = answers.transitions(number, version, first, start, stop, settings)
-            self._write(f"{folder}/transitions/{named}/{start}-{stop}.bin", found.body)
+            self._write(f"{folder}transitions/{named}/{start}-{stop}.bin", found.body)
 
     def _write(self, name: str, body: bytes) -> None:
         path = self.built / name
         durable_writes.make_directory(path.parent)
         durable_writes.write_new(path, body)
-        self._files += 1
-        self._bytes += len(body)
+        self._sizes[name] = len(body)
 
 
 def _blocks(n_rows: int, block: int) -> list[tuple[int, int]]:
-    """As the page asks for them."""
     return [(start, min(start + block, n_rows)) for start in range(0, n_rows, block)]
 
 
 def evenly_chosen(lengths: Ids, most: int) -> Ids:
-    """The numbers of as many episodes as have `most` frames together, spread evenly; ascending.
-
-    Args:
-        lengths: (n,) frames of each.
-        most: of those chosen together.
-    """
-    low, high = 0, len(lengths)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = lengths[_spread(len(lengths), middle)].sum() <= most
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return _spread(len(lengths), low)
+    """Indices of as many episodes at even distances as have at most `most` frames together."""
+    n = len(lengths)
+    fits = bisect.bisect_right(range(n + 1), most, key=lambda k: lengths[_spread(n, k)].sum())
+    return _spread(n, fits - 1)
 
 
 def _spread(n: int, k: int) -> Ids:

@@ -1,7 +1,6 @@
 """Arrays as bytes for the page: a length, a JSON header, and the arrays one after the other.
 
-Invariant: every array starts at a multiple of eight bytes, so that the page makes typed arrays of
-the answer without copying it.
+Invariant: every array starts at a multiple of eight bytes, so that the page needs no copies.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _ALIGN = 8
 
 
 def pack(arrays: Mapping[str, Array], **about: Any) -> bytes:
-    """The arrays, and a few plain values about them.
+    """Arrays and JSON values as bytes; static/net.js unpacks them.
 
-    The header is ``{"arrays": [[name, dtype, shape], ...], **about}``. Half floats are sent as
-    float32 and bools as uint8: not every browser knows them.
+    The header is ``{"arrays": [[name, dtype, shape], ...], **about}``. float16 is sent as float32
+    and bool as uint8: browsers lack these types.
     """
     sent = {name: _as_sent(array) for name, array in arrays.items()}
     listed = [[name, array.dtype.name, array.shape] for name, array in sent.items()]

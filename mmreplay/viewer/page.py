@@ -1,6 +1,6 @@
-"""The files of the page itself: read once, and found by their names alone.
+"""The files of the page itself, read once and found by name.
 
-Invariant: a name that is not in the list is no file, whatever it looks like.
+Invariant: only listed names are served; no name becomes a path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
-"""What the page may load: it stands in the page as well, for hosts that send no header."""
+"""What the page may load: part of the page too, for static hosts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

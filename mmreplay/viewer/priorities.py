@@ -1,6 +1,6 @@
-"""Read the priorities of a store's transitions; nothing is locked, mapped or written.
+"""Read the priorities of a store's transitions without locking, mapping or writing anything.
 
-Invariant: a priority that nobody can read is NaN, and no reason to show nothing else.
+Invariant: a priority that cannot be read is NaN, and does not prevent the rest from being shown.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mmreplay.system.held_directories import AnyPath
 
 
 def has_priorities(store: Store) -> bool:
-    """Whether any lane has a column of them."""
+    """Whether any lane has a column of priorities."""
     return any(_column(store, lane) is not None for lane in range(len(store.live.readers)))
 
 
 def read_priorities(store: Store, ids: Ids) -> npt.NDArray[np.float64]:
-    """The priorities of transitions by id, (B,); NaN where there are none that can be read."""
+    """The priorities of transitions by id, (B,); NaN if missing or damaged."""
     out = np.full(ids.size, np.nan)
     lanes = ids >> LANE_SHIFT
     for lane in np.unique(lanes).tolist():
@@ -35,11 +35,11 @@ def read_priorities(store: Store, ids: Ids) -> npt.NDArray[np.float64]:
 
 
 def _column(store: Store, lane: int) -> tuple[AnyPath, ArraySpec] | None:
-    """Where a lane has them, one for each entry."""
+    """The path of a lane, and the layout of its priorities by entry; None if it has none."""
     reader = store.live.readers[lane]
     try:
         spec = priority_column.find_spec(reader.path, reader.environments)
-    except (MmreplayError, OSError):  # damaged: `verify` says so
+    except (MmreplayError, OSError):  # damaged; `verify` reports it
         return None
     if spec is None:
         return None

@@ -1,13 +1,14 @@
-"""The server of the page: routes to answers, which two threads read.
+"""The server of the page: routes to answers, which are read in two threads.
 
-Invariant: a route names stores and columns by number; nothing of a request becomes a path.
+Invariant: a route names stores and columns by number; no part of a request becomes a path.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,89 +16,71 @@ from typing import Any
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import InvalidIdError, MissingExtraError, MmreplayError, SchemaError
 from mmreplay.viewer.answers import Answer, Answers
-from mmreplay.viewer.guard import App, Guard
 from mmreplay.viewer.page import PageFile, page_files
 from mmreplay.viewer.viewed_store import GoneError, sentence
 
 try:
+    import uvicorn
     from starlette.applications import Starlette
-    from starlette.convertors import Convertor, register_url_convertor
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from starlette.types import ASGIApp
+
+    from mmreplay.viewer.guard import Guard
 except ImportError as error:
     raise MissingExtraError(
         'the page needs Starlette and uvicorn: pip install "mmreplay[view]"'
     ) from error
 
 _LOG = logging.getLogger("mmreplay")
-_THREADS = 2  # each keeps room to decode in, for each column of frames
+_THREADS = 2  # each has buffers to decode into, for each column of frames
 _YEAR = "private, max-age=31536000, immutable"
 _STATUS = ((GoneError, 410), (InvalidIdError, 404), (SchemaError, 400))
 _FAILED = 422
+_MOST_CONNECTIONS = 256
 
 
-class _Number(Convertor[int]):
-    """A whole number of as many digits as an id has."""
-
-    regex = "[0-9]{1,19}"
-
-    def convert(self, value: str) -> int:
-        return int(value)
-
-    def to_string(self, value: int) -> str:
-        return str(value)
+_STORE = "/data/{store:int}"
+_EPISODE = f"{_STORE}/{{version}}/episode/{{first:int}}"
+_SPAN = "{start:int}-{stop:int}"
 
 
-class Connection(H11Protocol):
-    """A connection, which is closed if no whole request comes: only so many are served at once."""
+def serve(
+    answers: Answers, listener: socket.socket, host: str, token: str, ready: Callable[[], None]
+) -> None:
+    """Serve the page on an open socket until Ctrl-C; calls `ready` when it can be opened."""
+    options: dict[str, Any] = {"access_log": False, "log_config": None, "lifespan": "off"}
+    config = uvicorn.Config(
+        make_app(answers, token=token, port=listener.getsockname()[1], host=host),
+        **options,
+        log_level="critical",  # requests that are not HTTP are not worth a message
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=1,
+    )
 
-    patience_s = 10.0
-    _waiting: asyncio.TimerHandle | None = None
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            ready()  # only now does Ctrl-C end it cleanly
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        """Take some of a request, and wait for the rest of it if there is more."""
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        super().connection_lost(exc)
-        self._stop()
-
-    def _watch(self) -> None:
-        cycle: Any = self.cycle  # None before the first
-        if cycle is not None and not cycle.response_complete:  # it is answered
-            self._stop()
-        elif self._waiting is None:
-            self._waiting = self.loop.call_later(self.patience_s, self.transport.close)
-
-    def _stop(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    with contextlib.suppress(KeyboardInterrupt):
+        Server(config).run(sockets=[listener])
 
 
-register_url_convertor("number", _Number())
-_STORE = "/data/{store:number}"
-_EPISODE = f"{_STORE}/{{version}}/episode/{{first:number}}"
-_SPAN = "{start:number}-{stop:number}"
-
-
-def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1") -> App:
-    """The ASGI application that shows some stores to who has the token.
+def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1") -> ASGIApp:
+    """The ASGI application that shows some stores to anyone with the token.
 
     Args:
         answers: about the stores.
-        token: that the address needs.
-        port: that the server listens on: the cookie is named after it.
-        host: that the server listens on, for the check of names.
+        token: as for `Guard`.
+        port: likewise.
+        host: likewise.
     """
     readers = ThreadPoolExecutor(_THREADS, "mmreplay-view")
 
@@ -122,11 +105,11 @@ def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1"
         route(f"{_STORE}/episodes.bin", lambda store: answers.episodes(number=store)),
         route(f"{_EPISODE}.json", lambda **given: answers.episode(**_renamed(given))),
         route(
-            f"{_EPISODE}/rows/{{column:number}}/{_SPAN}.bin",
+            f"{_EPISODE}/rows/{{column:int}}/{_SPAN}.bin",
             lambda **given: answers.rows(**_renamed(given)),
         ),
         route(
-            f"{_EPISODE}/transitions/{{stack:number}}/{{n_step:number}}/{{gamma}}/"
+            f"{_EPISODE}/transitions/{{stack:int}}/{{n_step:int}}/{{gamma}}/"
             f"{{padding}}/{_SPAN}.bin",
             transitions,
         ),
@@ -147,15 +130,15 @@ def _renamed(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _respond(request: Request, answer: Callable[..., Answer], given: dict[str, Any]) -> Response:
-    """An answer as a response, or the sentence of what kept it from being one."""
+    """An answer as a response, or why there is none as a sentence."""
     try:
         found = answer(**given)
     except (MmreplayError, OSError) as error:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), _FAILED)
         return _sorry(status, sentence(error))
-    except Exception:  # noqa: BLE001 (the page goes on, whatever one answer ran into)
+    except Exception:  # noqa: BLE001 (one failed answer does not end the server)
         _LOG.exception("viewer: %s", request.url.path)
-        return _sorry(500, "This is a fault of mmreplay itself; the terminal has the details.")
+        return _sorry(500, "This is a bug in mmreplay; the terminal has the details.")
     media_type = "application/json" if found.is_json else "application/octet-stream"
     if found.is_final:
         headers = {"cache-control": _YEAR}
@@ -175,8 +158,7 @@ def _unless_known(
 
 
 def _sorry(status: int, why: str) -> Response:
-    body = json.dumps({"error": why})
-    return Response(body, status, {"cache-control": "no-store"}, "application/json")
+    return JSONResponse({"error": why}, status, {"cache-control": "no-store"})
 
 
 async def _file(request: Request) -> Response:

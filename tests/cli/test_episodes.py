@@ -84,20 +84,6 @@ def test_the_number_is_that_of_store_trajectory(command, store):
             assert len(trajectory) == row["length"]
 
 
-def test_lanes(command, write, play):
-    for name in ("a", "b"):
-        with write("run.zarr", lane=name) as writer:
-            play(writer, 3, "terminated")
-    assert (
-        command("episodes", "run.zarr").out
-        == """\
-#             id  lane  row  length  return  end
-0              0     0    0       3       3  terminated
-1  1099511627776     1    0       3       3  terminated
-"""
-    )
-
-
 def test_many_environments(command, vector_store):
     lines = command("episodes", vector_store, "--limit", "3").out.splitlines()
     assert lines[0].split() == ["#", "id", "lane", "row", "env", "length", "return", "end"]

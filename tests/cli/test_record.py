@@ -130,7 +130,7 @@ def test_numbers_may_be_written_with_an_exponent(command, folder, given, n_steps
 def test_steps_that_are_no_whole_number_are_refused(command, folder, given):
     result = command("record", "CartPole-v1", "cart.zarr", "--steps", given)
     assert (result.status, result.out) == (2, "")
-    assert f"Invalid value for '--steps': '{given}' is not a valid whole number" in result.err
+    assert f"Invalid value for '--steps': '{given}' is not a valid integer" in result.err
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_wrong_usage_is_status_2(arguments, command, folder):
     ("arguments", "message"),
     [
         (["NoSuchThing-v3", "cart.zarr"], "NoSuchThing"),
-        (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "no module 'nosuch'"),
+        (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "No module named 'nosuch'"),
         (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
         (["CartPole-v1", "cart.zarr", "--codec", "gzip"], "one with a level, as 'zstd:9'"),
@@ -346,9 +346,11 @@ def test_append_goes_on_after_a_kill(envs, command, module):
 
 def test_a_full_disk_keeps_the_recorded_steps_and_names_append(command, tmp_path):
     path = tmp_path / "s.zarr"
+    fields = {"frame": Field((4,), "float32", chunk=64), "action": Field((), "int64", chunk=64)}
+    mmreplay.create(path, **fields).close()
     with faulty_disk() as disk:
-        disk.fail({"posix_fallocate"}, errno.ENOSPC, at=14, forever=True)
-        result = command("record", "CartPole-v1", path, "--steps", "80000", "--envs", "1")
+        disk.fail({"posix_fallocate"}, errno.ENOSPC, at=30, forever=True)
+        result = command("record", "CartPole-v1", path, "--steps", "2000", "--append")
     assert result.status == 1
     assert "no room on the disk" in result.err
     assert "is kept in" in result.err

@@ -10,13 +10,13 @@ import mmreplay
 
 
 def test_a_game_is_recorded_described_listed_verified_sampled_and_damaged(command, folder):
-    arguments = "--steps 1200 --envs 2 --json".split()
+    arguments = "--steps 600 --envs 2 --json".split()
     result = command("record", "ALE/Breakout-v5", "game.zarr", *arguments)
     assert (result.status, result.err) == (0, "")
-    assert json.loads(result.out)["steps"] == 1200
+    assert json.loads(result.out)["steps"] == 600
 
     about = json.loads(command("info", "game.zarr", "--json").out)
-    assert (about["state"], about["environments"], about["transitions"]) == ("closed", 2, 1200)
+    assert (about["state"], about["environments"], about["transitions"]) == ("closed", 2, 600)
     assert about["env"]["id"] == "ALE/Breakout-v5"
     assert about["fields"]["frames"]["shape"] == [2, 84, 84]
     assert about["fields"]["frames"]["codec"] == "lz4"
@@ -25,7 +25,7 @@ def test_a_game_is_recorded_described_listed_verified_sampled_and_damaged(comman
 
     listed = json.loads(command("episodes", "game.zarr", "--json").out)["episodes"]
     assert len(listed) == about["episodes"] == about["terminated"] + about["truncated"]
-    assert sum(one["length"] for one in listed) == 1200
+    assert sum(one["length"] for one in listed) == 600
     assert max(one["return"] for one in listed) == about["returns"]["max"]
 
     out = command("info", "game.zarr").out

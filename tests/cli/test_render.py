@@ -44,7 +44,7 @@ def test_by_default_the_last_episode(command, pictures):
     [
         (
             ["--out", "x.avi"],
-            "out: 'x.avi': expected a name that ends in .gif, .mp4 or .png, found .avi",
+            "out: 'x.avi': expected a name that ends in .gif, .mp4 or .png",
         ),
         (
             ["--out", "x.gif", "--episode", "2"],
@@ -55,9 +55,9 @@ def test_by_default_the_last_episode(command, pictures):
         ),
         (
             ["--out", "x.gif", "--key", "a"],
-            "key: store.zarr: its frames have no keys; leave it out",
+            "key: the observations of store.zarr are not dicts; leave it out",
         ),
-        (["--out", "there.gif"], "there.gif: there is something already; choose another path"),
+        (["--out", "there.gif"], "there.gif: already exists; choose another path"),
         (
             ["--out", "no/x.gif"],
             "no: there is no such directory; make one first, or choose another path",

@@ -28,13 +28,6 @@ def test_of_a_live_store(command, write, play):
     assert len(mmreplay.open("copy.zarr")) == 9
 
 
-def test_many_environments(command, vector_store):
-    result = command("snapshot", vector_store, "copy.zarr")
-    assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("copy.zarr: 30 rows, 60 transitions in 1 lane; ")
-    assert mmreplay.verify("copy.zarr").sound
-
-
 def test_json(command, store):
     result = command("snapshot", store, "copy.zarr", "--json")
     assert (result.status, result.err) == (0, "")
@@ -53,15 +46,6 @@ def test_the_target_exists(command, store, folder):
     result = command("snapshot", store, "copy.zarr")
     assert (result.status, result.out) == (1, "")
     assert result.err == ("Error: copy.zarr: already exists; choose another path\n")
-
-
-def test_no_store(command, folder):
-    result = command("snapshot", "nothing.zarr", "copy.zarr")
-    assert (result.status, result.out) == (1, "")
-    assert result.err == (
-        "Error: nothing.zarr: there is no store here; check the path, or record one first\n"
-    )
-    assert list(folder.iterdir()) == []
 
 
 def test_the_parent_of_the_target_is_a_file(command, store, folder):

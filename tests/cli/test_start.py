@@ -1,4 +1,4 @@
-"""How the command starts, fails and ends, whatever it is asked to do."""
+"""How every command starts, fails and ends."""
 
 import errno
 import json
@@ -18,9 +18,14 @@ COMMANDS = ("info", "episodes", "verify", "bench")
 HELP = """\
 Usage: mmreplay [OPTIONS] COMMAND [ARGS]...
 
-  Reinforcement-learning experience in one directory.
+  Record, inspect and convert stores of reinforcement-learning experience.
 
-  Exit status: 0 done, 1 an error with a message on stderr, 2 wrong usage.
+  A store is a directory with episodes of observations, actions and rewards.
+  Start with:
+
+      mmreplay record CartPole-v1 cart.zarr --steps 1000
+
+  Exit status: 0 for success, 1 for an error, 2 for wrong usage.
 
 Options:
   --version   Show the version and exit.
@@ -29,9 +34,9 @@ Options:
 Commands:
   record    Record a Gymnasium environment.
   info      Show what is in a store.
-  episodes  List the trajectories.
-  view      Show every frame in a web page.
-  verify    Read everything and check every checksum and rule.
+  episodes  List the episodes.
+  view      Show every step in a web page.
+  verify    Check a store for damage.
   repair    Make a damaged store sound again.
   snapshot  Copy a store, also while it is written.
   pack      Copy, merge, filter and recompress stores.
@@ -60,18 +65,6 @@ def test_each_command_has_help(command, name):
     result = command(name, "--help")
     assert result.status == 0
     assert result.out.startswith(f"Usage: mmreplay {name} [OPTIONS]")
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("record", "single (84, 84) uint8 frames"),
-        ("record", "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]"),
-        ("bench", "Each batch reuses the arrays of the batch before"),
-    ],
-)
-def test_help_says_what_the_defaults_and_the_words_mean(command, name, text):
-    assert text in " ".join(command(name, "--help").out.split())
 
 
 def test_the_list_of_commands_agrees_with_the_commands(command):
@@ -111,7 +104,7 @@ def test_the_module_runs_as_the_script_does(folder):
         (["bench", "a", "--batch-size", "0"], "Error: Invalid value for '--batch-size'"),
         (
             ["bench", "a", "--stack", "x"],
-            "Invalid value for '--stack': 'x' is not a valid whole number",
+            "Invalid value for '--stack': 'x' is not a valid integer",
         ),
         (["bench", "a", "--seconds", "0"], "Error: Invalid value for '--seconds'"),
     ],
@@ -120,9 +113,6 @@ def test_wrong_usage_is_status_2(command, arguments, text):
     result = command(*arguments)
     assert (result.status, result.out) == (2, "")
     assert text in result.err
-
-
-# ---------------------------------------------------------------- what is no store
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
@@ -186,9 +176,6 @@ def test_a_missing_column_is_a_message(command, store, folder):
     result = command("info", store)
     assert (result.status, result.out) == (1, "")
     assert result.err.startswith("Error: store.zarr/resets/zarr.json: missing")
-
-
-# ---------------------------------------------------------------- the one place for errors
 
 
 def test_an_error_of_the_system_is_a_message_without_a_traceback(command, store, monkeypatch):
@@ -284,19 +271,7 @@ def test_impossible_names(command, folder, name):
     result = command(name, "x" * 300)
     assert (result.status, result.out) == (1, "")
     assert result.err.startswith("Error: ")
-    result = command(name, "a\0b")
-    assert (result.status, result.out) == (2, "")
-    assert "an argument has a NUL byte" in result.err
     assert list(folder.iterdir()) == []
-
-
-def test_impossible_target_names(command, store, folder):
-    for arguments in (("snapshot", store), ("record", "CartPole-v1", "--steps", "3")):
-        result = command(*arguments, "x" * 300)
-        assert (result.status, result.out) == (1, "")
-        assert "nothing can be made there: it is longer" in result.err
-        assert command(*arguments, "a\0b").status == 2
-    assert [one.name for one in folder.iterdir()] == [store]
 
 
 def test_the_working_directory_is_left_out_where_a_path_begins_only(command, folder):
@@ -304,24 +279,6 @@ def test_the_working_directory_is_left_out_where_a_path_begins_only(command, fol
     inside.mkdir(parents=True)
     assert command("info", inside / "no.zarr").err.startswith(f"Error: more{folder}/no.zarr: there")
     assert command("info", folder / "no.zarr").err.startswith("Error: no.zarr: there")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "closed"),
-    [
-        ("--help", ">&- 2>&-"),
-        ("info s.zarr", ">&-"),
-        ("verify s.zarr", "2>&-"),
-        ("repair s.zarr", ">&- 2>&-"),
-    ],
-)
-def test_a_closed_output_changes_no_status(folder, arguments, closed):
-    mmreplay.create("s.zarr", mmreplay.Field((2,)), mmreplay.Field((), "int64")).close()
-    program = f"{sys.executable} -m mmreplay_cli"
-    shell = subprocess.run(
-        f"{program} {arguments} {closed}", shell=True, capture_output=True, text=True, check=False
-    )
-    assert (shell.returncode, "Traceback" in shell.stderr) == (0, False)
 
 
 def test_a_full_output_is_told_from_a_full_disk(folder):

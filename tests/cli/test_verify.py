@@ -64,15 +64,6 @@ def test_a_lost_document_may_have_to_come_back_from_a_copy(command, vector_store
     assert "from a backup" in command("repair", vector_store).err
 
 
-def test_findings_in_json(command, store, folder):
-    flip(folder / store / "rewards" / "c.1")
-    result = command("verify", store, "--json")
-    assert result.status == 1
-    assert result.err == f"Error: store.zarr: 1 finding: not sound; {ADVICE}\n"
-    (finding,) = json.loads(result.out)["findings"]
-    assert (finding["file"], finding["rows"]) == ("rewards/c.1", [8, 16])
-
-
 def test_a_warning_is_no_failure(command, store, folder):
     (folder / store / "zarr.json.1.tmp").write_text("")
     result = command("verify", store)
@@ -142,15 +133,6 @@ def test_no_row_is_promised_where_repair_keeps_none(command, store, folder, dama
     assert NONE.format(store) in result.err
     assert mmreplay.verify(store).from_start
     assert command("repair", store).status == 1
-
-
-def test_damage_in_rows_that_are_kept_for_stacks_leaves_none(command, write, play, folder):
-    with write(capacity=20) as writer:
-        for _ in range(20):
-            play(writer, 9, "terminated")
-    flip(folder / "store.zarr" / "rewards" / "c.19")  # not the oldest file
-    assert NONE.format("store.zarr") in command("verify", "store.zarr").err
-    assert mmreplay.repair("store.zarr").kept == 0
 
 
 def test_rows_before_a_damaged_inner_chunk_are_promised(command, write, play, folder):

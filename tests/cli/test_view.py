@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,14 +39,6 @@ def test_listening_for_others_says_what_that_means(store):
     assert re.match(r"Listening on 0\.0\.0\.0: .*token.*is not encrypted", err)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.2", "LOCALHOST"])
-def test_listening_for_this_machine_only_is_nothing_to_tell(store, host):
-    process, line = serve(store, "--host", host)
-    assert line.startswith(f"http://{host}:")
-    process.kill()
-    assert process.communicate(timeout=60) == ("", "")
-
-
 def test_hosts_that_are_none(command, store):
     result = command("view", store, "--host", "")
     assert (result.status, result.out) == (1, "")
@@ -62,13 +53,6 @@ def test_a_store_that_is_not_there(command, store):
     assert re.match(r"Error: none\.zarr: .*", result.err)
 
 
-def test_a_port_that_is_taken(command, store):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = command("view", store, "--port", taken.getsockname()[1])
-    assert (result.status, result.out) == (1, "")
-    assert "cannot listen on 127.0.0.1" in result.err
-
-
 def test_an_episode_that_there_is_not(command, store):
     result = command("view", store, "--episode", "5")
     assert (result.status, result.out) == (1, "")
@@ -77,7 +61,7 @@ def test_an_episode_that_there_is_not(command, store):
 
 @pytest.mark.parametrize(
     "wrong",
-    [[], ["--port", "x"], ["--port", "70000"], ["--frames", "5"], ["--episode", "one"]],
+    [[], ["--port", "x"], ["--port", "70000"], ["--episode", "one"]],
 )
 def test_wrong_usage(command, store, wrong):
     result = command("view", *([store] if wrong else []), *wrong)
@@ -89,11 +73,11 @@ def test_an_export_says_what_it_wrote(command, store):
     result = command("view", store, "--export", "page", "--frames", "20")
     assert (result.status, result.err) == (0, "")
     assert re.match(
-        r"page: \d+ files, \d+ kB, with the frames of \d of 5 episodes; put it on a static host, "
+        r"page: \d+ files, \d+ kB, with the frames of \d of 5 episodes; put it on a web server, "
         r"or try it: python -m http\.server --bind 127\.0\.0\.1 --directory page\n",
         result.out,
     )
     assert Path("page/index.html").is_file()
     again = command("view", store, "--export", "page")
     assert (again.status, again.out) == (1, "")
-    assert "give a new folder" in again.err
+    assert "choose a new folder" in again.err

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from starlette.types import ASGIApp
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.viewer.guard import App
 
 __all__ = ["TOKEN", "Reply", "ask", "frame_of", "play", "record_pictures"]
 
@@ -95,7 +95,7 @@ class Reply:
 
 
 def ask(
-    app: App,
+    app: ASGIApp,
     path: str,
     *,
     method: str = "GET",

@@ -4,10 +4,6 @@ Import ``mmreplay.compat.nnabla_rl`` instead of ``nnabla_rl.replay_buffers``. Ea
 more keyword, ``path=``, and is a context manager. docs/compat.md lists the differences.
 """
 
-from mmreplay.compat.nnabla_rl.atari import (
-    MemoryEfficientAtariBuffer,
-    MemoryEfficientAtariTrajectoryBuffer,
-)
 from mmreplay.compat.nnabla_rl.hindsight import HindsightReplayBuffer
 from mmreplay.compat.nnabla_rl.iterator import BufferIterator
 from mmreplay.compat.nnabla_rl.prioritized import (
@@ -19,10 +15,14 @@ from mmreplay.compat.nnabla_rl.prioritized import (
 )
 from mmreplay.compat.nnabla_rl.replay_buffer import (
     DecorableReplayBuffer,
+    MemoryEfficientAtariBuffer,
     ReplacementSamplingReplayBuffer,
     ReplayBuffer,
 )
-from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
+from mmreplay.compat.nnabla_rl.trajectories import (
+    MemoryEfficientAtariTrajectoryBuffer,
+    TrajectoryReplayBuffer,
+)
 
 __all__ = [
     "BufferIterator",

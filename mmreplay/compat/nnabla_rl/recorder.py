@@ -17,12 +17,13 @@ from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.compat.nnabla_rl.experiences import (
     TIME_LIMIT,
     Experience,
+    Frames,
+    States,
     checked,
     content,
     fields_for,
     row_values,
 )
-from mmreplay.compat.nnabla_rl.states import Frames, States
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import ClosedError, FormatError, SchemaError
 from mmreplay.ids import Array

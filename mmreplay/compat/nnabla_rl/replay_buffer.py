@@ -1,4 +1,4 @@
-"""The buffer that draws uniformly, which all others derive from, and two variants.
+"""The buffer that draws uniformly, which all others derive from, and three variants.
 
 Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest.
 """
@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.experiences import Experience
+from mmreplay.compat.nnabla_rl.experiences import AtariStates, Experience, States
 from mmreplay.compat.nnabla_rl.reader import Draw, Reader, checked_count
 from mmreplay.compat.nnabla_rl.recorder import Open, Recorder
-from mmreplay.compat.nnabla_rl.states import AtariStates, States
 from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
 from mmreplay.episode_index import Index
 
@@ -170,3 +169,17 @@ class ReplacementSamplingReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` that draws with replacement, any number of experiences."""
 
     _replace = True
+
+
+class MemoryEfficientAtariBuffer(ReplayBuffer):
+    """A `ReplayBuffer` of screens, stacked or single; as floats in [0, 1] or as bytes.
+
+    Args:
+        capacity: most experiences to keep.
+        stacked_frames: screens per state.
+        path: as for `ReplayBuffer`.
+    """
+
+    def __init__(self, capacity: int, stacked_frames: int = 4, *, path: StorePath = None) -> None:
+        self._stacked_frames = stacked_frames
+        super().__init__(capacity, path=path)

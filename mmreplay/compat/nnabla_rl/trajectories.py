@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 import numpy as np
 
@@ -223,6 +223,43 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         found = self._reader.at((begins[:, None] + np.arange(length)).ravel())
         parts = tuple(found[i : i + length] for i in range(0, len(found), length))
         return parts, {"weights": np.ones((len(parts), 1))}
+
+
+class AtariTrajectory(Sequence[Experience]):
+    """Experiences of a trajectory, each read when it is used; slices are lists."""
+
+    def __init__(self, read: Callable[[Ids], list[Experience]], ids: Ids) -> None:
+        self._read, self._ids = read, ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, key: int) -> Experience: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Experience]: ...
+    def __getitem__(self, key: int | slice) -> Experience | list[Experience]:
+        """An experience, or a list of them; InvalidIdError if the trajectory was evicted."""
+        ids = self._ids[key]
+        if not isinstance(key, slice):
+            return self._read(np.array([ids]))[0]
+        return self._read(ids) if len(ids) else []
+
+
+class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
+    """A `TrajectoryReplayBuffer` of stacked screens, each stored once, as bytes.
+
+    Experiences are read when they are used. States have four screens. A step that does not continue
+    the previous one begins a game, whose first stack is one screen repeated.
+
+    Args:
+        num_trajectories, path: as for `TrajectoryReplayBuffer`.
+    """
+
+    _stacked_frames = 4
+
+    def _whole(self, ids: Ids) -> Sequence[Experience]:
+        return AtariTrajectory(self._reader.at, ids)
 
 
 def _too_short(found: int, length: int) -> RuntimeError:

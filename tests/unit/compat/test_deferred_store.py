@@ -71,16 +71,6 @@ def test_close_deletes_a_temporary_store(temporary):
             use()
 
 
-def test_a_buffer_that_was_closed_before_it_began_says_so(temporary):
-    buffer = baselines.ReplayBuffer(4)
-    buffer.close()
-    with pytest.raises(ClosedError, match="was closed"):
-        buffer.add(np.zeros(2), 0, 0.0, np.zeros(2), False)
-    with pytest.raises(ClosedError, match="was closed"):
-        buffer.sample(1)
-    assert temporary() == []
-
-
 def test_dropping_a_buffer_deletes_its_temporary_store(temporary):
     buffer = filled()
     assert len(temporary()) == 1

@@ -46,11 +46,9 @@ def test_an_error_in_an_environment_factory_is_reported(tmp_path):
             "envs: expected a whole number, 1 to 65,536",
         ),
         ({"env": "CartPole-v1", "steps": 1, "envs": "2"}, "^envs: expected .*, or None; found '2'"),
-        ({"env": "CartPole-v1", "steps": 1, "envs": 1.5}, "^envs: expected .*, or None; found 1.5"),
-        ({"env": "CartPole-v1", "steps": 1, "envs": True}, "^envs: expected .*; found True"),
         ({"env": "CartPole-v1", "steps": 1, "seed": -1}, "seed: expected a whole number, 0 to"),
-        ({"env": Counter(), "steps": 1, "envs": 2}, "2 asked for, Counter has 1"),
-        ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "no module"),
+        ({"env": Counter(), "steps": 1, "envs": 2}, "found 2, but Counter has 1"),
+        ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "No module"),
         ({"env": "CartPole-v1", "steps": 1, "policy": 5}, "^policy: expected .*, found 5"),
         ({"env": "CartPole-v1", "steps": 1, "stop": 5}, "^stop: expected .*, found 5"),
     ],
@@ -67,7 +65,7 @@ def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game
     assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
     assert resolve_id("BreakoutNoFrameskip-v4")[0] == "BreakoutNoFrameskip-v4"
     assert resolve_id("CartPole-v0")[0] == "CartPole-v0"
-    with pytest.raises(MmreplayError, match="its module, which registers it: MODULE:MyGrid-v0"):
+    with pytest.raises(MmreplayError, match="the module that registers them: MODULE:MyGrid-v0"):
         resolve_id("MyGrid-v0")
 
 

@@ -1,8 +1,6 @@
 """FrameStack: gymnasium's stacks as LazyFrames, and a store of single frames from them."""
 
 import copy
-import subprocess
-import sys
 
 import gymnasium
 import numpy as np
@@ -105,9 +103,6 @@ def episode(env, seed=3):
         yield observation, info
 
 
-# ---------------------------------------------------------------- observations and spaces
-
-
 @pytest.mark.parametrize("padding", ["reset", "zero"])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("space", [*NUMERIC, NESTED], ids=str)
@@ -162,9 +157,6 @@ def test_zero_padding_lies_in_the_space_also_where_zero_is_no_frame(space):
     assert env.frame_space == space
 
 
-# ---------------------------------------------------------------- nobody changes an observation
-
-
 def test_observations_do_not_change_when_the_environment_reuses_its_arrays():
     env = FrameStack(OneScreen(), 2)
     seen = [env.reset()[0], *(env.step(0)[0] for _ in range(3))]
@@ -183,9 +175,6 @@ def test_a_returned_dict_belongs_to_the_caller():
     assert observation["camera"]["gray"].frame(0) is first.frame(-1)
 
 
-# ---------------------------------------------------------------- what is refused
-
-
 def test_settings_and_environments_without_a_stack_are_refused():
     env = OneScreen()
     for settings, message in (
@@ -197,7 +186,7 @@ def test_settings_and_environments_without_a_stack_are_refused():
             FrameStack(env, **settings)
     with pytest.raises(SchemaError, match=r"found a vector .* keeps the newest frames"):
         FrameStack(SyncVectorEnv([OneScreen]))
-    with pytest.raises(SchemaError, match=r"observation_space\['word'\]: a Text space"):
+    with pytest.raises(SchemaError, match="observation_space: a Text space"):
         FrameStack(SpacesEnv(spaces.Dict({"word": spaces.Text(3)})))
     with pytest.raises(SchemaError, match="before reset"):
         FrameStack(env).step(0)
@@ -207,7 +196,7 @@ def test_an_observation_outside_of_its_space_is_refused():
     env = OneScreen()
     stacked = FrameStack(env)
     env.screen = np.zeros(3, "uint8")
-    with pytest.raises(SchemaError, match=r"expected shape \(2,\) and uint8, found \(3,\)"):
+    with pytest.raises(SchemaError, match=r"expected \(2,\) uint8, .* found \(3,\)"):
         stacked.reset()
     env.screen = np.full(2, 0.5)
     stacked.env = TransformObservation(env, lambda one: one + 0.5, env.observation_space)
@@ -215,11 +204,8 @@ def test_an_observation_outside_of_its_space_is_refused():
         stacked.reset()
     nested = FrameStack(SpacesEnv(NESTED))
     nested.env.observation_space = spaces.Dict({"camera": NESTED["camera"]})
-    with pytest.raises(SchemaError, match="has a part 'joints', the observation itself has none"):
+    with pytest.raises(SchemaError, match="the part 'joints' of the observation_space is missing"):
         nested.reset()
-
-
-# ---------------------------------------------------------------- stores
 
 
 def play(env, writer, steps, seed=0):
@@ -278,18 +264,6 @@ class Constant:
 
     def __call__(self, observation):
         return 0
-
-
-def test_record_stores_the_same_with_and_without_it(tmp_path):
-    def make():
-        return gymnasium.make("CartPole-v1")
-
-    mmreplay.record(lambda: FrameStack(make(), 4), tmp_path / "a", 200, seed=4)
-    mmreplay.record(make, tmp_path / "b", 200, seed=4)
-    with mmreplay.open(tmp_path / "a") as one, mmreplay.open(tmp_path / "b") as other:
-        assert one.frames[:].tobytes() == other.frames[:].tobytes()
-        assert one.actions[:].tolist() == other.actions[:].tolist()
-        assert one.resets[:].tolist() == other.resets[:].tolist()
 
 
 def test_a_batched_policy_sees_joined_arrays(tmp_path):
@@ -380,12 +354,3 @@ def test_the_wrapper_can_be_made_from_its_spec():
     again = gymnasium.make(env.spec)
     assert isinstance(again, FrameStack)
     assert (again.stack, again.stack_axis, again.padding) == (3, -1, "zero")
-
-
-def test_import_mmreplay_does_not_import_gymnasium():
-    code = (
-        "import sys, mmreplay; assert 'FrameStack' in mmreplay.__all__; "
-        "assert 'gymnasium' not in sys.modules; mmreplay.FrameStack; "
-        "assert 'gymnasium' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

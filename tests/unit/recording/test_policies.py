@@ -1,4 +1,4 @@
-"""Policies: who is called with what, and what is said when they cannot be."""
+"""Policies: the calls they get, and the messages about those that do not work."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from gymnasium import spaces
 
 from mmreplay import MmreplayError
 from mmreplay.recording.policies import load_policy, make_actor
+from mmreplay.recording.recorder import record
 
 OBSERVATIONS = spaces.Box(-10, 10, (2,), np.float32)
 ALL = np.ones(3, dtype=np.bool_)
@@ -149,8 +150,8 @@ def test_module_and_callable_are_imported(folder):
     for policy, message in {
         "mypolicy": "expected 'random' or 'module:callable'",
         ":f": "expected 'random' or 'module:callable'",
-        "nosuchmodule:f": "no module 'nosuchmodule' in the current directory",
-        "mypolicy.sub:f": "no module 'mypolicy.sub'",
+        "nosuchmodule:f": "importing nosuchmodule raised ModuleNotFoundError",
+        "mypolicy.sub:f": "importing mypolicy.sub raised ModuleNotFoundError",
         "mypolicy:B": "mypolicy has no 'B'",
         "mypolicy:A.g": "mypolicy has no 'A.g'",
         "mypolicy:x": "expected a callable policy\\(observation\\), found a int",
@@ -159,13 +160,10 @@ def test_module_and_callable_are_imported(folder):
             load_policy(policy)
 
 
-def test_errors_inside_the_module_of_a_policy_are_reported(folder):
-    (folder / "broken1.py").write_text("import nosuchlibrary\n")
-    (folder / "broken2.py").write_text("1 / 0\n")
-    with pytest.raises(MmreplayError, match="cannot import broken1: No module named 'nosuchlib"):
-        load_policy("broken1:f")
-    with pytest.raises(MmreplayError, match="importing broken2 raised ZeroDivisionError"):
-        load_policy("broken2:f")
+def test_an_error_inside_the_module_of_a_policy_is_reported(folder):
+    (folder / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(MmreplayError, match="importing broken raised ZeroDivisionError"):
+        load_policy("broken:f")
 
 
 class NeedsNothing:
@@ -173,25 +171,13 @@ class NeedsNothing:
         return 0
 
 
-class AsksForTwo:
+class NotCallable:
     def __init__(self, observation_space, action_space, seed):
         pass
 
-    def __call__(self, observation, other):
-        return 0
 
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (lambda: 0, r"<lambda>: expected policy\(observation\): too many"),
-        (
-            NeedsNothing,
-            r"NeedsNothing: expected a class called as policy\(observation_space, action_space",
-        ),
-        (AsksForTwo, r"AsksForTwo: expected __call__\(self, observation\): missing .* 'other'"),
-    ],
-)
-def test_a_policy_that_takes_other_arguments_is_refused_before_the_first_step(policy, message):
-    with pytest.raises(MmreplayError, match=message):
-        actor(policy, spaces.Discrete(2))
+@pytest.mark.parametrize("policy", [lambda: 0, NeedsNothing, NotCallable])
+def test_a_policy_that_takes_other_arguments_is_named_and_leaves_no_store(policy, tmp_path):
+    with pytest.raises(MmreplayError, match="the policy raised TypeError"):
+        record("CartPole-v1", tmp_path / "s.zarr", 3, policy=policy)
+    assert list(tmp_path.iterdir()) == []

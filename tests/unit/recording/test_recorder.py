@@ -65,7 +65,7 @@ def test_appending_takes_the_number_of_environments_from_the_store(tmp_path):
 
 def test_appending_one_environment_to_a_recording_of_a_vector_is_refused(tmp_path):
     record(lambda: SyncVectorEnv([Counter]), tmp_path / "s", 10)
-    with pytest.raises(SchemaError, match="a vector environment of 1, found one single env"):
+    with pytest.raises(SchemaError, match="a vector environment of 1, found a single env"):
         record(Counter, tmp_path / "s", 10, append=True)
 
 
@@ -74,7 +74,7 @@ def test_appending_to_lanes_of_several_processes_says_what_the_store_is(tmp_path
     for name, lanes in (("a", None), ("b", 3)):
         fields = {"frame": Field((4,), "float32"), "action": Field((), "int64")}
         mmreplay.create(tmp_path / "s", lane=name, lanes=lanes, **fields).close()
-    with pytest.raises(SchemaError, match="has several lanes, each written by a"):
+    with pytest.raises(SchemaError, match="has several lanes, each written by its"):
         record("CartPole-v1", tmp_path / "s", 10, envs=envs, append=True)
 
 

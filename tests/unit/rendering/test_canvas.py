@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.rendering import canvas
 from mmreplay.rendering.canvas import (
     CUT,
     GAIN,
@@ -19,12 +18,13 @@ from mmreplay.rendering.canvas import (
 from mmreplay.rendering.episode import Episode, Moment
 
 
-def episode_of(rewards, end="terminated", flags=None):
+def episode_of(rewards, end="terminated", flags=None, shape=(84, 84)):
     rewards = np.array(rewards, float)
     flags = np.ones(len(rewards), bool) if flags is None else np.array(flags)
     return SimpleNamespace(
         reward=rewards,
         length=len(rewards),
+        shape=shape[:2],
         end=end,
         end_text=end,
         non_terminal=flags,
@@ -32,16 +32,16 @@ def episode_of(rewards, end="terminated", flags=None):
     )
 
 
-def drawn(episode, number=0, shape=(84, 84), scale=None, value=200):
-    image = np.full(shape, value, np.uint8)
-    return np.asarray(FilmCanvas(episode, shape, scale).draw(Moment(number, image)))
+def drawn(episode, number=0, shape=(84, 84), scale=None):
+    image = np.full(shape, 200, np.uint8)
+    return np.asarray(FilmCanvas(episode, scale).draw(Moment(number, image)))
 
 
 def test_the_frame_is_in_the_film_pixel_for_pixel(games):
     with mmreplay.open(games / "one.zarr") as store:
         shown = Episode(store, 0)
-        moment = next(shown.moments())
-        out = np.asarray(FilmCanvas(shown, moment.image.shape, 3).draw(moment))
+        (moment,) = shown.moments([0])
+        out = np.asarray(FilmCanvas(shown, 3).draw(moment))
         assert np.array_equal(
             out[:252, :252], moment.image.repeat(3, 0).repeat(3, 1)[..., None] * [1, 1, 1]
         )
@@ -50,7 +50,7 @@ def test_the_frame_is_in_the_film_pixel_for_pixel(games):
 @pytest.mark.parametrize("shape", [(84, 84), (7, 9), (33, 500, 3), (5, 5), (450, 9, 3)])
 @pytest.mark.parametrize("scale", [None, 1, 3])
 def test_sides_are_even_whatever_the_frame(shape, scale):
-    out = drawn(episode_of([1, 0]), 1, shape, scale)
+    out = drawn(episode_of([1, 0], shape=shape), 1, shape, scale)
     assert (out.shape[0] % 2, out.shape[1] % 2, out.shape[2]) == (0, 0, 3)
     assert out.shape[1] >= 240
 
@@ -60,21 +60,26 @@ def test_rewards_and_ends_are_on_the_timeline():
         found = drawn(episode, scale=1)[84:].reshape(-1, 3)
         return {tuple(one) for one in found.tolist()}
 
-    gain, loss, cut = GAIN, LOSS, CUT
-    assert gain in inks(episode_of([0, 2, 0], "open"))
-    assert gain not in inks(episode_of([0, 0, 0], "open"))
-    assert loss in inks(episode_of([0, -2, 0], "open"))
-    assert loss in inks(episode_of([0, 0], "terminated"))
-    assert cut in inks(episode_of([0, 0], "truncated"))
-    assert not {gain, loss, cut} & inks(episode_of([0, 0], "open"))
-    assert loss in inks(episode_of([0, 0, 0], "open", [True, False, True]))  # a life
+    assert GAIN in inks(episode_of([0, 2, 0], "open"))
+    assert LOSS in inks(episode_of([0, -2, 0], "open"))
+    assert LOSS in inks(episode_of([0, 0], "terminated"))
+    assert CUT in inks(episode_of([0, 0], "truncated"))
+    assert not {GAIN, LOSS, CUT} & inks(episode_of([0, 0], "open"))
+    assert LOSS in inks(episode_of([0, 0, 0], "open", [True, False, True]))  # a lost life
+
+
+def test_the_largest_reward_of_a_column_of_pixels_is_the_one_that_shows():
+    rewards = np.zeros(100_000)
+    rewards[40_000:40_003] = 1, -9, 2
+    found = drawn(episode_of(rewards, "open"), scale=1)[84:]
+    assert (found == LOSS).all(-1).any()
+    assert not (found == GAIN).all(-1).any()
 
 
 def test_text_that_is_too_long_or_cannot_be_printed():
-    assert canvas._fitting("short", 200) == "short"
-    assert canvas._fitting("x" * 9_999, 80).endswith("…")
-    assert canvas._fitting("abc", 0) == canvas._fitting("abc", -9) == ""
-    assert canvas._put_text(canvas._blank(40, 20, None), "\x1b[1m\ud800", 0, 0) > 0
+    episode = episode_of([0])
+    episode.action_text = lambda _: "\x1b[1m\ud800" * 999
+    drawn(episode)
 
 
 # ---------------------------------------------------------------- contact sheets

@@ -9,13 +9,11 @@ import pytest
 from PIL import Image, ImageSequence
 
 from mmreplay import DiskFullError, FailedStoreError
-from mmreplay.rendering.film import open_film
+from mmreplay.rendering.film import write_film
 
 
 def film(path, images, fps=30):
-    with open_film(path, path.suffix, images[0].shape[1::-1], fps) as add:
-        for image in images:
-            add(Image.fromarray(image))
+    write_film(path, map(Image.fromarray, images), images[0].shape[1::-1], fps)
 
 
 def read(path):
@@ -76,32 +74,25 @@ def test_an_mp4_has_all_frames_nearly_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])
-def test_a_place_where_nothing_can_be_written(tmp_path, suffix):
-    with pytest.raises(FailedStoreError, match="writing a film failed: No such file"):
-        film(tmp_path / f"no/x{suffix}", screens(2))
-
-
-@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
 def test_a_full_disk(suffix, tmp_path):
     (tmp_path / f"x{suffix}").symlink_to("/dev/full")
-    if suffix == ".gif":  # which is made anew, and follows no link
-        with pytest.raises(FailedStoreError, match="File exists"):
-            film(tmp_path / f"x{suffix}", screens(255, 60))
-        return
     with pytest.raises(DiskFullError, match="no room on the disk for writing a film"):
         film(tmp_path / f"x{suffix}", screens(255, 60))
 
 
 def test_an_encoder_without_memory_says_so(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    image = np.zeros((4096, 4096, 3), np.uint8)
+    image = Image.new("RGB", (4096, 4096))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    with pytest.raises(
-        FailedStoreError, match=r"the encoder failed, which needs more memory .*ulimit -v"
-    ):
-        with open_film(tmp_path / "x.mp4", ".mp4", (4096, 4096), 10) as add:
-            resource.setrlimit(resource.RLIMIT_AS, (used + (160 << 20), hard))
-            try:
-                add(Image.fromarray(image))
-            finally:
-                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+    def frames():
+        resource.setrlimit(resource.RLIMIT_AS, (used + (160 << 20), hard))
+        yield image
+
+    try:
+        with pytest.raises(
+            FailedStoreError, match=r"encoder failed and may need more memory .*ulimit -v"
+        ):
+            write_film(tmp_path / "x.mp4", frames(), image.size, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

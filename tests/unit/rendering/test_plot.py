@@ -87,14 +87,6 @@ def test_a_png(games):
         assert (found.format, found.size) == ("PNG", (1350, 900))
 
 
-@pytest.mark.deep(only=True)
-def test_an_svg_of_the_same_data_is_the_same(games):
-    plot(games / "one.zarr", "x.svg")
-    plot(games / "one.zarr", "again.svg")
-    with open("x.svg", "rb") as one, open("again.svg", "rb") as other:
-        assert one.read() == other.read()
-
-
 def test_names_that_mean_something_elsewhere_are_shown_as_they_are(make, story):
     called = ["$x_", "<b>", "\x1b[0m\x00", "漢字"]
     writer = make("_$a$&.zarr", metadata={"action_names": called})

@@ -88,7 +88,7 @@ def test_a_damaged_chunk_is_an_error_and_no_half_film(games, tmp_path, out):
         ({"scale": 0}, "scale: expected a whole number, 1 to 64"),
         ({"episode": 3}, "from 0 to 2, or from -1"),
         ({"episode": "1"}, "episode: expected a whole number"),
-        ({"key": "frame"}, "no keys"),
+        ({"key": "frame"}, "not dicts"),
     ],
 )
 def test_settings_out_of_range(short, tmp_path, settings, message):
@@ -157,6 +157,6 @@ def test_a_scale_that_is_too_large(make, name, shape):
     writer.reset(np.zeros(shape, np.uint8))
     for _ in range(60):
         writer.step(0, 0.0, np.zeros(shape, np.uint8))
-    with pytest.raises(SchemaError, match=r"scale: 64 makes .* pixels, more than 16,384 in a row"):
+    with pytest.raises(SchemaError, match=r"scale: 64 makes .* pixels, more than 16,384 per side"):
         render(writer.path, name, scale=64)
     assert not os.path.exists(name)

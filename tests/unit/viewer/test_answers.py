@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, InvalidIdError, MmreplayError, SchemaError, StoreNotFoundError
+from mmreplay import Field, MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.batches.settings import Settings
 from mmreplay.viewer.answers import Answers
-from mmreplay.viewer.viewed_store import GoneError
 from tests.support.packed import unpack
 from tests.support.viewed import FRAME, play, record_pictures
 
@@ -126,35 +125,6 @@ def test_rows_of_an_ended_episode_are_final_and_the_tail_of_a_running_one_is_not
     assert json.loads(one.episode(0, known, 9).body) == expected
     writer.close()
     assert one.rows(0, known, 9, 0, 64, 71).is_final
-
-
-def test_rows_are_those_of_the_store(tmp_path, answers):
-    record_pictures(tmp_path / "s.zarr")
-    one = answers("s.zarr")
-    arrays, about = unpack(one.rows(0, version(one), 9, 0, 3, 22).body)
-    with mmreplay.open(tmp_path / "s.zarr") as store:
-        assert np.array_equal(arrays["rows"], store.trajectory(1).observation[3:])
-    assert about == {"damage": []}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ((0, "older", 0, 0, 0, 10), GoneError),
-        ((1, None, 0, 0, 0, 10), InvalidIdError),
-        ((0, None, 1, 0, 0, 10), InvalidIdError),
-        ((0, None, 1 << 62, 0, 0, 10), InvalidIdError),
-        ((0, None, 0, 5, 0, 10), InvalidIdError),
-        ((0, None, 0, 0, 0, 11), SchemaError),
-        ((0, None, 0, 0, 0, 10**18), SchemaError),
-    ],
-)
-def test_what_there_is_not_is_refused(tmp_path, answers, arguments, error):
-    record_pictures(tmp_path / "s.zarr")
-    one = answers("s.zarr")
-    number, known, *rest = arguments
-    with pytest.raises(error):
-        one.rows(number, known or version(one), *rest)
 
 
 @pytest.mark.parametrize(

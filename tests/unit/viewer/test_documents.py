@@ -48,7 +48,6 @@ def test_vectors_have_no_range_and_are_not_stacked(opened):
     [
         (Field((4, 4), "bool"), (0, 1)),
         (Field((4, 4), "float32"), (0, 1)),
-        (Field((4, 4), "uint16"), (0, 65535)),
     ],
 )
 def test_the_range_of_a_picture_is_a_usual_one_that_holds_its_frames(opened, frame, expected):

@@ -71,27 +71,6 @@ def test_requests_that_are_none_are_answered_by_an_error_or_nothing(served):
     assert not select.select([process.stderr], [], [], 0)[0]
 
 
-def test_connections_without_a_whole_request_are_closed(recorded):
-    code = f"from mmreplay.viewer import server; server.Connection.patience_s = 0.8; {CODE}"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, recorded], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        parts = urlsplit(process.stdout.readline().strip())
-        half, whole = b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        for sent in ([], [half], [whole, half]):
-            with socket.create_connection((parts.hostname, parts.port), timeout=30) as one:
-                for data in sent:
-                    one.sendall(data)
-                    if data == whole:
-                        assert one.recv(1 << 16)
-                while one.recv(1 << 16):
-                    pass
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_a_port_that_is_taken_is_named(recorded):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

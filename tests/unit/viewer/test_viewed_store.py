@@ -1,4 +1,4 @@
-"""A store through all that may happen to it while it is looked at."""
+"""A store that is written, moved, replaced or repaired while it is shown."""
 
 import shutil
 
@@ -7,9 +7,8 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, StoreNotFoundError
-from mmreplay.viewer import viewed_store
-from mmreplay.viewer.viewed_store import GoneError, ViewedStore, resident_bytes
-from tests.support.viewed import FRAME, play, record_pictures
+from mmreplay.viewer.viewed_store import GoneError, ViewedStore
+from tests.support.viewed import FRAME, record_pictures
 
 
 @pytest.fixture
@@ -87,20 +86,3 @@ def test_a_repaired_store_is_another_version(tmp_path, viewed):
     after = one.head()
     assert after["error"] is None
     assert after["version"] != before["version"]
-
-
-def test_maps_are_let_go_of_when_they_fill_the_memory(tmp_path, viewed, monkeypatch):
-    writer = record_pictures(tmp_path / "s.zarr", episodes=[(3, "")], close=False)
-    one = viewed()
-    version, store = one.head()["version"], one.store
-    one.count_bytes(1 << 40)
-    monkeypatch.setattr(viewed_store, "_MOST_RESIDENT_BYTES", 1)
-    assert one.store is not store or resident_bytes() < 100 << 20
-    kept = one.store
-    one.count_bytes(1 << 40)
-    assert one.store is not kept
-    kept = one.store
-    one.count_bytes(1)  # nothing to speak of since
-    assert one.store is kept
-    play(writer, FRAME, 3)
-    assert (one.head()["rows"], one.head()["version"]) == (6, version)

@@ -1,0 +1,143 @@
+"""``mmreplay import`` and ``mmreplay export``: convert datasets of other libraries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from .progress import progress
+from .wording import count, echo_json, plain, size
+
+__all__ = ["export_dataset", "import_dataset"]
+
+_BOOLS = {"True": True, "yes": True, "False": False, "no": False}
+"""Accepted in addition to JSON's true and false."""
+
+
+class _FormatCommand(click.Command):
+    """A command whose help ends with the formats."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The formats of this direction."""
+        import mmreplay
+
+        is_import = self.name == "import"
+        rows = []
+        for one in mmreplay.exchange_formats():
+            lost = one.not_in if is_import else one.not_out
+            names = one.import_options if is_import else one.export_options
+            shown = [
+                f"{name} ({', '.join(values)})" if values else name
+                for name, values in names.items()
+            ]
+            options = f" Options: {', '.join(shown)}." if shown else ""
+            if lost is not None:
+                rows.append((one.name, f"{one.about}. Not converted: {lost}.{options}"))
+        with formatter.section("Formats"):
+            formatter.write_dl(rows)
+
+
+def _option(
+    _context: click.Context, _parameter: click.Parameter, values: Sequence[str]
+) -> dict[str, Any]:
+    """KEY=VALUE, where VALUE is JSON, True, False, yes or no, else a text."""
+    out: dict[str, Any] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise click.BadParameter(f"expected KEY=VALUE, found {text!r}")
+        try:
+            out[key] = json.loads(value)
+        except ValueError:
+            out[key] = _BOOLS.get(value, value)
+    return out
+
+
+_OPTIONS = click.option(
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_option,
+    help="An option of the format; repeatable. VALUE is JSON, True, False, yes, no, or a string.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+
+
+@click.command("import", cls=_FormatCommand)
+@click.argument("format_name", metavar="FORMAT")
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("target", metavar="DST", type=click.Path())
+@click.option(
+    "--codec",
+    metavar="NAME[:LEVEL]",
+    help="Compression of frames: raw, lz4, zstd, or with a level, such as zstd:9.",
+)
+@_OPTIONS
+@_JSON
+def import_dataset(
+    format_name: str,
+    source: str,
+    target: str,
+    codec: str | None,
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Convert the dataset at SRC to a new store at DST.
+
+    Anything that could not be converted is listed at the end. Pickled data is never loaded, as it
+    could run code.
+    """
+    import mmreplay
+
+    _check(options, "format", "src", "dst", "codec", "progress")
+    with progress("import") as show:
+        made = mmreplay.import_dataset(
+            format_name, source, target, codec=codec, progress=show, **options
+        )
+    ends = f", of which {made.terminated:,} terminated and {made.truncated:,} truncated"
+    _print(made, ends, as_json=as_json)
+
+
+@click.command("export", cls=_FormatCommand)
+@click.argument("format_name", metavar="FORMAT")
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("target", metavar="DST", type=click.Path())
+@_OPTIONS
+@_JSON
+def export_dataset(
+    format_name: str, source: str, target: str, options: dict[str, Any], as_json: bool
+) -> None:
+    """Convert all episodes of the store at SRC to another library's dataset at DST.
+
+    Anything that could not be converted is listed at the end. The store is not changed.
+    """
+    import mmreplay
+
+    _check(options, "format", "src", "dst", "progress")
+    with progress("export") as show:
+        made = mmreplay.export_dataset(source, format_name, target, progress=show, **options)
+    _print(made, "", as_json=as_json)
+
+
+def _check(options: dict[str, Any], *own: str) -> None:
+    """Refuse the command's own arguments as options of a format."""
+    for name in own:
+        if name in options:
+            raise click.BadParameter(f"{name} is not an option of a format", param_hint="-o")
+
+
+def _print(made: Any, ends: str, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(made.to_json())
+        return
+    click.echo(
+        f"{made.path}: {count(made.transitions, 'transition')}, {count(made.episodes, 'episode')}"
+        f"{ends}; {size(made.bytes_on_disk)}"
+    )
+    for one in made.losses:
+        click.echo(plain(f"not converted, {count(one.count, 'time')}: {one.what}"))
