@@ -119,12 +119,10 @@ def _build(target: AnyPath, reader: LaneReader) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """The rows [base, stop) of a log that are copied.
+    """The rows [base, stop) of a log that are copied; `before` episodes began below them.
 
-    Attributes:
-        settled: uncompressed rows below it do not change any more, in the source or the copy.
-        tail_start: compressed rows below it are in shards, which never change.
-        before: episodes that began below base.
+    Uncompressed rows below `settled`, and compressed ones below `tail_start`, which are in shards,
+    do not change any more, in the source or the copy.
     """
 
     base: int

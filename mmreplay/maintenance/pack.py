@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -129,8 +130,7 @@ def pack(
         read_metadata(path)
     with staging_directory(where) as folder, contextlib.ExitStack() as opened:
         opened_sources = [
-            opened.enter_context(_Source(path, folder / f"source-{number}"))
-            for number, path in enumerate(named)
+            _Source(path, folder / f"source-{number}", opened) for number, path in enumerate(named)
         ]
         first = opened_sources[0].store
         _check_schemas(opened_sources)
@@ -157,7 +157,8 @@ def pack(
             if progress is not None:
                 progress(n_done * size, total)
 
-        write_runs(built, _runs(opened_sources), n_threads, wrote)
+        runs = itertools.chain.from_iterable(source.runs() for source in opened_sources)
+        write_runs(built, runs, n_threads, wrote)
         if progress is not None:
             progress(total, total)
         with Store([built]) as made:
@@ -180,21 +181,16 @@ class _Source:
     `chosen` are its chosen episodes, as in `Store.episodes`.
     """
 
-    def __init__(self, path: Path, spare: AnyPath) -> None:
+    def __init__(self, path: Path, spare: AnyPath, opened: contextlib.ExitStack) -> None:
         self.path = path
         self.store = Store([user_paths.absolute_path(path)])
         if not all(reader.is_closed for reader in self.readers):
             self.store.close()
             snapshot(path, str(spare))
             self.store = Store([spare])
+        opened.callback(self.store.close)
         self.chosen = np.empty(0, EPISODE_DTYPE)
         self._uuids = self.store.live.uuids
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
 
     @property
     def readers(self) -> Sequence[Any]:
@@ -203,25 +199,18 @@ class _Source:
 
     def runs(self) -> Iterator[Steps]:
         """The chosen steps, after a check of the raw files, which have no checksums inside."""
+        changed = CorruptStoreError(
+            f"{self.path}: was reopened or exchanged while it was being packed; pack it again"
+        )
         try:
             for reader in self.readers:
                 for log in (reader.rows, reader.finals):
                     _check_files(log)
             yield from read_runs(self.store, self.chosen)
         except (EvictedError, InvalidIdError) as error:
-            raise self._changed() from error
+            raise changed from error
         if self.store.live.uuids != self._uuids:
-            raise self._changed()
-
-    def _changed(self) -> CorruptStoreError:
-        return CorruptStoreError(
-            f"{self.path}: was reopened or exchanged while it was being packed; pack it again"
-        )
-
-
-def _runs(sources: Iterable[_Source]) -> Iterator[Steps]:
-    for source in sources:
-        yield from source.runs()
+            raise changed
 
 
 def _check_files(log: LogReader) -> None:

@@ -70,7 +70,7 @@ def snapshot(
 
     Raises:
         StoreNotFoundError: no store there, or no directory above the target.
-        FormatError: something there that is no store.
+        FormatError: something there that is not a store.
         StoreExistsError: the target exists.
         SchemaError: the target lies within a store, or nothing can have its name.
         DiskFullError: no room; nothing is left behind.

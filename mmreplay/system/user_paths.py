@@ -57,7 +57,7 @@ def check_parent(where: Path) -> None:
     try:
         if stat.S_ISDIR(where.parent.stat().st_mode):
             return
-        what = "is no directory; choose another path"
+        what = "is not a directory; choose another path"
     except FileNotFoundError:
         what = "there is no such directory; make one first, or choose another path"
     except OSError as error:

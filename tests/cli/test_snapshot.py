@@ -52,4 +52,4 @@ def test_the_parent_of_the_target_is_a_file(command, store, folder):
     (folder / "afile").write_text("")
     result = command("snapshot", store, "afile/x")
     assert (result.status, result.out) == (1, "")
-    assert result.err == "Error: afile: is no directory; choose another path\n"
+    assert result.err == "Error: afile: is not a directory; choose another path\n"

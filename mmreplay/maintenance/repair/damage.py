@@ -160,12 +160,12 @@ class Damage:
         base, head = self.reader.base, self.reader.head
         frames = self.found(*self.reader.schema.frame_paths.values())
         for start, stop in gaps(self.lost, base, head):
-            if any(first <= stop < last for first, last in frames) and self._runs(stop - 1):
+            if any(first <= stop < last for first, last in frames) and self.runs(stop - 1):
                 stop -= 1  # noqa: PLW2901 (one row less)
             if start < stop:
                 yield start, stop
 
-    def _runs(self, row: int) -> bool:
+    def runs(self, row: int) -> bool:
         """Whether any episode continues after a row."""
         step, ends = self.read("step", row, row + 1), self.read("ends", row, row + 1)
         return bool(((step > 0) & (ends == 0)).any())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mmreplay.episode_index import floor_row
@@ -164,14 +164,13 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
 
 
 def _share(
-    lane: AnyPath, target: AnyPath, findings: Iterable[Finding], *, trust_copy: bool
+    lane: AnyPath, target: AnyPath, findings: Sequence[Finding], *, trust_copy: bool
 ) -> None:
     """Link each file of a lane, except damaged ones that can be written again.
 
     Documents that cannot be read, with `trust_copy` all, come from the consolidated copy in the
     lane's zarr.json. A damaged state page is replaced by zeros, so that the checkpoint counts.
     """
-    findings = list(findings)
     own, document = read_own(lane)
     copy = consolidated.find_copy(document, str(lane))
     copies = {} if copy is None else copy.documents()
@@ -184,15 +183,11 @@ def _share(
     if any(finding.message.startswith("name:") for finding in findings):
         own.pop("name", None)  # another lane has it
     durable_writes.write_file(target / "zarr.json", layout.group_json(own), durable=False)
-    for log in (target, target / FINALS):
-        is_wrong = any(
-            (target / finding.file.removeprefix(f"{finding.lane}/")) == log / ".live" / "state"
-            for finding in findings
-        )
-        if (log / ".live").is_dir() and (is_wrong or read_state(log) is None):
-            durable_writes.write_file(
-                log / ".live" / "state", bytes(PAGE_BYTES), durable=False, overwritten=True
-            )
+    damaged = {finding.file.removeprefix(f"{finding.lane}/") for finding in findings}
+    for log, state in ((target, ".live/state"), (target / FINALS, f"{FINALS}/.live/state")):
+        if (log / ".live").is_dir() and (state in damaged or read_state(log) is None):
+            zeros = bytes(PAGE_BYTES)
+            durable_writes.write_file(target / state, zeros, durable=False, overwritten=True)
 
 
 def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:

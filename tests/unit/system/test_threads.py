@@ -99,11 +99,11 @@ def test_workers_that_have_ended_take_nothing():
 
 
 ENDING = """
-import os, sys
+import os, sys, time
 from mmreplay.system.threads import Workers
 workers = Workers(1, "mine")
 for number in range(3):
-    workers.hand_over(lambda number=number: print(number, flush=True))
+    workers.hand_over(lambda number=number: (time.sleep(0.05), print(number, flush=True)))
 child = os.fork() if sys.argv[1] == "forked" else -1
 if child == 0:
     print(workers.hand_over(print), flush=True)  # its parent's thread is not waited for

@@ -109,7 +109,7 @@ def test_an_argument_that_is_no_path_is_named(folder):
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("file/c.zarr", "file: is no directory; choose another path"),
+        ("file/c.zarr", "file: is not a directory; choose another path"),
         ("file/deeper/c.zarr", "file/deeper: cannot be looked into: Not a directory"),
         ("none/c.zarr", "none: there is no such directory; make one first, or choose another"),
     ],
