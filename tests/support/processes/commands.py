@@ -30,7 +30,8 @@ class Commands(Forks):
         paths = [folder.with_name(f"{folder.name}.{one}") for one in ("out", "errors", "traceback")]
         order = {"arguments": arguments, "folder": str(folder), "paths": list(map(str, paths[:2]))}
         status = self.wait(self.fork(order, str(paths[2])), however=True)
-        return status, *(one.read_text(encoding="utf-8") for one in paths[:2])
+        printed, told = (one.read_text(encoding="utf-8") for one in paths[:2])
+        return status, printed, told
 
 
 def _run(order: dict[str, Any]) -> None:
