@@ -50,8 +50,8 @@ def test_gray_images_are_stacked_by_default_and_all_else_is_not(frame, shape, tm
 
     with mmreplay.ReplayBuffer(path, frame=frame, action=action, flush_s=0) as buffer:
         fields = frame if isinstance(frame, dict) else {"": frame}
-        row = {key: np.zeros(one.shape, one.dtype) for key, one in fields.items()}
-        row = row if isinstance(frame, dict) else row[""]
+        rows = {key: np.zeros(one.shape, one.dtype) for key, one in fields.items()}
+        row = rows if isinstance(frame, dict) else rows[""]
         buffer.reset(row)
         buffer.step(1, 1.0, row)
         assert of(buffer.sample(2)) == of(buffer.transitions([0])) == shape
