@@ -8,7 +8,7 @@ import click
 
 from .exchange_formats import FormatCommand, lines_of_losses, options_of, with_options
 from .progress import progress
-from .wording import count, echo_json, plain, size
+from .wording import count, echo, echo_json, size
 
 __all__ = ["import_dataset"]
 
@@ -46,10 +46,10 @@ def import_dataset(
     if as_json:
         echo_json(made.to_json())
         return
-    click.echo(
+    echo(
         f"{made.path}: {count(made.transitions, 'transition')}, {count(made.episodes, 'episode')}, "
         f"of which {made.terminated:,} terminated and {made.truncated:,} truncated; "
         f"{size(made.bytes_on_disk)}"
     )
     for line in lines_of_losses(made.losses):
-        click.echo(plain(line))
+        echo(line)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .whole_number import WholeNumber
-from .wording import age, count, echo_json, size
+from .wording import age, count, echo, echo_json, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult
@@ -106,7 +106,7 @@ def record(
     if as_json:
         echo_json(result.to_json())
     else:
-        click.echo(_summary(result, steps))
+        echo(_summary(result, steps))
 
 
 @contextmanager

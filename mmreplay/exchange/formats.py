@@ -144,9 +144,7 @@ _ALL = (
         "diffusion_policy",
         "a replay buffer of diffusion_policy: a zarr v2 directory, or a .zip of one",
         diffusion_policy.read,
-        diffusion_policy.write,
         not_in="rewards, flags and final observations, which it does not have",
-        not_out="final observations",
     ),
     ExchangeFormat(
         "lerobot",

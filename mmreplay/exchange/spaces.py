@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,18 @@ from mmreplay.exchange.fields import key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["Leaf", "compacted", "expanded", "leaves", "space_of", "space_of_actions", "spaces_of"]
+__all__ = [
+    "Leaf",
+    "compacted",
+    "expanded",
+    "leaves",
+    "only",
+    "space_of",
+    "space_of_actions",
+    "spaces_of",
+]
 
+_ARRAYS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255
 
 
@@ -43,8 +53,8 @@ class Leaf:
 
 
 def leaves(space: Mapping[str, Any]) -> list[Leaf]:
-    """The arrays of a space, the sole one named `FRAME`; raises FormatError for other values."""
-    out = [_leaf(one, path) for path, one in _walk(space, ())]
+    """The arrays of a space, the sole one named `FRAME`; other values, as texts, are left out."""
+    out = [_leaf(one, path) for path, one in _walk(space, ()) if one["type"] in _ARRAYS]
     if len({one.name for one in out}) < len(out):
         raise FormatError(f"two parts of a space have one name: {[one.name for one in out]}")
     return out
@@ -72,11 +82,27 @@ def _leaf(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Leaf:
         shape = ()
     elif kind == "MultiDiscrete":
         shape = np.shape(space["nvec"])
-    elif kind == "MultiBinary":
-        shape = tuple(space["n"]) if isinstance(space["n"], list) else (space["n"],)
     else:
-        raise FormatError(f"a space of {kind}: a store cannot hold its values")
+        shape = tuple(space["n"]) if isinstance(space["n"], list) else (space["n"],)
     return Leaf(leaf_name(path), path, kind, shape, is_image)
+
+
+def only(
+    space: Mapping[str, Any], names: Container[str], path: tuple[str | int, ...] = ()
+) -> dict[str, Any] | None:
+    """The parts of a space whose fields have these names; None if nothing is left.
+
+    A tuple is left whole or not at all, as its parts have numbers.
+    """
+    if space["type"] == "Dict":
+        given = space["subspaces"].items()
+        found = {key: only(one, names, (*path, key)) for key, one in given}
+        kept = {key: one for key, one in found.items() if one is not None}
+        return {**space, "subspaces": kept} if kept else None
+    if space["type"] == "Tuple":
+        parts = [only(one, names, (*path, n)) for n, one in enumerate(space["subspaces"])]
+        return None if None in parts else {**space, "subspaces": parts}
+    return dict(space) if leaf_name(path) in names else None
 
 
 def leaf_name(path: tuple[str | int, ...]) -> str:
