@@ -22,7 +22,6 @@ __all__ = [
     "SchemaError",
     "StoreExistsError",
     "StoreNotFoundError",
-    "printable",
 ]
 
 

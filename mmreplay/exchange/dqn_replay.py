@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -25,7 +24,15 @@ import numpy as np
 from mmreplay.arguments import whole_number
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import NpyColumn, row_bytes
-from mmreplay.exchange.fields import Extras, add_extra, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import (
+    Extras,
+    add_extra,
+    extra_name,
+    field,
+    flags,
+    has_values,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, open_file, source_files
 from mmreplay.exchange.steps import Incoming, block_steps
@@ -237,10 +244,9 @@ def _taken(
 
 def _is_zero(block: Block) -> Array:
     """(n,) bool: all zeros; frames are the last to be compared."""
-    out = (block["reward"] == 0) & ~block["action"].reshape(len(block["action"]), -1).any(1)
+    out = ~(has_values(block["reward"]) | has_values(block["action"]))
     numbers = np.flatnonzero(out)
-    frames = block["observation"][numbers]
-    out[numbers] = ~frames.reshape(len(numbers), math.prod(frames.shape[1:])).any(1)
+    out[numbers] = ~has_values(block["observation"][numbers])
     return np.asarray(out)
 
 

@@ -175,12 +175,12 @@ class Hdf5Source:
             self._refuse(name, "a virtual dataset")
             return
         try:
-            self._n_bytes += math.prod(one.shape) * one.get_type().get_size()
-            dtype = one.dtype
+            dtype, n_bytes = one.dtype, math.prod(one.shape) * one.get_type().get_size()
             _check_sizes(one, what)
         except (FormatError, TypeError, ValueError) as error:  # h5py: of types without a dtype
             self.columns[name] = Unreadable(f"cannot be read: {error!s:.300}")
             return
+        self._n_bytes += n_bytes
         check_claim(self._n_bytes, self._source_bytes, what)
         self.columns[name] = Shape(tuple(one.shape), dtype)
 

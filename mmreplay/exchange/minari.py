@@ -84,7 +84,7 @@ class _Dataset:
     """An opened dataset."""
 
     def __init__(self, folder: Path, raw: dict[str, Any], losses: Losses, stack: ExitStack) -> None:
-        self._folder, self._raw, self._losses = folder, raw, losses
+        self._folder, self._raw, self._losses, self._problem = folder, raw, losses, ""
         self._n = int(raw["total_episodes"])
         self._spaces = {
             name: json.loads(raw[f"{name}_space"])
@@ -131,7 +131,9 @@ class _Dataset:
         if found == ["observations"]:
             return {FRAME: "observations"}
         if not found:
-            raise FormatError(f"{self._folder}: expected observations that are numbers, found none")
+            raise FormatError(
+                f"{self._folder}: an episode without observations{self._problem:.400}"
+            )
         keys = key_names((name.partition("/")[2] for name in found), self._folder)
         return {key: f"observations/{name}" for key, name in keys.items()}
 
@@ -160,8 +162,9 @@ class _Dataset:
         """Whether a column is asked for, and is numbers; everything else is a loss."""
         if not self._losses.takes(name):
             return False
-        problem = problem_of(self._first[name])
-        self._losses.add(f"column {name}: {problem}", int(bool(problem)))
+        if problem := problem_of(self._first[name]):
+            self._losses.add(f"column {name}: {problem}")
+            self._problem += f"; {name}: {problem}"
         return not problem
 
     def _find_attributes(self) -> Extras:

@@ -14,7 +14,7 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange import arrays
 from mmreplay.exchange.columns import blocks
-from mmreplay.exchange.fields import flags
+from mmreplay.exchange.fields import flags, has_values
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming
 from mmreplay.exchange.tables import Block, Tables
@@ -65,8 +65,8 @@ def _tables(
         is_final = flags(block["terminals"], f"{source}: terminals")
         held = None if is_final[-1] else {name: part[-1:].copy() for name, part in block.items()}
         for name in ("actions", *names):
-            rows_of = block[name][is_final].reshape(int(is_final.sum()), -1)
-            losses.add(f"column {name} of final observations: not 0", int(rows_of.any(1).sum()))
+            is_lost = is_final & has_values(block[name])
+            losses.add(f"column {name} of final observations: left out", int(is_lost.sum()))
         before = np.flatnonzero(~is_final[:-1])
         ends = int(is_final[before + 1].sum())
         losses.add("trajectories of one row: they have no step", int(is_final.sum()) - ends)

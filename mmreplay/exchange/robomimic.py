@@ -42,15 +42,18 @@ def read(
 ) -> Iterator[Incoming]:
     """A file."""
     with open_hdf5(source) as file:
-        demos = _demonstrations(file, losses)
+        lengths = _demonstrations(file, losses)
+        demos = {name: n for name, n in lengths.items() if n}
         ends = np.cumsum(list(demos.values()))
         columns, called = _columns_of(file, demos, ends)
         masks = _masks(file, list(demos), losses)
         columns |= {f"extras/{name}": PerEpisode(rows, ends) for name, rows in masks.items()}
         columns["episode"] = PerEpisode(np.arange(len(ends)), ends)
-        used = {f"data/{demo}/{name}" for demo in demos for name in called.values()}
-        used |= {f"data/{demo}@num_samples" for demo in demos} | {"data@total", "data@env_args"}
-        used |= {name for name in file.columns if name.startswith("mask/")}
+        used = {"data@total", "data@env_args", *(f"data/{demo}@num_samples" for demo in lengths)}
+        for path in file.columns:
+            above, _, inside = path.partition("/")
+            if above == "mask" or (above == "data" and inside.partition("/")[0] in lengths):
+                used.add(path)
         file.add_rest(used, losses)
         tables = Tables(
             columns, source, losses, final_observation, needs_rewards=False, called=called
@@ -76,11 +79,10 @@ def _demonstrations(file: Hdf5Source, losses: Losses) -> dict[str, int]:
                 f"robomimic first"
             )
         lengths[name] = file.column(f"data/{name}/actions").shape[0]
-    out = {name: n for name, n in lengths.items() if n}
-    losses.add("demonstrations without a step: left out", len(lengths) - len(out))
-    if not out:
+    losses.add("demonstrations without a step: left out", list(lengths.values()).count(0))
+    if not any(lengths.values()):
         raise FormatError(f"{file.path}: data: expected demonstrations, found none")
-    return out
+    return lengths
 
 
 def _columns_of(

@@ -111,7 +111,7 @@ class Tables:
         called: Mapping[str, str] | None = None,
     ) -> None:
         self._where, self._losses, self._missing = where, losses, missing
-        self._called = called or {}
+        self._called, self._problem = called or {}, ""
         self._roles: dict[str, str] = {}
         usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
         others = self._assign_roles(usable)
@@ -144,11 +144,10 @@ class Tables:
             return False
         problem = problem_of(column)
         if problem and is_needed:
-            raise FormatError(
-                f"{self._where}: {shown}: {problem}; to import without it, pass "
-                f"leave_out=[{shown!r}]"
-            )
-        self._losses.add(f"column {shown}: {problem}", int(bool(problem)))
+            raise FormatError(f"{self._where}: {shown}: {problem}")
+        if problem:
+            self._losses.add(f"column {shown}: {problem}")
+            self._problem += f"; {shown}: {problem}"
         return not problem
 
     def _assign_roles(self, columns: Mapping[str, RowShape]) -> dict[str, str]:
@@ -190,7 +189,7 @@ class Tables:
             if not is_there:
                 raise FormatError(
                     f"{self._where}: expected a column {role!r}, found "
-                    f"{', '.join(sorted(columns)) or 'none'}"
+                    f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}"
                 )
 
     def _check_shapes(self, columns: Mapping[str, RowShape]) -> None:

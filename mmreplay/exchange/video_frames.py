@@ -57,7 +57,7 @@ class VideoFrames:
         error_of_av = need("av", "pictures").error.FFmpegError
         try:
             return self._at(path, seconds)
-        except error_of_av as error:
+        except (error_of_av, FileNotFoundError) as error:
             raise FormatError(f"{path}: cannot be decoded: {error!s:.200}") from error
 
     def _at(self, path: Path, seconds: float) -> Array:

@@ -12,6 +12,7 @@ from mmreplay.exchange.spaces import (
     compacted,
     expanded,
     leaves,
+    only,
     space_of,
 )
 
@@ -52,9 +53,12 @@ def test_the_arrays_of_a_tree():
     assert leaves(box((3,))) == [Leaf("frame", (), "Box", (3,), False)]
 
 
-def test_texts_and_parts_of_one_name_are_refused():
-    with pytest.raises(FormatError, match="a space of Text"):
-        leaves({"type": "Text"})
+def test_texts_are_left_out_and_parts_of_one_name_refused():
+    text = {"type": "Text"}
+    assert leaves(text) == []
+    space = {"type": "Dict", "subspaces": {"a": box((1,)), "say": text}}
+    assert only(space, {"a"}) == {"type": "Dict", "subspaces": {"a": box((1,))}}
+    assert only({"type": "Tuple", "subspaces": [box((1,)), text]}, {"0"}) is None
     with pytest.raises(FormatError, match="two parts of a space have one name"):
         leaves({"type": "Dict", "subspaces": {"a b": box((1,)), "a_b": box((1,))}})
 
