@@ -22,6 +22,19 @@ __all__ = ["import_dataset"]
     metavar="NAME[:LEVEL]",
     help="Compression of frames: raw, lz4, zstd, or with a level, such as zstd:9.",
 )
+@click.option(
+    "--columns",
+    metavar="NAME",
+    multiple=True,
+    help="Convert only this column, or those below it, besides actions, rewards and ends; "
+    "repeatable.",
+)
+@click.option(
+    "--leave-out",
+    metavar="NAME",
+    multiple=True,
+    help="Leave out this column, or those below it; repeatable.",
+)
 @with_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def import_dataset(
@@ -29,6 +42,8 @@ def import_dataset(
     source: str,
     target: str,
     codec: str | None,
+    columns: tuple[str, ...],
+    leave_out: tuple[str, ...],
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
@@ -38,7 +53,11 @@ def import_dataset(
     """
     import mmreplay
 
-    given = options_of(options, "format", "src", "dst", "codec", "progress")
+    given = options_of(options, "format", "src", "dst", "codec", "columns", "leave_out", "progress")
+    if columns:
+        given["columns"] = columns
+    if leave_out:
+        given["leave_out"] = leave_out
     with progress("import") as show:
         made = mmreplay.import_dataset(
             format_name, source, target, codec=codec, progress=show, **given
