@@ -53,7 +53,7 @@ _OBSERVATION = "observation"
 _OF_INFO = set(
     "codebase_version storage_format robot_type total_episodes total_frames total_tasks "
     "chunks_size data_files_size_in_mb video_files_size_in_mb fps data_path video_path "
-    "features".split()
+    "features splits".split()
 )
 """Entries that are read, or follow from what is."""
 
@@ -125,6 +125,8 @@ class _Dataset:
         self._starts = {name: self._video_starts(name) for name in self._videos}
         add_other_files(source, self._is_read, losses)
         losses.add_names("entries of info.json", info.keys() - _OF_INFO)
+        if len(info.get("splits", ())) > 1:
+            losses.add_names("splits: joined", info["splits"])
 
     def _is_usable(self, name: str, about: Mapping[str, Any]) -> bool:
         """Whether a feature is numbers or pictures, and asked for."""

@@ -30,6 +30,7 @@ from mmreplay.ids import Array
 __all__ = ["Episodes", "open_episodes"]
 
 HDF5_NAME = "main_data.hdf5"
+_EPISODE = re.compile(r"episode_(\d{1,9})\Z")
 _INDEX = re.compile(r"_index_(\d+)\Z")
 _SCALARS = ("rewards", "terminations", "truncations")
 _LEAST_ROWS = 2  # of an episode with a step: all columns have as many rows as the observations
@@ -94,7 +95,11 @@ class _Hdf5Episodes:
         self, file: Hdf5Source, n: int, images: Mapping[str, Leaf], losses: Losses
     ) -> None:
         self._file, self._images = file, images
-        self._paths: dict[str, list[str]] = {f"episode_{number}": [] for number in range(n)}
+        # Of the groups that there are: `n` may be any number.
+        names = [
+            name for name in file.groups if (found := _EPISODE.match(name)) and int(found[1]) < n
+        ]
+        self._paths: dict[str, list[str]] = {name: [] for name in names}
         used = []
         for path in [*file.columns, *file.attribute_names]:
             group = path.partition("@")[0] if path.partition("@")[1] else path.partition("/")[0]

@@ -101,7 +101,8 @@ def files_below(folder: Path, losses: Losses | None = None) -> list[Path]:
     def is_table(name: str) -> bool:
         return name.endswith(".parquet") and not any(part[0] in "._" for part in name.split("/"))
 
-    paths = sorted((folder / name for name in source_files(folder) if is_table(name)), key=_order)
+    names = source_files(folder) if folder.is_dir() else ()
+    paths = sorted((folder / name for name in names if is_table(name)), key=_order)
     if losses is not None:
         add_other_files(folder, is_table, losses)
     if not paths:

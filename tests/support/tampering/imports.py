@@ -228,7 +228,7 @@ def _unpacked(data, draw):
     if data[:2] == b"PK":
         out = io.BytesIO()
         with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
-            chosen = draw.choice(old.namelist())
+            chosen = draw.choice([*old.namelist(), ""])
             for name in old.namelist():
                 inside = old.read(name)
                 new.writestr(name, _changed(inside, draw) if name == chosen else inside)
