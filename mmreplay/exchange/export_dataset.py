@@ -20,7 +20,7 @@ from mmreplay.storage.lane_metadata import store_around
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 
-__all__ = ["Exported", "export_dataset"]
+__all__ = ["Exported", "export_dataset", "new_path"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,12 +84,7 @@ def export_dataset(
         raise SchemaError(f"{format}: this format has no export")
     checked = checked_options(chosen.write, options, format)
     source = user_paths.absolute_path(src, "src")
-    where = user_paths.path_to_create(dst, "dst")
-    if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: already exists; choose another path")
-    user_paths.check_parent(where)
-    if (around := store_around(where)) is not None:
-        raise SchemaError(f"{where}: lies within the store {around}; choose another path")
+    where = new_path(dst)
     losses = Losses()
     with Store([source]) as store:
         stored = Stored(store, losses, progress)
@@ -115,6 +110,17 @@ def export_dataset(
         _bytes_on_disk(where),
         losses.all(),
     )
+
+
+def new_path(dst: str | os.PathLike[str]) -> Path:
+    """The absolute path of a target; raises an error if nothing can be created there."""
+    where = user_paths.path_to_create(dst, "dst")
+    if os.path.lexists(where):
+        raise StoreExistsError(f"{where}: already exists; choose another path")
+    user_paths.check_parent(where)
+    if (store := store_around(where)) is not None:
+        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
+    return where
 
 
 def _bytes_on_disk(where: Path) -> int:

@@ -23,6 +23,7 @@ from mmreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from mmreplay.exchange.export_dataset import new_path
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.source_files import check_claim, check_row, source_files
@@ -31,7 +32,6 @@ from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field
-from mmreplay.storage.lane_metadata import store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
@@ -110,12 +110,7 @@ def import_dataset(
     checked = checked_options(chosen.read, options, format)
     is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
     source = _source_path(src) if is_path else src
-    where = user_paths.path_to_create(dst, "dst")
-    if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: already exists; choose another path")
-    user_paths.check_parent(where)
-    if (store := store_around(where)) is not None:
-        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
+    where = new_path(dst)
     losses = Losses(columns, leave_out)
     what = source if isinstance(source, Path) else "src"
     with contextlib.ExitStack() as stack:

@@ -36,7 +36,7 @@ from mmreplay.exchange.tables import problem_of
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["ALSO_TRUNCATED", "NO_SEED", "OURS", "read"]
+__all__ = ["NO_SEED", "OURS", "read"]
 
 OURS = "mmreplay"
 """In the metadata of our exports: ``extras`` are the infos that are a store's extra columns, whose
@@ -44,9 +44,6 @@ value of the reset means nothing."""
 
 _COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", OURS}
 """Metadata that an export computes."""
-
-ALSO_TRUNCATED = "also_truncated"
-"""An extra column: the last step of a terminated episode is also marked as truncated."""
 
 _PARTS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
 _MOST_METADATA = 400_000
@@ -116,10 +113,6 @@ class _Dataset:
         self._about = [self._episodes.attributes(number) for number in range(self._n)]
         self._about_columns = self._find_attributes()
         self._extras |= dict(self._about_columns.values())
-        self._ends = [self._episodes.last_flags(number) for number in range(self._n)]
-        self._has_both = (True, True) in self._ends
-        if self._has_both:
-            self._extras[ALSO_TRUNCATED] = Field((), "uint8")
 
     def _frame_columns(self) -> dict[str, str]:
         """Columns of observations by the keys of the store."""
@@ -245,8 +238,6 @@ class _Dataset:
             self._check_lengths(number, columns, n_steps)
             for name in columns.keys() - self._first.keys():
                 self._losses.add(f"column {name}: not in the first episode, left out")
-            if self._ends[number] == (False, False):
-                self._losses.add("episodes without a flag at their end: truncated")
             for start in range(0, n_steps, size):
                 yield self._run(number, columns, start, min(start + size, n_steps))
 
@@ -285,8 +276,10 @@ class _Dataset:
             "truncations within an episode: left out",
             int(truncated[before_last].sum()),
         )
-        if self._has_both and stop == n_steps:
-            values[ALSO_TRUNCATED][-1] = self._ends[number] == (True, True)
+        if stop == n_steps:
+            both, neither = terminated[-1] & truncated[-1], not terminated[-1] | truncated[-1]
+            self._losses.add("episodes with both flags at their end: terminated", int(both))
+            self._losses.add("episodes without a flag at their end: truncated", int(neither))
         return Steps(
             {key: columns[name].read(start, stop + 1) for key, name in self._frames.items()},
             columns["actions"].read(start, stop),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,7 +33,6 @@ HDF5_NAME = "main_data.hdf5"
 _EPISODE = re.compile(r"episode_(\d{1,9})\Z")
 _INDEX = re.compile(r"_index_(\d+)\Z")
 _SCALARS = ("rewards", "terminations", "truncations")
-_LEAST_ROWS = 2  # of an episode with a step: all columns have as many rows as the observations
 
 
 class Episodes(Protocol):
@@ -41,9 +40,6 @@ class Episodes(Protocol):
 
     def attributes(self, number: int) -> dict[str, Any]:
         """Attributes of an episode, by flat name."""
-
-    def last_flags(self, number: int) -> tuple[bool, bool]:
-        """Whether its last step is marked as terminated, and as truncated."""
 
     def columns(self, number: int) -> dict[str, Column]:
         """Its columns; some may be `Unreadable`, or of texts."""
@@ -112,12 +108,6 @@ class _Hdf5Episodes:
     def attributes(self, number: int) -> dict[str, Any]:
         return self._file.attributes(f"episode_{number}")
 
-    def last_flags(self, number: int) -> tuple[bool, bool]:
-        flags = [self._file.column(f"episode_{number}/{name}") for name in _SCALARS[1:]]
-        n = flags[0].shape[0]
-        terminated, truncated = (bool(one.read(n - 1, n).any()) for one in flags)
-        return terminated, truncated
-
     def columns(self, number: int) -> dict[str, Column]:
         out: dict[str, Column] = {}
         for path in self._paths[f"episode_{number}"]:
@@ -149,25 +139,17 @@ class _ArrowEpisodes:
         given = read_json(self._folder / str(number) / "metadata.json")
         return _flat(given)
 
-    def _table(self, number: int, names: Sequence[str] | None = None) -> Any:
+    def _table(self, number: int) -> Any:
         pa, tables = need("pyarrow"), []
         for path in sorted((self._folder / str(number)).iterdir()):
             if path.name == "metadata.json" or path.name[0] in "_.":
                 continue
             if self._kind == "parquet":
                 with open_parquet(path) as file:
-                    tables.append(table_of(file, path, None if names is None else list(names)))
+                    tables.append(table_of(file, path))
             else:
-                whole = arrow_table(path)
-                tables.append(whole if names is None else whole.select(names))
+                tables.append(arrow_table(path))
         return pa.concat_tables(tables).combine_chunks()
-
-    def last_flags(self, number: int) -> tuple[bool, bool]:
-        table = self._table(number, _SCALARS[1:])
-        if len(table) < _LEAST_ROWS:
-            return False, False
-        terminated, truncated = (bool(table[name][-2].as_py()) for name in _SCALARS[1:])
-        return terminated, truncated
 
     def columns(self, number: int) -> dict[str, Column]:
         table = self._table(number)

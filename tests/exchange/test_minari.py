@@ -60,13 +60,13 @@ def make(
     whole=False,
     **settings,
 ):
-    """A dataset as Minari writes it: episodes of both ends, one with both flags, seeds, infos."""
+    """A dataset as Minari writes it: episodes of both ends, seeds, infos."""
     random = np.random.default_rng(3)
     buffers = []
     for number, n in enumerate(LENGTHS):
         terminations, truncations = np.zeros(n, bool), np.zeros(n, bool)
         terminations[-1] = number in (0, 3)
-        truncations[-1] = number in (1, 2, 3)
+        truncations[-1] = number in (1, 2)
         given: dict = {
             "speed": random.standard_normal((n + 1, 3)),
             "count": random.integers(0, 9, (n + 1, 1)),

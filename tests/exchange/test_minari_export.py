@@ -72,7 +72,6 @@ def test_all_that_stands_in_a_dataset_comes_back(dataset, tmp_path, quick_disk):
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.trajectory(0).extras["info.x"].tolist() == [10, 20, 30]
         assert store.trajectory(1).extras["episode.seed"].tolist() == [8] * 4
-        assert store.trajectory(0).extras["also_truncated"].tolist() == [0, 0, 1]
     export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
     files = [h5py.File(one / "data" / "main_data.hdf5") for one in (dataset, tmp_path / "out")]
     with files[0] as before, files[1] as after:
