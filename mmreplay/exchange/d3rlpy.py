@@ -39,8 +39,6 @@ def read(
         else:  # version 1
             columns = file.table()
             file.add_rest(columns, losses)
-            if "episode_terminals" in columns:
-                columns["dones"] = columns.pop("episode_terminals")
         for name, kinds in (("rewards", "biuf"), ("actions", "iu")):
             one = columns.get(name)
             if one is not None and one.shape[1:] == (1,) and one.dtype.kind in kinds:

@@ -40,18 +40,27 @@ _NAMES = {
     "observations": ("observations", "observation", "obs"),
     "actions": ("actions", "action", "acts"),
     "rewards": ("rewards", "reward", "rews"),
-    "terminations": ("terminations", "terminals", "terminal", "terminated"),
-    "truncations": ("truncations", "timeouts", "truncated"),
-    "dones": ("dones", "done"),
+    "terminations": (
+        *("terminations", "terminals", "terminal", "terminated", "terminateds", "termination"),
+    ),
+    "truncations": ("truncations", "timeouts", "truncated", "truncateds", "truncation"),
+    "dones": ("dones", "done", "episode_terminals"),
     "life_losses": ("life_losses",),
-    "episode": ("episode", "episode_index", "episode_id"),
-    "next_observations": ("next_observations", "next_observation", "next_obs"),
+    "episode": ("episode", "episode_index", "episode_id", "eps_id"),
+    "next_observations": (
+        *("next_observations", "next_observation", "next_obs", "new_obs", "obs_next", "next_state"),
+    ),
     "final_observations": ("final_observations",),
 }
 """The names of each role; exports use the first."""
 
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
 _ROLES = {name: role for role, names in _NAMES.items() for name in names}
+_LIKE_ENDS = {
+    *("episode_starts", "is_first", "is_last", "is_terminal", "step_type", "masks", "dones_float"),
+}
+"""Names by which other tables mark ends in other ways."""
+
 _ENDS = ("terminations", "truncations", "dones", "episode")
 
 
@@ -116,7 +125,7 @@ class Tables:
         usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
         others = self._assign_roles(usable)
         self._frames = {role: self._parts_of(role) for role in _OF_FRAMES}
-        self._check_roles(columns, needs_rewards=needs_rewards)
+        self._check_roles(usable, needs_rewards=needs_rewards)
         self._check_shapes(columns)
         self.n_rows = columns[self._roles["actions"]].shape[0]
         self.extras: Extras = {}
@@ -191,6 +200,14 @@ class Tables:
                     f"{self._where}: expected a column {role!r}, found "
                     f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}"
                 )
+
+        found = sorted(_LIKE_ENDS.intersection(columns))
+        if found and not any(role in self._roles for role in _ENDS):
+            raise FormatError(
+                f"{self._where}: ends of episodes: expected terminations, truncations, dones or "
+                f"episode, found {', '.join(found)}; make such a column of these, or pass "
+                f"leave_out={found} for one episode"
+            )
 
     def _check_shapes(self, columns: Mapping[str, RowShape]) -> None:
         first = self._frames["observations"]
