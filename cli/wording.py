@@ -44,9 +44,9 @@ def plain(text: str) -> str:
     """The text with control characters escaped: a store may hold any characters."""
     if text.isprintable():
         return text
-    from mmreplay.errors import printable
+    from mmreplay import MmreplayError
 
-    return printable(text)
+    return str(MmreplayError(text))  # which escapes them
 
 
 def echo(text: str) -> None:

@@ -60,11 +60,13 @@ def read(
                 )
         n_rows, n_after = int(ends[-1]), 0
         columns: dict[str, Column] = {}
+        called: dict[str, str] = {}
         for name in names:
             role = _ROLES.get(name, f"extras/{name.removeprefix(_EXTRA)}")
             if name in chosen:
                 role = "observations" if len(chosen) == 1 else f"observations/{name}"
             columns[role] = column = _column(files, name)
+            called[role] = _DATA + name
             if isinstance(column, Zarr2Column):
                 if column.shape[0] < n_rows:
                     raise FormatError(f"{source}: {name}: {column.shape[0]:,} rows, of {n_rows:,}")
@@ -74,7 +76,6 @@ def read(
                 raise FormatError(f"{source}: {name}: {getattr(column, 'problem', '')}")
         losses.add("rows after the last end: they belong to no episode, left out", n_after)
         columns["episode"] = PerEpisode(np.arange(len(ends)), ends)
-        called = {role: f"{_DATA}{name}" for role, name in zip(columns, names, strict=False)}
         tables = Tables(
             columns, source, losses, final_observation, needs_rewards=False, called=called
         )

@@ -48,7 +48,7 @@ _ROLES = {
     "done": "dones",
     _EPISODE: _EPISODE,
 }
-_STEP = {*_ROLES.values()}
+_NEEDED = {*_ROLES, *_PLACES, _TIME}
 _OBSERVATION = "observation"
 _OF_INFO = set(
     "codebase_version storage_format robot_type total_episodes total_frames total_tasks "
@@ -130,7 +130,7 @@ class _Dataset:
 
     def _is_usable(self, name: str, about: Mapping[str, Any]) -> bool:
         """Whether a feature is numbers or pictures, and asked for."""
-        if not self._losses.takes(name, needed=_ROLES.get(name, "") in _STEP):
+        if not self._losses.takes(name, needed=name in _NEEDED):
             return False
         kind, more = about["dtype"], about.get("info") or about.get("video_info") or {}
         problem = "" if kind in _PICTURES or kind in _NUMBERS else f"not numbers, but {kind}"
