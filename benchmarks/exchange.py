@@ -224,6 +224,18 @@ def _d3rlpy(path: Path, episodes: list[Any]) -> None:
             file[f"terminated_{number}"] = one.terminated
 
 
+def _diffusion_policy(path: Path, episodes: list[Any]) -> None:
+    import zarr
+
+    columns = _columns(episodes)
+    root = zarr.open_group(str(path), mode="w-", zarr_format=2)
+    for name, role in {"obs": "observations", "action": "actions", "reward": "rewards"}.items():
+        rows = columns[role]
+        root.create_array(f"data/{name}", data=rows, chunks=(1000, *rows.shape[1:]))
+    ends = np.cumsum([len(one.reward) for one in episodes])
+    root.create_array("meta/episode_ends", data=ends, compressors=None)
+
+
 def _dqn_replay(path: Path, episodes: list[Any]) -> None:
     """A checkpoint, with the padding of a stack of 4 before each episode."""
     path.mkdir()
@@ -332,7 +344,7 @@ _FORMATS = (
     _Format("dqn_replay", "dqn", stores=("frames",), written=_dqn_replay),
     _Format("d3rlpy", "d3rlpy.h5", _H5PY, written=_d3rlpy),
     _Format("robomimic", "demo.hdf5", _H5PY),
-    _Format("diffusion_policy", "buffer.zarr"),
+    _Format("diffusion_policy", "buffer.zarr", written=_diffusion_policy),
     _Format("lerobot", "lerobot", _PYARROW),
     _Format("rlds", "rlds", ("google.protobuf", "PIL"), written=_rlds),
 )

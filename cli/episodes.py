@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .whole_number import WholeNumber
-from .wording import echo_json, number
+from .wording import echo, echo_json, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,9 +61,9 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
         ]
         echo_json({"path": path, "total": len(found), "episodes": rows})
         return
-    click.echo("\n".join(_lines(found, ends, order, environments)))
+    echo("\n".join(_lines(found, ends, order, environments)))
     if has_evicted:
-        click.echo(_EVICTED)
+        echo(_EVICTED)
 
 
 def _place(episode: np.void, environments: list[int]) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from .progress import progress
-from .wording import count, echo_json, plain, size
+from .wording import count, echo, echo_json, size
 
 __all__ = ["export_dataset", "import_dataset"]
 
@@ -77,6 +77,19 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
     metavar="NAME[:LEVEL]",
     help="Compression of frames: raw, lz4, zstd, or with a level, such as zstd:9.",
 )
+@click.option(
+    "--columns",
+    metavar="NAME",
+    multiple=True,
+    help="Convert only this column, or those below it, besides actions, rewards and ends; "
+    "repeatable.",
+)
+@click.option(
+    "--leave-out",
+    metavar="NAME",
+    multiple=True,
+    help="Leave out this column, or those below it; repeatable.",
+)
 @_OPTIONS
 @_JSON
 def import_dataset(
@@ -84,6 +97,8 @@ def import_dataset(
     source: str,
     target: str,
     codec: str | None,
+    columns: tuple[str, ...],
+    leave_out: tuple[str, ...],
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
@@ -94,7 +109,11 @@ def import_dataset(
     """
     import mmreplay
 
-    _check(options, "format", "src", "dst", "codec", "progress")
+    _check(options, "format", "src", "dst", "codec", "columns", "leave_out", "progress")
+    if columns:
+        options["columns"] = columns
+    if leave_out:
+        options["leave_out"] = leave_out
     with progress("import") as show:
         made = mmreplay.import_dataset(
             format_name, source, target, codec=codec, progress=show, **options
@@ -135,9 +154,9 @@ def _print(made: Any, ends: str, *, as_json: bool) -> None:
     if as_json:
         echo_json(made.to_json())
         return
-    click.echo(
+    echo(
         f"{made.path}: {count(made.transitions, 'transition')}, {count(made.episodes, 'episode')}"
         f"{ends}; {size(made.bytes_on_disk)}"
     )
     for one in made.losses:
-        click.echo(plain(f"not converted, {count(one.count, 'time')}: {one.what}"))
+        echo(f"not converted, {count(one.count, 'time')}: {one.what}")

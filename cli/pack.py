@@ -9,7 +9,7 @@ import click
 
 from .progress import progress
 from .whole_number import WholeNumber
-from .wording import count, echo_json, size
+from .wording import count, echo, echo_json, size
 
 __all__ = ["pack"]
 
@@ -109,7 +109,7 @@ def pack(
         echo_json(made.to_json())
         return
     left = f", {made.left_out:,} left out" if made.left_out else ""
-    click.echo(
+    echo(
         f"{made.path}: {count(made.transitions, 'transition')} in "
         f"{count(made.episodes, 'episode')}{left}; {size(made.bytes_on_disk)}, "
         f"the {'sources' if len(sources) > 1 else 'source'} {size(made.source_bytes)}"

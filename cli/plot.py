@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .progress import progress
-from .wording import count, plain, size
+from .wording import count, echo, size
 
 __all__ = ["plot"]
 
@@ -24,7 +24,7 @@ def plot(paths: tuple[str, ...], out: str) -> None:
 
     with progress("plot", "stores") as show:
         mmreplay.plot(paths, out, progress=show)
-    click.echo(
-        f"{plain(out)}: returns, lengths, rewards and actions of {count(len(paths), 'store')}, "
+    echo(
+        f"{out}: returns, lengths, rewards and actions of {count(len(paths), 'store')}, "
         f"{size(Path(out).stat().st_size)}"
     )

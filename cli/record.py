@@ -14,7 +14,7 @@ import click
 
 from .progress import progress
 from .whole_number import WholeNumber
-from .wording import age, count, echo_json, size
+from .wording import age, count, echo, echo_json, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult
@@ -118,7 +118,7 @@ def record(
     if as_json:
         echo_json(result.to_json())
     else:
-        click.echo(_summary(result, steps))
+        echo(_summary(result, steps))
 
 
 def _show(show: Callable[..., None], done: RecordProgress) -> None:

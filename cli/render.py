@@ -6,7 +6,7 @@ import click
 
 from .progress import progress
 from .whole_number import WholeNumber
-from .wording import count, number, plain, size
+from .wording import count, echo, number, size
 
 __all__ = ["render"]
 
@@ -47,8 +47,8 @@ def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: 
         made = mmreplay.render(path, out, episode, key=key, fps=fps, scale=scale, progress=show)
     width, height = made.size
     ended = "running" if made.end == "open" else made.end
-    click.echo(
-        f"{plain(str(made.path))}: {count(made.frames, 'frame')} of episode {made.episode:,} "
+    echo(
+        f"{made.path}: {count(made.frames, 'frame')} of episode {made.episode:,} "
         f"({count(made.steps, 'step')}, return {number(made.total)}, {ended}), "
         f"{width}x{height} pixels, {size(made.path.stat().st_size)}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .progress import progress
-from .wording import count, echo_json, size
+from .wording import count, echo, echo_json, size
 
 
 @click.command("snapshot")
@@ -25,7 +25,7 @@ def snapshot(path: str, target: str, as_json: bool) -> None:
     if as_json:
         echo_json(made.to_json())
         return
-    click.echo(
+    echo(
         f"{made.path}: {count(made.rows, 'row')}, {count(made.transitions, 'transition')} in "
         f"{count(made.lanes, 'lane')}; {size(made.shared_bytes)} shared with {path}, "
         f"{size(made.own_bytes)} its own"

@@ -8,7 +8,7 @@ import sys
 import click
 
 from .whole_number import WholeNumber
-from .wording import count, size
+from .wording import count, echo, size
 
 _MOST_PORT = 65_535
 
@@ -67,7 +67,7 @@ def view(
         )
         return
     made = mmreplay.export_view(paths, folder, frames=frames, episode=episode)
-    click.echo(
+    echo(
         f"{made.path}: {count(made.files, 'file')}, {size(made.n_bytes)}, with the frames of "
         f"{made.exported_episodes:,} of {count(made.episodes, 'episode')}; put it on a web "
         f"server, or try it: python -m http.server --bind 127.0.0.1 --directory {made.path}"

@@ -44,10 +44,14 @@ def plain(text: str) -> str:
     """The text with control characters escaped: a store may hold any characters."""
     if text.isprintable():
         return text
-    return "".join(
-        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
-        for one in text
-    )
+    from mmreplay import MmreplayError
+
+    return str(MmreplayError(text))  # which escapes them
+
+
+def echo(text: str) -> None:
+    """A line or more on stdout, with control characters escaped."""
+    click.echo(plain(text))
 
 
 def quoted(path: str) -> str:

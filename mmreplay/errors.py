@@ -25,8 +25,22 @@ __all__ = [
 ]
 
 
+def printable(text: str) -> str:
+    """The text with control characters escaped: names in files may hold any characters."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
 class MmreplayError(Exception):
     """Whatever mmreplay raises for a cause that it knows."""
+
+    def __str__(self) -> str:
+        """The message; a terminal can show it whatever names it quotes."""
+        return printable(super().__str__())
 
 
 class SchemaError(MmreplayError, ValueError):

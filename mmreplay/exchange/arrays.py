@@ -13,14 +13,19 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from mmreplay.errors import SchemaError
-from mmreplay.exchange.columns import Column, NpyColumn, blocks, columns_of
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.exchange.columns import Column, NpyColumn, Unreadable, blocks, columns_of
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.source_files import check_member, open_file
+from mmreplay.exchange.source_files import (
+    add_other_files,
+    check_member,
+    open_file,
+    source_files,
+)
 from mmreplay.exchange.steps import Frames, Incoming
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
@@ -29,6 +34,7 @@ from mmreplay.exchange.transitions import FinalObservation
 __all__ = ["open_columns", "read", "read_columns", "write"]
 
 _COPY_BYTES = 1 << 20
+_SUFFIX = ".npy"
 
 
 @contextmanager
@@ -40,16 +46,16 @@ def read(
 ) -> Iterator[Incoming]:
     """See the module's docstring."""
     where = source if isinstance(source, Path) else "src"
-    with open_columns(source) as columns:
+    with open_columns(source, losses) as columns:
         yield read_columns(columns, where, losses, final_observation)
 
 
 @contextmanager
-def open_columns(source: Path | Mapping[str, Any]) -> Iterator[dict[str, Column]]:
+def open_columns(source: Path | Mapping[str, Any], losses: Losses) -> Iterator[dict[str, Column]]:
     """The columns of files or of a mapping; raises SchemaError for anything else."""
     with ExitStack() as stack:
         if isinstance(source, Path):
-            yield {name: one for name, one in _files(source, stack) if one.shape}
+            yield dict(_files(source, losses, stack))
         elif isinstance(source, Mapping):
             yield columns_of(source)
         else:
@@ -71,23 +77,35 @@ def read_columns(
     def final_rows(_block: Block, start: int, stop: int) -> Frames:
         return {key: column.read(start, stop) for key, column in final.items()}
 
-    used = {name: columns[name] for name in tables.used}
-    return tables.incoming(blocks(used, tables.n_rows), final_rows if final else None)
+    n_final = min((one.shape[0] for one in final.values()), default=None)
+    rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows)
+    return tables.incoming(rows, final_rows if final else None, n_final=n_final)
 
 
-def _files(source: Path, stack: ExitStack) -> Iterator[tuple[str, Column]]:
+def _files(source: Path, losses: Losses, stack: ExitStack) -> Iterator[tuple[str, Column]]:
     if source.is_dir():
-        for path in sorted(source.rglob("*.npy")):
-            name = path.relative_to(source).with_suffix("").as_posix()
-            yield name, NpyColumn(stack.enter_context(open_file(path)), str(path))
+        add_other_files(source, lambda name: name.endswith(_SUFFIX), losses)
+        for name in source_files(source):
+            if name.endswith(_SUFFIX):
+                file = stack.enter_context(open_file(source / name))
+                yield name.removesuffix(_SUFFIX), _column(file, str(source / name))
         return
     archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_file(source))))
+    others = [one.filename for one in archive.infolist() if not one.filename.endswith(_SUFFIX)]
+    losses.add_names("members that are not arrays", others)
     for about in archive.infolist():
         name = about.filename
-        if name.endswith(".npy"):
+        if name.endswith(_SUFFIX):
             check_member(about, source)
             stream = stack.enter_context(archive.open(name))
-            yield name.removesuffix(".npy"), NpyColumn(stream, f"{source}: {name}")
+            yield name.removesuffix(_SUFFIX), _column(stream, f"{source}: {name}")
+
+
+def _column(stream: IO[bytes], name: str) -> Column:
+    try:
+        return NpyColumn(stream, name)
+    except FormatError as error:
+        return Unreadable(str(error))
 
 
 def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = False) -> None:

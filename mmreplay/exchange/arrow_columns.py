@@ -14,6 +14,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
+from mmreplay.exchange.source_files import checked_name
 from mmreplay.ids import Array
 
 __all__ = ["KEY", "arrow_field", "arrow_table", "from_arrow", "shape_of", "to_arrow"]
@@ -22,15 +23,57 @@ KEY = b"mmreplay"
 """In a field's metadata: shape and dtype of its rows, as JSON."""
 
 _IMAGE_NDIM = 2
+_MAGIC = b"ARROW1\0\0"
+_HEADER, _COMPRESSION = 2, 3
+"""Fields of a message, and of a record batch."""
 
 
 def arrow_table(path: Path) -> Any:
-    """The table of an Arrow file; refuses list offsets outside their data."""
+    """The table of an Arrow file.
+
+    Raises FormatError for compression and dictionaries, which take any amount of memory, and for
+    offsets of lists outside their data, which would end the process.
+    """
     pa = need("pyarrow")
-    with pa.memory_map(str(path)) as file:
-        table = pa.ipc.open_file(file).read_all()
-    table.validate(full=True)  # such offsets would crash the process
+    with pa.memory_map(checked_name(path)) as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise FormatError(f"{path}: expected an Arrow file")
+        # The messages in their order: a footer may lead anywhere.
+        while (message := _next_message(file)) is not None:
+            if message.type == "dictionary" or _is_compressed(message):
+                raise FormatError(
+                    f"{path}: compressed, or with dictionaries; write it without, as Minari does"
+                )
+        file.seek(len(_MAGIC))
+        table = pa.ipc.open_stream(file).read_all()
+    table.validate(full=True)
     return table
+
+
+def _next_message(file: Any) -> Any:
+    try:
+        return need("pyarrow").ipc.read_message(file)
+    except EOFError:
+        return None
+
+
+def _is_compressed(message: Any) -> bool:
+    """Source: apache/arrow, format/Message.fbs; FlatBuffers' tables."""
+    data = message.metadata.to_pybytes()
+
+    def slot(table: int, number: int) -> int:
+        """The position of a field of a table; 0 if it is missing."""
+        fields = table - int.from_bytes(data[table : table + 4], "little", signed=True)
+        n_bytes = int.from_bytes(data[fields : fields + 2], "little")
+        at = fields + 4 + 2 * number
+        offset = int.from_bytes(data[at : at + 2], "little") if 4 + 2 * number < n_bytes else 0
+        return table + offset if offset else 0
+
+    def follow(at: int) -> int:
+        return at + int.from_bytes(data[at : at + 4], "little")
+
+    batch = slot(follow(0), _HEADER)
+    return message.type == "record batch" and batch > 0 and slot(follow(batch), _COMPRESSION) > 0
 
 
 def to_arrow(rows: Array) -> Any:

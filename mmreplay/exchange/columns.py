@@ -5,21 +5,33 @@ Invariant: nothing is unpickled, and only the rows that are asked for are in mem
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from gzip import GzipFile
 from typing import IO, Any, Protocol
 
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.fields import is_numeric
 from mmreplay.exchange.source_files import check_row
 from mmreplay.exchange.steps import block_steps
 from mmreplay.ids import Array
 
-__all__ = ["ArrayColumn", "Column", "FlatColumn", "NpyColumn", "blocks", "columns_of", "row_bytes"]
+__all__ = [
+    "ArrayColumn",
+    "Column",
+    "FlatColumn",
+    "NpyColumn",
+    "PerEpisode",
+    "Shape",
+    "Unreadable",
+    "blocks",
+    "columns_of",
+    "joined",
+    "row_bytes",
+]
 
 _SUPPORTED = ((1, 0), (2, 0))
 _OF_HEADERS = (
@@ -31,6 +43,27 @@ _OF_HEADERS = (
     MemoryError,  # too many parentheses for Python's parser
 )
 """What numpy raises for an invalid header."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """Shape, the number of rows first, and dtype of a column whose rows are elsewhere."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Unreadable:
+    """A column that cannot be read, and why."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        self.shape: tuple[int, ...] = (0,)
+        self.dtype: np.dtype[Any] = np.dtype(object)
+
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`; raises FormatError."""
+        raise FormatError(f"rows {start} to {stop}: {self.problem}")
 
 
 class Column(Protocol):
@@ -56,16 +89,85 @@ class ArrayColumn:
         return np.asarray(self._rows[start:stop])
 
 
-class FlatColumn(ArrayColumn):
+class FlatColumn:
     """A column (n, 1) of numbers as (n,)."""
 
-    def __init__(self, rows: Any) -> None:
-        super().__init__(rows)
-        self.shape = self.shape[:1]
+    def __init__(self, column: Column) -> None:
+        self.shape, self.dtype = column.shape[:1], column.dtype
+        self._column = column
 
     def read(self, start: int, stop: int) -> Array:
         """See `Column`."""
-        return super().read(start, stop).reshape(stop - start)
+        return self._column.read(start, stop).reshape(stop - start)
+
+
+class PerEpisode:
+    """A value per episode, of which `ends` has the rows, as a column of steps."""
+
+    def __init__(self, values: Array, ends: Array, *, at_end: bool = False) -> None:
+        self.shape: tuple[int, ...] = (int(ends[-1]),)
+        self.dtype: np.dtype[Any] = values.dtype
+        self._values, self._ends, self._at_end = values, ends, at_end
+
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`; `at_end`, the value is that of the last step, and 0 before."""
+        rows = np.arange(start, stop)
+        numbers = self._ends.searchsorted(rows, "right")
+        out = self._values[numbers]
+        if self._at_end:
+            out[self._ends[numbers] != rows + 1] = 0
+        return np.asarray(out)
+
+
+class _Joined:
+    """The rows of several columns, one after the other; `open` opens one by its number."""
+
+    def __init__(self, first: Shape, ends: Array, open: Callable[[int], Column]) -> None:
+        self.shape, self.dtype = (int(ends[-1]), *first.shape[1:]), first.dtype
+        self._ends, self._open = ends, open
+        self._number = -1
+        self._column: Column = Unreadable("not opened")
+
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`."""
+        parts = []
+        at = start
+        while at < stop:
+            number = int(self._ends.searchsorted(at, "right"))
+            if number != self._number:
+                self._number, self._column = number, self._open(number)
+            first = int(self._ends[number]) - self._column.shape[0]
+            until = min(stop, int(self._ends[number]))
+            parts.append(
+                self._column.read(at - first, until - first).astype(self.dtype, copy=False)
+            )
+            at = until
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def joined(
+    parts: Mapping[str, Shape | Unreadable | None], ends: Array, open: Callable[[int], Column]
+) -> Column:
+    """The columns of all episodes, by the names of these, as one; None is a missing one.
+
+    `Unreadable` unless all have a row per step, of one shape and dtype.
+    """
+    first: Shape | None = None
+    n_missing = sum(one is None for one in parts.values())
+    for (name, one), n_rows in zip(parts.items(), np.diff(ends, prepend=0).tolist(), strict=True):
+        if one is None:
+            return Unreadable(f"only in {len(parts) - n_missing:,} of {len(parts):,} episodes")
+        if isinstance(one, Unreadable):
+            return Unreadable(f"{name}: {one.problem}")
+        if one.shape[:1] != (n_rows,):
+            return Unreadable(f"{name}: expected {n_rows:,} rows, found {one.shape}")
+        first = first or one
+        if one.shape[1:] != first.shape[1:] or not np.can_cast(one.dtype, first.dtype):
+            return Unreadable(
+                f"{name}: rows of {one.shape[1:]} {one.dtype}, and in the first episode of "
+                f"{first.shape[1:]} {first.dtype}"
+            )
+    return Unreadable("no episode") if first is None else _Joined(first, ends, open)
 
 
 class NpyColumn:
@@ -136,7 +238,7 @@ class NpyColumn:
             )
 
 
-def row_bytes(columns: Mapping[str, Column]) -> int:
+def row_bytes(columns: Mapping[str, Any]) -> int:
     """Bytes of a row of all of them."""
     return sum(math.prod(one.shape[1:]) * one.dtype.itemsize for one in columns.values())
 
@@ -158,13 +260,12 @@ def blocks(
 
 
 def columns_of(arrays: Mapping[str, Any]) -> dict[str, Column]:
-    """Arrays as columns, by name; raises FormatError for one that is not numeric."""
+    """Arrays as columns, by name."""
     out: dict[str, Column] = {}
     for name, given in arrays.items():
-        rows = given if hasattr(given, "shape") and hasattr(given, "dtype") else np.asarray(given)
-        if not rows.shape:
-            continue
-        if not is_numeric(rows.dtype):
-            raise FormatError(f"{name}: expected an array of numbers, found {rows.dtype}")
-        out[name] = ArrayColumn(rows)
+        try:
+            is_array = hasattr(given, "shape") and hasattr(given, "dtype")
+            out[name] = ArrayColumn(given if is_array else np.asarray(given))
+        except ValueError as error:  # lists of different lengths
+            out[name] = Unreadable(str(error))
     return out

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.exchange.arrays import read_columns
 from mmreplay.exchange.columns import ArrayColumn
-from mmreplay.exchange.fields import flags, need
+from mmreplay.exchange.fields import flags
 from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once
@@ -33,21 +33,15 @@ def read(
 ) -> Iterator[Incoming]:
     """A file; `max_episode_steps` cuts episodes in files without ``timeouts``, as D4RL does."""
     most = whole_number_or_none("max_episode_steps", max_episode_steps)
-    h5py = need("h5py")
     with open_hdf5(source) as file:
-        columns: dict[str, ArrayColumn] = {}
-
-        def add(name: str, one: Any) -> None:
-            if isinstance(one, h5py.Dataset) and one.shape:
-                columns[name] = ArrayColumn(one)
-
-        file.visititems(add)
+        columns = file.table()
         if most is not None and "timeouts" not in columns:
-            terminals = file["terminals"]
-            check_at_once(terminals.size * terminals.dtype.itemsize, f"{source}: terminals")
-            ends = flags(terminals[:], f"{source}: terminals")
+            terminals = file.column("terminals")
+            check_at_once(math.prod(terminals.shape) * terminals.dtype.itemsize, str(source))
+            ends = flags(terminals.read(0, terminals.shape[0]), f"{source}: terminals")
             columns["timeouts"] = ArrayColumn(_timeouts(ends, most))
         yield read_columns(columns, source, losses, final_observation)
+        file.add_rest(columns, losses)
 
 
 def _timeouts(terminals: Array, most: int) -> Array:

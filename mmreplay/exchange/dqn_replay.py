@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -25,9 +24,17 @@ import numpy as np
 from mmreplay.arguments import whole_number
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import NpyColumn, row_bytes
-from mmreplay.exchange.fields import Extras, add_extra, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import (
+    Extras,
+    add_extra,
+    extra_name,
+    field,
+    flags,
+    has_values,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.source_files import open_file
+from mmreplay.exchange.source_files import add_other_files, open_file, source_files
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tables import Block
 from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
@@ -36,7 +43,8 @@ from mmreplay.schema import FRAME
 
 __all__ = ["read"]
 
-_FILE = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz\Z")
+_FILE = re.compile(r"\$store\$_([^/]+)_ckpt\.(\d{1,18})\.gz\Z")
+_COUNTS = re.compile(r"add_count_ckpt\.\d+\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
 _MOST_STACK = 1000
 """More than any buffer stacks."""
@@ -53,19 +61,24 @@ def read(
     """A directory of checkpoints, one after the other; `stack` as of the buffer."""
     n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
     found: dict[int, set[str]] = {}
-    for path in source.iterdir():
-        if match := _FILE.match(path.name):
+    for name in source_files(source):
+        if match := _FILE.match(name):
             found.setdefault(int(match[2]), set()).add(match[1])
+    add_other_files(source, lambda name: _FILE.match(name) or _COUNTS.match(name), losses)
     if not found:
         raise FormatError(f"{source}: expected files as $store$_observation_ckpt.0.gz, found none")
     numbers = sorted(found)
     for number in numbers:
         if missing := set(_STEP) - found[number]:
             raise FormatError(f"{source}: checkpoint {number} has no {min(missing)}")
+    shared = set.intersection(*found.values())
+    others = set().union(*found.values()) - shared
+    losses.add_names("arrays that only some checkpoints have", others)
     with ExitStack() as opened:
-        first = _open(source, numbers[0], sorted(found[numbers[0]]), opened)
+        names = [*_STEP, *(one for one in sorted(shared - {*_STEP}) if losses.takes(one))]
+        first = _open(source, numbers[0], names, opened)
         extras: Extras = {}
-        for name in sorted(found[numbers[0]] - set(_STEP)):
+        for name in names[len(_STEP) :]:
             shape, dtype = first[name].shape[1:], first[name].dtype
             add_extra(extras, name, extra_name(name), shape, dtype, losses)
         frame, action = first["observation"], first["action"]
@@ -231,10 +244,9 @@ def _taken(
 
 def _is_zero(block: Block) -> Array:
     """(n,) bool: all zeros; frames are the last to be compared."""
-    out = (block["reward"] == 0) & ~block["action"].reshape(len(block["action"]), -1).any(1)
+    out = ~(has_values(block["reward"]) | has_values(block["action"]))
     numbers = np.flatnonzero(out)
-    frames = block["observation"][numbers]
-    out[numbers] = ~frames.reshape(len(numbers), math.prod(frames.shape[1:])).any(1)
+    out[numbers] = ~has_values(block["observation"][numbers])
     return np.asarray(out)
 
 

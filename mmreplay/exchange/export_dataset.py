@@ -16,7 +16,7 @@ from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.stored import Stored
 from mmreplay.reading.store import Store
-from mmreplay.storage.lane_metadata import store_around
+from mmreplay.storage.lane_metadata import path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 
@@ -84,12 +84,7 @@ def export_dataset(
         raise SchemaError(f"{format}: this format has no export")
     checked = checked_options(chosen.write, options, format)
     source = user_paths.absolute_path(src, "src")
-    where = user_paths.path_to_create(dst, "dst")
-    if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: already exists; choose another path")
-    user_paths.check_parent(where)
-    if (around := store_around(where)) is not None:
-        raise SchemaError(f"{where}: lies within the store {around}; choose another path")
+    where = path_of_new_store(dst, "dst").absolute()
     losses = Losses()
     with Store([source]) as store:
         stored = Stored(store, losses, progress)

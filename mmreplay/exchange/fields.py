@@ -26,6 +26,7 @@ __all__ = [
     "extra_name",
     "field",
     "flags",
+    "has_values",
     "is_numeric",
     "key_name",
     "key_names",
@@ -135,6 +136,11 @@ def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     """float32 for what it holds exactly, else float64; raises FormatError if not numeric."""
     field((), dtype, name)
     return np.dtype("float64" if np.dtype(dtype).name in _DOUBLES else "float32")
+
+
+def has_values(rows: Array) -> Array:
+    """(n,) bool: which rows are not all 0."""
+    return np.asarray(rows.any(axis=tuple(range(1, rows.ndim))))
 
 
 def flags(values: Array, name: str) -> Array:

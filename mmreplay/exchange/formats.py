@@ -96,7 +96,7 @@ _ALL = (
         "a Parquet file, or a directory of them, with a row per step",
         parquet.read,
         parquet.write,
-        not_in="final observations, as with arrays; columns of texts or of lists of any length",
+        not_in="final observations, as with arrays; columns of texts",
         not_out="nothing of the rows; of the store its lanes and its metadata",
     ),
     ExchangeFormat(
@@ -144,9 +144,7 @@ _ALL = (
         "diffusion_policy",
         "a replay buffer of diffusion_policy: a zarr v2 directory, or a .zip of one",
         diffusion_policy.read,
-        diffusion_policy.write,
         not_in="rewards, flags and final observations, which it does not have",
-        not_out="final observations",
     ),
     ExchangeFormat(
         "lerobot",
@@ -154,7 +152,7 @@ _ALL = (
         lerobot.read,
         lerobot.write,
         not_in="final observations; truncations, without next.terminated or next.truncated; texts "
-        "other than tasks",
+        "other than tasks; depth maps",
         not_out="final observations; lanes; the store's metadata, unless it came from LeRobot",
     ),
     ExchangeFormat(

@@ -1,25 +1,30 @@
 """HDF5 files: opening those of an import, and new ones.
 
-Invariant: what is read is in the file itself, and decodes to the size of its shape. HDF5 follows
-links to any other file and virtual datasets, and decompresses without a bound; so a whole file is
-checked before its numbers are read.
+Invariant: a dataset that is read is in the file itself, and decodes to the size of its shape. HDF5
+follows links and virtual datasets to any file, and decompresses without a bound; so a whole file is
+walked before anything is read, and only what was found fit then can be read.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import FormatError
+from mmreplay.exchange.columns import ArrayColumn, Column, Shape, Unreadable, joined
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.source_files import check_at_once, check_claim, check_row
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.source_files import check_at_once, check_claim, check_row, checked_name
+from mmreplay.ids import Array
 
-__all__ = ["new_hdf5", "open_hdf5"]
+__all__ = ["Hdf5Source", "new_hdf5", "open_hdf5"]
 
 _MOST_DEPTH = 100
 """HDF5 itself recurses, and overflows the stack."""
@@ -30,18 +35,154 @@ _SMALL_BYTES = 256 << 10
 """Chunks of fewer bytes need no check: deflate expands them at most 1,032 times."""
 
 _PIECE_BYTES = 1 << 20
+_NUMBERED = re.compile(r"(?<=_)\d+(?=[/@]|\Z)")
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[Any]:
-    """The ``h5py.File``, for reading.
+def open_hdf5(path: Path) -> Iterator[Hdf5Source]:
+    """A file, for reading; raises FormatError for one that claims more than it can hold.
 
-    Raises FormatError for external links, external storage and virtual datasets, rows and chunks
-    that are too large, and compression other than gzip and lzf; MissingExtraError without h5py.
+    MissingExtraError without h5py.
     """
-    with need("h5py").File(path, "r") as file:
-        _check(file, path)
-        yield file
+    with need("h5py").File(checked_name(path), "r") as file:
+        yield Hdf5Source(file, path)
+
+
+class Hdf5Source:
+    """An opened file.
+
+    Attributes:
+        path: of the file.
+        file: the ``h5py.File``; read datasets by `column` only.
+        columns: the datasets by their path, ascending; links to other files, virtual datasets and
+            others that cannot be read are `Unreadable`.
+        groups: the paths of groups.
+        attribute_names: of groups and datasets, as ``PATH@NAME``.
+    """
+
+    def __init__(self, file: Any, path: Path) -> None:
+        self.path, self.file = path, file
+        self.groups: list[str] = []
+        self.columns: dict[str, Shape | Unreadable] = {}
+        self.attribute_names: list[str] = []
+        self._n_bytes, self._source_bytes = 0, path.stat().st_size
+        self._walk()
+        self.columns = dict(sorted(self.columns.items(), key=lambda item: item[0].split("/")))
+
+    def column(self, name: str) -> Column:
+        """A dataset; raises FormatError if there is none, or it cannot be read."""
+        one = self.columns.get(name)
+        if not isinstance(one, Shape):
+            problem = "there is no such dataset" if one is None else one.problem
+            raise FormatError(f"{self.path}: {name!r:.200}: {problem}")
+        return ArrayColumn(self.file[name])
+
+    def value(self, name: str) -> Any:
+        """A dataset of one number."""
+        if math.prod(self.column(name).shape) != 1:
+            raise FormatError(f"{self.path}: {name!r:.200}: expected one number, found many")
+        return self.file[name][()].reshape(())[()]
+
+    def joined(self, names: Mapping[str, str], ends: Array) -> Column:
+        """A dataset of each episode, as one column; `names` has its path by name of the episode."""
+        paths = list(names.values())
+        shapes = {episode: self.columns.get(path) for episode, path in names.items()}
+        return joined(shapes, ends, lambda number: self.column(paths[number]))
+
+    def table(self) -> dict[str, Column]:
+        """All datasets."""
+        return {
+            name: one if isinstance(one, Unreadable) else self.column(name)
+            for name, one in self.columns.items()
+        }
+
+    def attributes(self, name: str) -> dict[str, Any]:
+        """The attributes of a group."""
+        return dict(self.file[name].attrs)
+
+    def add_rest(self, used: Iterable[str], losses: Losses) -> None:
+        """Count datasets and attributes that are not used; episodes are counted together.
+
+        `used` has paths of datasets, and of attributes as ``PATH@NAME``.
+        """
+        counts: Counter[str] = Counter()
+        taken = set(used)
+        for name in [*self.columns, *self.attribute_names]:
+            if name not in taken:
+                problem = getattr(self.columns.get(name), "problem", "")
+                kind = "attribute" if "@" in name else "dataset"
+                why = problem and f": {problem}"
+                counts[f"{kind} {_NUMBERED.sub('*', name)}: left out{why}"] += 1
+        for what, count in counts.items():
+            losses.add(what, count)
+
+    def _walk(self) -> None:
+        h5py = need("h5py")
+        root = h5py.h5g.open(self.file.id, b"/")
+        todo = [(root, "", 0)]
+        seen = {_identity(root)}
+        self._add_attributes(root, "")
+        while todo:
+            group, above, depth = todo.pop()
+            links: list[tuple[bytes, int]] = []
+            group.links.iterate(
+                lambda name, about, links=links: links.append((name, about.type)), info=True
+            )
+            for raw, kind in links:
+                name = above + raw.decode(errors="replace")
+                if kind != h5py.h5l.TYPE_HARD:
+                    is_external = kind == h5py.h5l.TYPE_EXTERNAL
+                    self._refuse(name, "a link to another file" if is_external else "a link")
+                    continue
+                one = h5py.h5o.open(group, raw)
+                if isinstance(one, h5py.h5d.DatasetID):
+                    self._add(one, name)
+                elif isinstance(one, h5py.h5g.GroupID):
+                    if depth == _MOST_DEPTH:
+                        raise FormatError(
+                            f"{self.path}: {name[:80]!r}...: expected at most {_MOST_DEPTH} nested "
+                            f"groups, found more"
+                        )
+                    if (place := _identity(one)) in seen:
+                        self._refuse(name, "another name of a group")
+                        continue
+                    seen.add(place)
+                    self.groups.append(name)
+                    self._add_attributes(one, name)
+                    todo.append((one, f"{name}/", depth + 1))
+
+    def _refuse(self, name: str, what: str) -> None:
+        self.columns[name] = Unreadable(
+            f"{what}, and an import reads only plain datasets of the file itself; if you trust it, "
+            f"copy the numbers into the file with h5py"
+        )
+
+    def _add_attributes(self, one: Any, name: str) -> None:
+        h5py = need("h5py")
+        if h5py.h5a.get_num_attrs(one):
+            names: list[bytes] = []
+            h5py.h5a.iterate(one, lambda raw, *_: names.append(raw))
+            self.attribute_names += [f"{name}@{raw.decode(errors='replace')}" for raw in names]
+
+    def _add(self, one: Any, name: str) -> None:
+        """Add a dataset after checking where its numbers are, and how much memory they need."""
+        self._add_attributes(one, name)
+        plist, what = one.get_create_plist(), f"{self.path}: {name!r:.200}"
+        if plist.get_external_count():
+            self._refuse(name, "numbers in another file")
+            return
+        if plist.get_layout() == need("h5py").h5d.VIRTUAL:
+            self._refuse(name, "a virtual dataset")
+            return
+        try:
+            dtype, n_bytes = one.dtype, math.prod(one.shape) * one.get_type().get_size()
+            _check_sizes(one, what)
+        except (FormatError, TypeError, ValueError) as error:  # h5py: of types without a dtype
+            self.columns[name] = Unreadable(f"cannot be read: {error!s:.300}")
+            return
+        self._n_bytes += n_bytes
+        check_claim(self._n_bytes, self._source_bytes, what)
+        self.columns[name] = Shape(tuple(one.shape), dtype)
 
 
 @contextmanager
@@ -89,64 +230,14 @@ class _Written(io.FileIO):
             raise
 
 
-def _check(file: Any, path: Path) -> None:
-    h5py = need("h5py")
-    todo = [(h5py.h5g.open(file.id, b"/"), "", 0)]
-    datasets: list[tuple[Any, str]] = []
-    seen = {_place(todo[0][0])}
-    while todo:
-        group, above, depth = todo.pop()
-        links: list[tuple[bytes, int]] = []
-        group.links.iterate(
-            lambda name, about, links=links: links.append((name, about.type)), info=True
-        )
-        for name, kind in links:
-            where = f"{above}/{name.decode(errors='replace')}"
-            if kind == h5py.h5l.TYPE_SOFT:  # its target in this file is visited anyway
-                continue
-            if kind == h5py.h5l.TYPE_EXTERNAL:
-                other, inside = (one.decode(errors="replace") for one in group.links.get_val(name))
-                raise _refused(path, where, "a link to", f"{inside!r:.80} in {other!r:.200}")
-            if kind != h5py.h5l.TYPE_HARD:
-                raise _refused(path, where, "a link of", f"type {kind}")
-            one = h5py.h5o.open(group, name)
-            if isinstance(one, h5py.h5d.DatasetID):
-                datasets.append((one, where))
-            elif isinstance(one, h5py.h5g.GroupID) and (place := _place(one)) not in seen:
-                if depth == _MOST_DEPTH:
-                    raise FormatError(
-                        f"{path}: {where[:80]!r}...: expected at most {_MOST_DEPTH} nested "
-                        f"groups, found more"
-                    )
-                seen.add(place)
-                todo.append((one, where, depth + 1))
-    n_bytes, source_bytes = 0, path.stat().st_size
-    for one, where in datasets:
-        _check_storage(one, path, where)
-        n_bytes += math.prod(one.shape) * one.get_type().get_size()
-        check_claim(n_bytes, source_bytes, f"{path}: {where!r:.200}")
-        _check_sizes(one, path, where)
-
-
-def _place(group: Any) -> tuple[int, int]:
-    """Identity of a group: it can have several names, and contain itself."""
+def _identity(group: Any) -> tuple[int, int]:
+    """A group can have several names, and contain itself."""
     about = need("h5py").h5o.get_info(group)
     return about.fileno, about.addr
 
 
-def _check_storage(dataset: Any, path: Path, where: str) -> None:
-    """Raise FormatError for a dataset whose numbers are elsewhere."""
-    plist = dataset.get_create_plist()
-    if plist.get_external_count():
-        other = plist.get_external(0)[0].decode(errors="replace")
-        raise _refused(path, where, "numbers in", f"{other!r:.200}")
-    if plist.get_layout() == need("h5py").h5d.VIRTUAL:
-        raise _refused(path, where, "a virtual dataset of", "others")
-
-
-def _check_sizes(dataset: Any, path: Path, where: str) -> None:
+def _check_sizes(dataset: Any, what: str) -> None:
     """Raise FormatError for rows or chunks that need too much memory."""
-    what = f"{path}: {where!r:.200}"
     size, plist = dataset.get_type().get_size(), dataset.get_create_plist()
     check_row(math.prod(dataset.shape[1:]) * size, what)
     if plist.get_layout() != need("h5py").h5d.CHUNKED:
@@ -180,10 +271,3 @@ def _fits(data: bytes, most: int) -> bool:
         n_bytes += len(stream.decompress(data, _PIECE_BYTES))
         data = stream.unconsumed_tail
     return n_bytes <= most
-
-
-def _refused(path: Path, where: str, what: str, other: str) -> FormatError:
-    return FormatError(
-        f"{path}: {where!r:.200}: expected plain datasets of this file, found {what} {other}; an "
-        f"import reads no other file. If you trust it, copy the numbers into this one with h5py"
-    )

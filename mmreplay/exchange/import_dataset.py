@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from mmreplay.errors import (
 )
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
-from mmreplay.exchange.source_files import check_claim, check_row, check_source
+from mmreplay.exchange.source_files import check_claim, check_row, source_files
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import row_bytes, write_runs
@@ -74,6 +74,8 @@ def import_dataset(
     src: Any,
     dst: str | os.PathLike[str],
     *,
+    columns: Sequence[str] | None = None,
+    leave_out: Sequence[str] | None = None,
     codec: Any = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
@@ -84,13 +86,17 @@ def import_dataset(
         format: one of `exchange_formats`.
         src: a file or directory; of ``arrays`` also a mapping of arrays by name.
         dst: a directory that does not exist yet.
+        columns: names of the columns to convert, as in the source, besides actions, rewards and
+            ends of episodes; None for all. A name also stands for all below it: "infos" for
+            "infos/x".
+        leave_out: names of columns that are not converted, or read.
         codec: of frames, as for `create`.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows
             if the source says how many there are.
         options: of the format; see docs/exchange.md.
 
     Raises:
-        SchemaError: no such format or option, or the target is inside a store.
+        SchemaError: no such format, option or column, or the target is inside a store.
         StoreNotFoundError: nothing at `src`, or no directory above the target.
         StoreExistsError: the target exists.
         FormatError: the source is not of that format, or has data that a store cannot hold.
@@ -105,12 +111,15 @@ def import_dataset(
     is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
     source = _source_path(src) if is_path else src
     where = path_of_new_store(dst, "dst").absolute()
-    losses = Losses()
+    losses = Losses(columns, leave_out)
     what = source if isinstance(source, Path) else "src"
     with contextlib.ExitStack() as stack:
         with _reading(what, format):
-            source_bytes = check_source(source) if isinstance(source, Path) else math.inf
+            source_bytes = math.inf
+            if isinstance(source, Path):
+                source_bytes = sum(source_files(source).values())
             incoming = stack.enter_context(chosen.read(source, losses, **checked))
+        losses.check_names(what)
         folder = stack.enter_context(staging_directory(where))
         built = Path(str(folder)) / where.name
         writer = create(

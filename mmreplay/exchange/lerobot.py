@@ -8,7 +8,7 @@ itself. An export writes images as lossless PNG into the Parquet files, and adds
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,16 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import KEY, from_arrow
+from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import key_name, need
 from mmreplay.exchange.lerobot_files import write
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import files_below
-from mmreplay.exchange.parquet_pages import open_parquet, small_table
-from mmreplay.exchange.source_files import read_json
+from mmreplay.exchange.parquet_pages import batches_of, open_parquet, small_table
+from mmreplay.exchange.source_files import add_other_files, inside, read_json
 from mmreplay.exchange.steps import Incoming, block_steps
-from mmreplay.exchange.tables import Block, Shape, Tables
+from mmreplay.exchange.tables import Block, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.exchange.video_frames import VideoFrames
 from mmreplay.ids import Array
@@ -47,7 +48,15 @@ _ROLES = {
     "done": "dones",
     _EPISODE: _EPISODE,
 }
+_NEEDED = {*_ROLES, *_PLACES, _TIME}
 _OBSERVATION = "observation"
+_OF_INFO = set(
+    "codebase_version storage_format robot_type total_episodes total_frames total_tasks "
+    "chunks_size data_files_size_in_mb video_files_size_in_mb fps data_path video_path "
+    "features splits".split()
+)
+"""Entries that are read, or follow from what is."""
+
 _VECTORS = ("actions", "observations")
 """Roles in which float vectors of length 1 stay vectors."""
 
@@ -71,6 +80,11 @@ def read(
             f"{source}: expected a dataset of version v3.0, found {version!r:.80}; convert an "
             f"older one with lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
+    if (stored := info.get("storage_format", "parquet")) != "parquet":
+        raise FormatError(
+            f"{source}: expected storage_format 'parquet', found {stored!r:.80}; convert it with "
+            f"lerobot first"
+        )
     with ExitStack() as stack:
         yield _Dataset(source, info, losses, stack).incoming(final_observation)
 
@@ -84,15 +98,22 @@ class _Dataset:
         self._source, self._info, self._losses = source, info, losses
         self._paths = files_below(source / "data")
         self._n = 0
+        unknown: set[str] = set()
         for path in self._paths:
             with open_parquet(path) as file:
                 self._n += file.metadata.num_rows
+                unknown.update(file.schema_arrow.names)
+        losses.add_names(
+            "columns that info.json does not name", unknown.difference(info["features"])
+        )
         losses.add(
             "steps that info.json counts but no file has",
             max(int(info.get("total_frames", 0)) - self._n, 0),
         )
         self._fps = float(info["fps"])
-        self._features: dict[str, Any] = info["features"]
+        self._features = {
+            name: about for name, about in info["features"].items() if self._is_usable(name, about)
+        }
         self._names = self._names_by_role()
         self._shapes: dict[str, Shape] = {}
         self._find_shapes()
@@ -102,14 +123,36 @@ class _Dataset:
             if self._features[name]["dtype"] == "video"
         }
         self._starts = {name: self._video_starts(name) for name in self._videos}
+        add_other_files(source, self._is_read, losses)
+        losses.add_names("entries of info.json", info.keys() - _OF_INFO)
+        if len(info.get("splits", ())) > 1:
+            losses.add_names("splits: joined", info["splits"])
+
+    def _is_usable(self, name: str, about: Mapping[str, Any]) -> bool:
+        """Whether a feature is numbers or pictures, and asked for."""
+        if not self._losses.takes(name, needed=name in _NEEDED):
+            return False
+        kind, more = about["dtype"], about.get("info") or about.get("video_info") or {}
+        problem = "" if kind in _PICTURES or kind in _NUMBERS else f"not numbers, but {kind}"
+        if any("is_depth_map" in key and more[key] for key in more):
+            problem = "a depth map, whose numbers have more than 8 bits"
+        self._losses.add(f"feature {name}: {problem}", self._n if problem else 0)
+        return not problem
+
+    def _is_read(self, name: str) -> bool:
+        """Whether a file of the dataset is read."""
+        folder, _, inside = name.partition("/")
+        video = any(inside.startswith(f"{one}/") for one in self._videos)
+        return (
+            name in ("meta/info.json", "meta/tasks.parquet")
+            or (name.startswith("meta/episodes/") and bool(self._videos))
+            or (self._source / name in self._paths)
+            or (folder == "videos" and video)
+        )
 
     def _names_by_role(self) -> dict[str, str]:
         """What each feature is in a table of transitions, by its name."""
-        seen = [
-            name
-            for name, about in self._features.items()
-            if name.split(".", maxsplit=1)[0] == _OBSERVATION and about["dtype"] != "string"
-        ]
+        seen = [name for name in self._features if name.split(".", maxsplit=1)[0] == _OBSERVATION]
         out: dict[str, str] = {}
         for name in self._features:
             if name in seen:
@@ -129,10 +172,6 @@ class _Dataset:
             kind, shape = about["dtype"], tuple(about["shape"])
             if kind in _PICTURES:
                 shape, dtype = _height_first(shape), np.dtype(np.uint8)
-            elif kind not in _NUMBERS:
-                self._losses.add(f"feature {name}: not numbers, but {kind}", self._n)
-                del self._names[name]
-                continue
             else:
                 dtype = np.dtype(kind)
                 # LeRobot stores scalars as vectors of length 1.
@@ -157,13 +196,16 @@ class _Dataset:
                 *(table[column].to_pylist() for column in columns), strict=True
             ):
                 place = f"chunk-{int(chunk):03d}/file-{int(file):03d}.mp4"
-                out[int(number)] = self._source / "videos" / name / place, float(start)
+                out[int(number)] = inside(self._source, "videos", name, place), float(start)
         return out
 
     def incoming(self, missing: FinalObservation) -> Incoming:
         """Fields, metadata and steps."""
         columns = {self._names[name]: one for name, one in self._shapes.items()}
-        tables = Tables(columns, self._source, self._losses, missing, needs_rewards=False)
+        called = {role: name for name, role in self._names.items()}
+        tables = Tables(
+            columns, self._source, self._losses, missing, needs_rewards=False, called=called
+        )
         return tables.incoming(self._blocks(), metadata={"lerobot": self._metadata()})
 
     def _metadata(self) -> dict[str, Any]:
@@ -202,9 +244,7 @@ class _Dataset:
         return [str(text) for _, text in sorted(rows)]
 
     def _blocks(self) -> Iterator[Block]:
-        size = block_steps(
-            sum(int(np.prod(one.shape[1:])) * one.dtype.itemsize for one in self._shapes.values())
-        )
+        size = block_steps(row_bytes(self._shapes))
         stored = [name for name in self._shapes if name not in self._videos]
         for path in self._paths:
             with open_parquet(path) as file:
@@ -212,7 +252,7 @@ class _Dataset:
                     raise FormatError(
                         f"{path}: has no column {min(missing)!r}, as other files have"
                     )
-                for batch in file.iter_batches(size, columns=stored):
+                for batch in batches_of(file, size, stored):
                     block = {
                         name: self._rows(batch.column(batch.schema.names.index(name)), name, path)
                         for name in stored

@@ -1,4 +1,4 @@
-"""What could not be converted, with counts.
+"""What could not be converted, with counts, and which columns the caller wants.
 
 Invariant: nothing is left out, invented or changed without an entry here.
 """
@@ -6,9 +6,15 @@ Invariant: nothing is left out, invented or changed without an entry here.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mmreplay.errors import SchemaError, printable
+
 __all__ = ["Loss", "Losses"]
+
+_SHOWN = 8
+"""Names that one loss lists."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,16 +35,65 @@ class Loss:
 
 
 class Losses:
-    """Counts the losses of one import or export, in the order of their first occurrence."""
+    """Counts the losses of one import or export, in the order of their first occurrence.
 
-    def __init__(self) -> None:
+    Args:
+        columns: names, or the groups they are in, of the columns to convert; None for all.
+        leave_out: names of columns, or of groups, that are not converted.
+    """
+
+    def __init__(
+        self, columns: Sequence[str] | None = None, leave_out: Sequence[str] | None = None
+    ) -> None:
+        self._columns = _names("columns", columns)
+        self._leave_out = _names("leave_out", leave_out) or ()
+        self._unseen = {*(self._columns or ()), *self._leave_out}
         self._counts: dict[str, int] = {}
 
     def add(self, what: str, count: int = 1) -> None:
         """Count `count` more; 0 adds nothing."""
         if count:
+            what = printable(what)
             self._counts[what] = self._counts.get(what, 0) + count
+
+    def add_names(self, what: str, names: Iterable[str]) -> None:
+        """Count some names, and list the first ones."""
+        found = sorted(names)
+        more = ", ..." if len(found) > _SHOWN else ""
+        self.add(f"{what}: {', '.join(found[:_SHOWN])}{more}", len(found))
+
+    def takes(self, name: str, *, needed: bool = False) -> bool:
+        """Whether to convert a column; counts it otherwise.
+
+        `columns` has no effect on one that is `needed`.
+        """
+        above = {name, *(name[:at] for at, one in enumerate(name) if one == "/")}
+        self._unseen -= above
+        if above.intersection(self._leave_out):
+            self.add(f"column {name}: left out, as leave_out says")
+            return False
+        if needed or self._columns is None or above.intersection(self._columns):
+            return True
+        self.add(f"column {name}: left out, as columns does not name it")
+        return False
+
+    def check_names(self, source: object) -> None:
+        """Raise SchemaError for a chosen name that the source does not have."""
+        if self._unseen:
+            raise SchemaError(
+                f"{source}: columns, leave_out: found no column {min(self._unseen)!r}; without "
+                f"these options an import lists what it leaves out"
+            )
 
     def all(self) -> tuple[Loss, ...]:
         """All losses."""
         return tuple(Loss(what, count) for what, count in self._counts.items())
+
+
+def _names(argument: str, given: object) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    out = () if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not out or not all(isinstance(one, str) and one for one in out):
+        raise SchemaError(f"{argument}: expected a list of names of columns, found {given!r:.80}")
+    return tuple(one.strip("/") for one in out)

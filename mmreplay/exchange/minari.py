@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.errors import FormatError
+from mmreplay.exchange.columns import Column
 from mmreplay.exchange.fields import (
     Extras,
     add_extra,
@@ -28,13 +29,14 @@ from mmreplay.exchange.fields import (
 )
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import Episodes, open_episodes
-from mmreplay.exchange.source_files import read_json
-from mmreplay.exchange.spaces import compacted, leaves
+from mmreplay.exchange.source_files import add_other_files, read_json
+from mmreplay.exchange.spaces import compacted, leaves, only
 from mmreplay.exchange.steps import Incoming, Steps, block_steps
+from mmreplay.exchange.tables import problem_of
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["ALSO_TRUNCATED", "NO_SEED", "OURS", "read"]
+__all__ = ["NO_SEED", "OURS", "read"]
 
 OURS = "mmreplay"
 """In the metadata of our exports: ``extras`` are the infos that are a store's extra columns, whose
@@ -43,23 +45,22 @@ value of the reset means nothing."""
 _COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", OURS}
 """Metadata that an export computes."""
 
-ALSO_TRUNCATED = "also_truncated"
-"""An extra column: the last step of a terminated episode is also marked as truncated."""
-
+_PARTS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
 _MOST_METADATA = 400_000
 NO_SEED = np.int64(-1)
 """A missing seed; 2**64 - 1 where seeds are uint64."""
 
 
 @contextmanager
-def read(source: Path, losses: Losses, *, infos: bool = True) -> Iterator[Incoming]:
-    """A dataset's folder, or the ``data`` in it; `infos` False leaves these out."""
+def read(source: Path, losses: Losses) -> Iterator[Incoming]:
+    """A dataset's folder, or the ``data`` in it."""
     folder = source / "data" if (source / "data").is_dir() else source
     raw = read_json(folder / "metadata.json")
     if not raw.get("total_episodes"):
         raise FormatError(f"{source}: a dataset without an episode")
+    add_other_files(source, lambda name: folder == source or name.startswith("data/"), losses)
     with ExitStack() as stack:
-        yield _Dataset(folder, raw, losses, stack, infos=infos).incoming()
+        yield _Dataset(folder, raw, losses, stack).incoming()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,10 +80,8 @@ class _Info:
 class _Dataset:
     """An opened dataset."""
 
-    def __init__(
-        self, folder: Path, raw: dict[str, Any], losses: Losses, stack: ExitStack, *, infos: bool
-    ) -> None:
-        self._folder, self._raw, self._losses = folder, raw, losses
+    def __init__(self, folder: Path, raw: dict[str, Any], losses: Losses, stack: ExitStack) -> None:
+        self._folder, self._raw, self._losses, self._problem = folder, raw, losses, ""
         self._n = int(raw["total_episodes"])
         self._spaces = {
             name: json.loads(raw[f"{name}_space"])
@@ -97,30 +96,37 @@ class _Dataset:
         jpegs = bool(raw.get("jpeg_encoding", True))
         images = {name: leaf for name, leaf in by_name.items() if jpegs and leaf.is_image}
         kind = str(raw.get("data_format", "hdf5"))
-        self._episodes: Episodes = open_episodes(folder, kind, images, by_name, stack)
-        self._first = self._episodes.columns(0)
+        self._episodes: Episodes = open_episodes(
+            folder, kind, self._n, images, by_name, losses, stack
+        )
+        columns = (self._episodes.columns(number) for number in range(self._n))
+        first = next((one for one in columns if one["rewards"].shape[0]), None)
+        if first is None:
+            raise FormatError(f"{folder}: a dataset without a step")
+        self._first = first
         self._frames = self._frame_columns()
         if "actions" not in self._first:
             raise FormatError(f"{folder}: actions of several arrays; a store has one")
         self._infos: dict[str, _Info] = {}
         self._extras: dict[str, Field] = {}
-        if infos:
-            self._find_infos()
+        self._find_infos()
         self._about = [self._episodes.attributes(number) for number in range(self._n)]
         self._about_columns = self._find_attributes()
         self._extras |= dict(self._about_columns.values())
-        self._ends = [self._episodes.last_flags(number) for number in range(self._n)]
-        self._has_both = (True, True) in self._ends
-        if self._has_both:
-            self._extras[ALSO_TRUNCATED] = Field((), "uint8")
 
     def _frame_columns(self) -> dict[str, str]:
         """Columns of observations by the keys of the store."""
-        found = [name for name in self._first if name.partition("/")[0] == "observations"]
+        found = [
+            name
+            for name in self._first
+            if name.partition("/")[0] == "observations" and self._is_usable(name)
+        ]
         if found == ["observations"]:
             return {FRAME: "observations"}
         if not found:
-            raise FormatError(f"{self._folder}: an episode without observations")
+            raise FormatError(
+                f"{self._folder}: an episode without observations{self._problem:.400}"
+            )
         keys = key_names((name.partition("/")[2] for name in found), self._folder)
         return {key: f"observations/{name}" for key, name in keys.items()}
 
@@ -128,8 +134,10 @@ class _Dataset:
         ours = self._raw.get(OURS, {}).get("extras", [])
         n_steps = self._first["rewards"].shape[0]
         extras: Extras = {}
+        others = [name for name in self._first if name.partition("/")[0] not in _PARTS]
+        self._losses.add_names("columns that Minari does not name", others)
         for name, one in self._first.items():
-            if not name.startswith("infos/"):
+            if not name.startswith("infos/") or not self._is_usable(name):
                 continue
             if not one.shape or one.shape[0] not in (n_steps, n_steps + 1):
                 self._losses.add(f"{name}: not one row per step")
@@ -142,6 +150,15 @@ class _Dataset:
         for info in self._infos.values():
             if info.has_reset:
                 self._extras[f"reset_{info.name}"] = self._extras[info.name]
+
+    def _is_usable(self, name: str) -> bool:
+        """Whether a column is asked for, and is numbers; everything else is a loss."""
+        if not self._losses.takes(name):
+            return False
+        if problem := problem_of(self._first[name]):
+            self._losses.add(f"column {name}: {problem}")
+            self._problem += f"; {name}: {problem}"
+        return not problem
 
     def _find_attributes(self) -> Extras:
         """Name and field of the extra column of each attribute of episodes."""
@@ -189,7 +206,11 @@ class _Dataset:
 
     def _metadata(self) -> dict[str, Any]:
         own = {key: value for key, value in self._raw.items() if key not in _COUNTED}
-        own |= {f"{name}_space": compacted(space) for name, space in self._spaces.items()}
+        fields = {"observation": {*self._frames}, "action": {FRAME}}
+        for name, space in self._spaces.items():
+            own.pop(f"{name}_space")
+            if (kept := only(space, fields[name])) is not None:
+                own[f"{name}_space"] = compacted(kept)
         about: dict[str, Any] = {
             "metadata": own,
             "rewards": self._first["rewards"].dtype.name,
@@ -215,12 +236,12 @@ class _Dataset:
                 self._losses.add("episodes without a step")
                 continue
             self._check_lengths(number, columns, n_steps)
-            if self._ends[number] == (False, False):
-                self._losses.add("episodes without a flag at their end: truncated")
+            for name in columns.keys() - self._first.keys():
+                self._losses.add(f"column {name}: not in the first episode, left out")
             for start in range(0, n_steps, size):
                 yield self._run(number, columns, start, min(start + size, n_steps))
 
-    def _check_lengths(self, number: int, columns: Mapping[str, Any], n_steps: int) -> None:
+    def _check_lengths(self, number: int, columns: Mapping[str, Column], n_steps: int) -> None:
         expected = dict.fromkeys(self._frames.values(), n_steps + 1)
         expected |= dict.fromkeys(("actions", "terminations", "truncations"), n_steps)
         for name, n_rows in expected.items():
@@ -230,7 +251,7 @@ class _Dataset:
                     f"{n_steps:,} rewards, found {columns[name].shape[0]:,}"
                 )
 
-    def _run(self, number: int, columns: Mapping[str, Any], start: int, stop: int) -> Steps:
+    def _run(self, number: int, columns: Mapping[str, Column], start: int, stop: int) -> Steps:
         n, n_steps = stop - start, columns["rewards"].shape[0]
         where = f"{self._folder}: episode {number}"
         values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in self._extras.items()}
@@ -239,23 +260,31 @@ class _Dataset:
             if rows is None or rows.shape[0] != n_steps + more:
                 self._losses.add(f"{path}: not in this episode as in the first: zeros", start == 0)
                 continue
-            values[info.name] = np.asarray(rows[start + more : stop + more])
             if info.has_reset and start == 0:
-                values[f"reset_{info.name}"][0] = rows[0:1][0]
+                values[f"reset_{info.name}"][0] = rows.read(0, 1)[0]
+            values[info.name] = rows.read(start + more, stop + more)
         for path, (name, _) in self._about_columns.items():
             values[name][:] = self._about[number].get(path, NO_SEED.astype(values[name].dtype))
-        truncated = flags(columns["truncations"][start:stop], f"{where}: truncations")
+        truncated = flags(columns["truncations"].read(start, stop), f"{where}: truncations")
+        terminated = flags(columns["terminations"].read(start, stop), f"{where}: terminations")
+        before_last = slice(-1 if stop == n_steps else None)
+        self._losses.add(
+            "terminations within an episode: taken as lost lives",
+            int(terminated[before_last].sum()),
+        )
         self._losses.add(
             "truncations within an episode: left out",
-            int(truncated[: -1 if stop == n_steps else None].sum()),
+            int(truncated[before_last].sum()),
         )
-        if self._has_both and stop == n_steps:
-            values[ALSO_TRUNCATED][-1] = self._ends[number] == (True, True)
+        if stop == n_steps:
+            both, neither = terminated[-1] & truncated[-1], not terminated[-1] | truncated[-1]
+            self._losses.add("episodes with both flags at their end: terminated", int(both))
+            self._losses.add("episodes without a flag at their end: truncated", int(neither))
         return Steps(
-            {key: np.asarray(columns[p][start : stop + 1]) for key, p in self._frames.items()},
-            np.asarray(columns["actions"][start:stop]),
-            np.asarray(columns["rewards"][start:stop]).reshape(n),
-            flags(columns["terminations"][start:stop], f"{where}: terminations"),
+            {key: columns[name].read(start, stop + 1) for key, name in self._frames.items()},
+            columns["actions"].read(start, stop),
+            columns["rewards"].read(start, stop).reshape(n),
+            terminated,
             values,
             start == 0,
             stop == n_steps,

@@ -16,7 +16,7 @@ import numpy as np
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.minari import ALSO_TRUNCATED, NO_SEED, OURS
+from mmreplay.exchange.minari import NO_SEED, OURS
 from mmreplay.exchange.spaces import (
     expanded,
     leaf_name,
@@ -121,7 +121,7 @@ class _Out:
         kept = {k: given for k, given in known.get("infos", {}).items() if k in extras}
         self._infos: dict[str, str] = {k: path for k, (path, _) in kept.items()}
         self._resets = {k: f"reset_{k}" for k, (_, has_reset) in kept.items() if has_reset}
-        minaris = {*self._infos, *self._attributes, *self._resets.values(), ALSO_TRUNCATED}
+        minaris = {*self._infos, *self._attributes, *self._resets.values()}
         ours = sorted(extras.keys() - minaris)
         self._infos |= {name: name for name in ours}
         for name in (*ours, *(kept.keys() - self._resets.keys())):
@@ -136,7 +136,7 @@ class _Out:
         self, name: str, given: Any, fields: Mapping[str, Field], losses: Losses
     ) -> dict[str, Any]:
         """The space that came with the store, if it fits the fields, or a new one."""
-        space: dict[str, Any] | None = expanded(given) if isinstance(given, dict) else None
+        space = expanded(given) if isinstance(given, str) else None
         if space is not None and _fits(space, fields):
             return space
         action = self._stored.schema.action
@@ -166,8 +166,7 @@ class _Out:
             }
             terminal = np.concatenate([r.terminal for r in runs])
             truncated = np.zeros(len(terminal), np.bool_)
-            also = runs[-1].extras.get(ALSO_TRUNCATED)
-            truncated[-1] = not terminal[-1] or (also is not None and bool(also[-1]))
+            truncated[-1] = not terminal[-1]
             yield buffer(
                 id=number,
                 seed=seed,

@@ -6,8 +6,9 @@ the key in a tuple is a number.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,20 +17,22 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import arrow_table, from_arrow
+from mmreplay.exchange.columns import ArrayColumn, Column, Unreadable
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.hdf5_files import open_hdf5
-from mmreplay.exchange.parquet_pages import open_parquet
-from mmreplay.exchange.source_files import read_json
+from mmreplay.exchange.hdf5_files import Hdf5Source, open_hdf5
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.parquet_pages import open_parquet, table_of
+from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
 
 __all__ = ["Episodes", "open_episodes"]
 
 HDF5_NAME = "main_data.hdf5"
+_EPISODE = re.compile(r"episode_(\d{1,9})\Z")
 _INDEX = re.compile(r"_index_(\d+)\Z")
 _SCALARS = ("rewards", "terminations", "truncations")
-_LEAST_ROWS = 2  # of an episode with a step: all columns have as many rows as the observations
 
 
 class Episodes(Protocol):
@@ -38,70 +41,91 @@ class Episodes(Protocol):
     def attributes(self, number: int) -> dict[str, Any]:
         """Attributes of an episode, by flat name."""
 
-    def last_flags(self, number: int) -> tuple[bool, bool]:
-        """Whether its last step is marked as terminated, and as truncated."""
-
-    def columns(self, number: int) -> dict[str, Any]:
-        """Its arrays, or datasets."""
+    def columns(self, number: int) -> dict[str, Column]:
+        """Its columns; some may be `Unreadable`, or of texts."""
 
 
 def open_episodes(
     folder: Path,
     kind: str,
+    n: int,
     images: Mapping[str, Leaf],
     spaces: Mapping[str, Leaf],
+    losses: Losses,
     stack: ExitStack,
 ) -> Episodes:
-    """The episodes below ``data/``; `images` are JPEG. Raises FormatError for another `kind`."""
+    """The `n` episodes below ``data/``; `images` are JPEG. Raises FormatError for another `kind`.
+
+    Other files, groups and datasets are losses.
+    """
+
+    def is_used(name: str) -> bool:
+        number, _, inside = name.partition("/")
+        if kind == "hdf5" or name == "metadata.json":
+            return name in ("metadata.json", HDF5_NAME)
+        return number.isdecimal() and int(number) < n and inside[:1] not in ("", "_", ".")
+
+    add_other_files(folder, is_used, losses)
     if kind == "hdf5":
-        file = stack.enter_context(open_hdf5(folder / HDF5_NAME))
-        return _Hdf5Episodes(file, images)
+        return _Hdf5Episodes(stack.enter_context(open_hdf5(folder / HDF5_NAME)), n, images, losses)
     if kind in ("arrow", "parquet"):
         return _ArrowEpisodes(folder, kind, images, spaces)
     raise FormatError(f"{folder}: data_format {kind!r}: expected hdf5, arrow or parquet")
 
 
 class _Jpegs:
-    """JPEG images as an array of rows."""
+    """JPEG images as a column; `encoded` gives one by its number: a file may repeat a large one."""
 
-    def __init__(self, rows: Any, leaf: Leaf, name: str) -> None:
-        self._rows, self._name = rows, name
-        self.shape, self.dtype = (len(rows), *leaf.shape), np.dtype(np.uint8)
+    def __init__(self, n: int, encoded: Callable[[int], Any], leaf: Leaf, name: str) -> None:
+        self._encoded, self._name = encoded, name
+        self.shape, self.dtype = (n, *leaf.shape), np.dtype(np.uint8)
 
-    def __getitem__(self, part: slice) -> Array:
-        return decoded((bytes(row) for row in self._rows[part]), self.shape[1:], self._name)
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`."""
+        images = (bytes(self._encoded(number)) for number in range(start, stop))
+        return decoded(images, self.shape[1:], self._name)
 
 
 class _Hdf5Episodes:
-    def __init__(self, file: Any, images: Mapping[str, Leaf]) -> None:
+    def __init__(
+        self, file: Hdf5Source, n: int, images: Mapping[str, Leaf], losses: Losses
+    ) -> None:
         self._file, self._images = file, images
-
-    def _group(self, number: int) -> Any:
-        return self._file[f"episode_{number}"]
+        # Of the groups that there are: `n` may be any number.
+        names = [
+            name for name in file.groups if (found := _EPISODE.match(name)) and int(found[1]) < n
+        ]
+        self._paths: dict[str, list[str]] = {name: [] for name in names}
+        used = []
+        for path in [*file.columns, *file.attribute_names]:
+            group = path.partition("@")[0] if path.partition("@")[1] else path.partition("/")[0]
+            if group in self._paths:
+                used.append(path)
+                if "@" not in path:
+                    self._paths[group].append(path)
+        file.add_rest(used, losses)
 
     def attributes(self, number: int) -> dict[str, Any]:
-        return dict(self._group(number).attrs)
+        return self._file.attributes(f"episode_{number}")
 
-    def last_flags(self, number: int) -> tuple[bool, bool]:
-        group = self._group(number)
-        terminated, truncated = (group[name] for name in _SCALARS[1:])
-        return (bool(terminated[-1]), bool(truncated[-1])) if len(terminated) else (False, False)
-
-    def columns(self, number: int) -> dict[str, Any]:
-        h5py, out = need("h5py"), {}
-
-        def add(group: Any, path: str) -> None:
-            for key, one in group.items():
-                index = _INDEX.match(key)
-                name = f"{path}{index[1] if index else key}"
-                if isinstance(one, h5py.Group):
-                    add(one, f"{name}/")
-                else:
-                    leaf = self._images.get(name)
-                    out[name] = one if leaf is None else _Jpegs(one, leaf, name)
-
-        add(self._group(number), "")
+    def columns(self, number: int) -> dict[str, Column]:
+        out: dict[str, Column] = {}
+        for path in self._paths[f"episode_{number}"]:
+            parts = [_INDEX.sub(r"\1", key) for key in path.split("/")[1:]]
+            name = "/".join(parts)
+            leaf, known = self._images.get(name), self._file.columns[path]
+            if isinstance(known, Unreadable):
+                out[name] = known
+                continue
+            one = out[name] = self._file.column(path)
+            if leaf is not None:
+                encoded = functools.partial(_one_of, one)
+                out[name] = _Jpegs(one.shape[0], encoded, leaf, path)
         return out
+
+
+def _one_of(column: Column, number: int) -> Any:
+    return column.read(number, number + 1)[0]
 
 
 class _ArrowEpisodes:
@@ -115,38 +139,29 @@ class _ArrowEpisodes:
         given = read_json(self._folder / str(number) / "metadata.json")
         return _flat(given)
 
-    def _table(self, number: int, names: Sequence[str] | None = None) -> Any:
+    def _table(self, number: int) -> Any:
         pa, tables = need("pyarrow"), []
         for path in sorted((self._folder / str(number)).iterdir()):
             if path.name == "metadata.json" or path.name[0] in "_.":
                 continue
             if self._kind == "parquet":
                 with open_parquet(path) as file:
-                    tables.append(file.read(names))
+                    tables.append(table_of(file, path))
             else:
-                whole = arrow_table(path)
-                tables.append(whole if names is None else whole.select(names))
+                tables.append(arrow_table(path))
         return pa.concat_tables(tables).combine_chunks()
 
-    def last_flags(self, number: int) -> tuple[bool, bool]:
-        table = self._table(number, list(_SCALARS[1:]))
-        if len(table) < _LEAST_ROWS:
-            return False, False
-        terminated, truncated = (bool(table[name][-2].as_py()) for name in _SCALARS[1:])
-        return terminated, truncated
-
-    def columns(self, number: int) -> dict[str, Any]:
+    def columns(self, number: int) -> dict[str, Column]:
         table = self._table(number)
-        out: dict[str, Any] = {}
+        out: dict[str, Column] = {}
         for name in table.column_names:
             array = table[name].combine_chunks()
-            n_steps = len(array) - 1
             if name in ("actions", *_SCALARS):  # padded to the length of the observations
-                array = array.slice(0, n_steps)
+                array = array.slice(0, len(array) - 1)
             self._add(out, name, array, table.schema.field(name), self._folder / str(number))
         return out
 
-    def _add(self, out: dict[str, Any], name: str, array: Any, field: Any, where: Path) -> None:
+    def _add(self, out: dict[str, Column], name: str, array: Any, field: Any, where: Path) -> None:
         pa = need("pyarrow")
         if pa.types.is_struct(array.type):
             for number in range(array.type.num_fields):
@@ -154,7 +169,12 @@ class _ArrowEpisodes:
                 self._add(out, f"{name}/{one.name}", array.field(number), one, where)
             return
         if name in self._images:
-            out[name] = _Jpegs(array.to_pylist(), self._images[name], f"{where}: {name}")
+            out[name] = _Jpegs(
+                len(array),
+                lambda number: array[number].as_py(),
+                self._images[name],
+                f"{where}: {name}",
+            )
             return
         leaf = self._spaces.get(name)
         shape: tuple[int, ...] = () if leaf is None else leaf.shape
@@ -170,9 +190,9 @@ class _ArrowEpisodes:
         except (NotImplementedError, TypeError):
             dtype = np.dtype(object)
         if dtype.hasobject:
-            out[name] = np.empty(len(array), object)  # the caller reports it
+            out[name] = Unreadable(f"not numbers, but {array.type}")
         else:
-            out[name] = from_arrow(array, shape, dtype, f"{where}: {name}")
+            out[name] = ArrayColumn(from_arrow(array, shape, dtype, f"{where}: {name}"))
 
 
 def _flat(given: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange import arrays
 from mmreplay.exchange.columns import blocks
-from mmreplay.exchange.fields import flags
+from mmreplay.exchange.fields import flags, has_values
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming
 from mmreplay.exchange.tables import Block, Tables
@@ -27,7 +27,7 @@ __all__ = ["read"]
 @contextmanager
 def read(source: Path, losses: Losses) -> Iterator[Incoming]:
     """A file, as OGBench downloads it."""
-    with arrays.open_columns(source) as columns:
+    with arrays.open_columns(source, losses) as columns:
         if "terminals" not in columns:
             raise FormatError(f"{source}: expected a column 'terminals', found {sorted(columns)}")
         tables = Tables(columns, source, losses, "repeat", needs_rewards=False)
@@ -64,9 +64,12 @@ def _tables(
             block = {name: np.concatenate((held[name], part)) for name, part in new.items()}
         is_final = flags(block["terminals"], f"{source}: terminals")
         held = None if is_final[-1] else {name: part[-1:].copy() for name, part in block.items()}
-        if names:
-            losses.add("extra columns of final observations", int(is_final.sum()))
+        for name in ("actions", *names):
+            is_lost = is_final & has_values(block[name])
+            losses.add(f"column {name} of final observations: left out", int(is_lost.sum()))
         before = np.flatnonzero(~is_final[:-1])
+        ends = int(is_final[before + 1].sum())
+        losses.add("trajectories of one row: they have no step", int(is_final.sum()) - ends)
         yield Table(
             {FRAME: block[observations][before]},
             block["actions"][before],

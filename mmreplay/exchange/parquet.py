@@ -7,7 +7,8 @@ A column of rows with a shape has flat lists, or bytes for images; its metadata 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -16,18 +17,23 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
+from mmreplay.exchange.columns import Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.parquet_pages import open_parquet
+from mmreplay.exchange.parquet_pages import batches_of, open_parquet
+from mmreplay.exchange.source_files import add_other_files, source_files
 from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Block, Shape, Tables, table_rows, table_shapes
+from mmreplay.exchange.tables import Block, RowShape, Tables, table_rows, table_shapes
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
 __all__ = ["files_below", "read", "write"]
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
+_LOOKED_AT = 8
+_KEYS = {"ARROW:schema", "pandas", "huggingface"}
+"""Metadata that says only how columns are written."""
 
 Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
 
@@ -37,52 +43,68 @@ def read(
     source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
     """See the module's docstring."""
-    paths = files_below(source) if source.is_dir() else [source]
-    schema, first, n_rows = _looked_at(paths, losses)
-    columns: dict[str, Shape] = {}
-    for number, field in enumerate(schema):
-        found = None if first is None else shape_of(field, first.column(number))
-        if found is None:
-            losses.add(f"column {field.name}: not numbers of one shape")
-        else:
-            columns[field.name] = Shape((n_rows, *found[0]), found[1])
+    paths = files_below(source, losses) if source.is_dir() else [source]
+    columns = _shapes_of(paths, losses)
     tables = Tables(columns, source, losses, final_observation)
     final = tables.frame_columns("final_observations")
-    row_bytes = sum(int(np.prod(one.shape[1:])) * one.dtype.itemsize for one in columns.values())
+    names = [*tables.used, *final.values()]
+    size = block_steps(row_bytes({name: columns[name] for name in names}))
 
     def final_rows(block: Block, _start: int, _stop: int) -> Frames:
         return {key: block[name] for key, name in final.items()}
 
-    rows = _blocks(paths, columns, [*tables.used, *final.values()], block_steps(row_bytes))
+    rows = _blocks(paths, columns, names, size)
     yield tables.incoming(rows, final_rows if final else None)
 
 
-def _looked_at(paths: list[Path], losses: Losses) -> tuple[Any, Any, int]:
-    """The columns of some files, the first rows of the first file with any, and the row count."""
-    schema = first = None
-    others: set[str] = set()
+def _shapes_of(paths: list[Path], losses: Losses) -> dict[str, RowShape]:
+    """The columns that all files have, by the first rows of the first file with any."""
+    filled = paths[0]
+    counts: Counter[str] = Counter()
+    keys: set[str] = set()
     n_rows = 0
     for path in paths:
         with open_parquet(path) as file:
+            if not n_rows:
+                filled = path
             n_rows += file.metadata.num_rows
-            others.update(file.schema_arrow.names)
-            if first is None and (schema is None or file.metadata.num_rows):
-                schema, first = file.schema_arrow, next(file.iter_batches(8), None)
-    for name in sorted(others.difference(schema.names if schema is not None else ())):
-        losses.add(f"column {name}: not in all files")
-    return schema, first, n_rows
+            counts.update(file.schema_arrow.names)
+            keys.update(one.decode(errors="replace") for one in file.metadata.metadata or {})
+    losses.add_names("metadata of the files", keys - _KEYS)
+    with open_parquet(filled) as file:
+        return {
+            name: _shape_of(file, name, n_rows)
+            if n_files == len(paths)
+            else Unreadable(f"{n_files} columns of this name in {len(paths)} files")
+            for name, n_files in counts.items()
+        }
 
 
-def files_below(folder: Path) -> list[Path]:
+def _shape_of(file: Any, name: str, n_rows: int) -> Shape | Unreadable:
+    try:
+        first = next(batches_of(file, _LOOKED_AT, [name]), None)
+    except (OSError, ValueError, NotImplementedError) as error:  # of pyarrow
+        return Unreadable(f"cannot be read: {error!s:.300}")
+    found = None if first is None else shape_of(first.schema.field(0), first.column(0))
+    if found is None:
+        return Unreadable("not numbers of one shape")
+    return Shape((n_rows, *found[0]), found[1])
+
+
+def files_below(folder: Path, losses: Losses | None = None) -> list[Path]:
     """In the order of the numbers in their names: part-10 comes after part-9.
 
-    Leaves out names that begin with a dot or an underscore. Raises FormatError if nothing is left.
+    Names that begin with a dot or an underscore are losses, as all others. Raises FormatError if
+    nothing is left.
     """
-    paths = [
-        path
-        for path in sorted(folder.rglob("*.parquet"), key=_order)
-        if not any(part[0] in "._" for part in path.relative_to(folder).parts)
-    ]
+
+    def is_table(name: str) -> bool:
+        return name.endswith(".parquet") and not any(part[0] in "._" for part in name.split("/"))
+
+    names = source_files(folder) if folder.is_dir() else ()
+    paths = sorted((folder / name for name in names if is_table(name)), key=_order)
+    if losses is not None:
+        add_other_files(folder, is_table, losses)
     if not paths:
         raise FormatError(f"{folder}: expected .parquet files, found none")
     return paths
@@ -94,20 +116,20 @@ def _order(path: Path) -> list[int | str]:
 
 
 def _blocks(
-    paths: list[Path], columns: dict[str, Shape], names: list[str], size: int
+    paths: list[Path], columns: Mapping[str, RowShape], names: list[str], size: int
 ) -> Iterator[Block]:
     for path in paths:
         with open_parquet(path) as file:
             if missing := set(names) - set(file.schema_arrow.names):
                 raise FormatError(f"{path}: has no column {min(missing)!r}, as other files have")
-            for batch in file.iter_batches(size, columns=names):
+            for batch in batches_of(file, size, names):
                 yield {
                     name: _rows(batch.column(name), columns[name], f"{path}: {name}")
                     for name in names
                 }
 
 
-def _rows(array: Any, about: Shape, name: str) -> Array:
+def _rows(array: Any, about: RowShape, name: str) -> Array:
     if name.rpartition(": ")[2].startswith("final_observations"):
         array = array.drop_null()
     return from_arrow(array, about.shape[1:], about.dtype, name)

@@ -8,19 +8,27 @@ Source: apache/parquet-format, src/main/thrift/parquet.thrift; Thrift's compact 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.source_files import check_at_once, check_claim, open_file
+from mmreplay.exchange.source_files import (
+    AT_ONCE_BYTES,
+    check_at_once,
+    check_claim,
+    checked_name,
+    open_file,
+)
 
-__all__ = ["open_parquet", "small_table"]
+__all__ = ["batches_of", "open_parquet", "small_table", "table_of"]
 
 _HEADER_BYTES = 64 << 10
 _UNCOMPRESSED, _COMPRESSED, _KINDS_OF_PAGES, _N_VALUES = 2, 3, (5, 7, 8), 1
 _VALUE_BYTES = 8
 _MOST_DEPTH = 4
+_TABLE_ROWS = 10_000
 _ROW_BYTES = 64
 """About the memory of a row of a small table as Python objects."""
 
@@ -29,7 +37,7 @@ def open_parquet(path: Path) -> Any:
     """A ``pyarrow.parquet.ParquetFile``, a context manager; raises FormatError."""
     pq = need("pyarrow.parquet")
     # Read pages as they are needed, not a group of rows at once.
-    file = pq.ParquetFile(path, pre_buffer=False)
+    file = pq.ParquetFile(checked_name(path), pre_buffer=False)
     try:
         _check_pages(path, file.metadata)
     except BaseException:
@@ -42,7 +50,34 @@ def small_table(path: Path, columns: list[str] | None = None) -> Any:
     """A whole table in memory; raises FormatError for a large one."""
     with open_parquet(path) as file:
         check_at_once(file.metadata.num_rows * _ROW_BYTES, f"{path}: its rows")
-        return file.read(columns)
+        return table_of(file, path, columns)
+
+
+def table_of(file: Any, path: Path, columns: list[str] | None = None) -> Any:
+    """All rows of an opened file in memory; raises FormatError if they outgrow it by far."""
+    pa, batches, n_bytes = need("pyarrow"), [], 0
+    for batch in batches_of(file, _TABLE_ROWS, columns):
+        n_bytes += batch.nbytes
+        check_claim(n_bytes, path.stat().st_size, path)
+        batches.append(batch)
+    names = columns or file.schema_arrow.names
+    schema = pa.schema([file.schema_arrow.field(name) for name in names])
+    return pa.Table.from_batches(batches, schema)
+
+
+def batches_of(file: Any, n_rows: int, columns: list[str] | None) -> Iterator[Any]:
+    """Batches of at most `n_rows` rows; fewer if a dictionary may repeat long texts or images."""
+    about, longest = file.metadata, 1
+    for group in range(about.num_row_groups):
+        for number in range(about.num_columns):
+            one = about.row_group(group).column(number)
+            is_read = columns is None or one.path_in_schema.split(".", 1)[0] in {
+                name.split(".", 1)[0] for name in columns
+            }
+            if is_read and one.physical_type == "BYTE_ARRAY" and one.has_dictionary_page:
+                # No value is longer than its page, and no page than the bytes of its column.
+                longest = max(longest, min(one.total_uncompressed_size, AT_ONCE_BYTES))
+    yield from file.iter_batches(max(1, min(n_rows, AT_ONCE_BYTES // longest)), columns=columns)
 
 
 def _check_pages(path: Path, about: Any) -> None:

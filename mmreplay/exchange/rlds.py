@@ -30,7 +30,7 @@ from mmreplay.exchange.fields import (
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.source_files import read_json
+from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tf_records import Example, records
 from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
@@ -63,7 +63,11 @@ def read(
     ``"step"`` keeps the last step of an episode as a step, with `final_observation` after it.
     """
     need("google.protobuf", package="protobuf")
-    dataset = _Dataset(_folder(source), losses, split, action, is_step=last_step == "step")
+    folder = _folder(source)
+    if folder != source:
+        inside = f"{folder.relative_to(source).as_posix()}/"
+        add_other_files(source, lambda name: name.startswith(inside), losses)
+    dataset = _Dataset(folder, losses, split, action, is_step=last_step == "step")
     yield dataset.incoming(final_observation)
 
 
@@ -132,6 +136,10 @@ class _Rows:
         return data
 
 
+def _above(name: str) -> list[str]:
+    return [name[:at] for at, one in enumerate(name) if one == "/"]
+
+
 def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
     """A feature of features.json as an array; None if it is not an array of one shape."""
     if "classLabel" in about:
@@ -161,7 +169,12 @@ class _Dataset:
         self._info = read_json(folder / "dataset_info.json")
         about = read_json(folder / "features.json")
         steps, others = self._parts(about)
-        leaves = dict(self._leaves(steps, _STEPS))
+        self._named: set[str] = set()
+        leaves = {
+            path: one
+            for path, one in self._leaves(steps, _STEPS)
+            if losses.takes(path, needed=path in (action, _REWARD, _TERMINAL, *_PLACES))
+        }
         seen = {
             path.removeprefix(f"{_OBSERVATION}").lstrip("/"): one
             for path, one in leaves.items()
@@ -189,9 +202,13 @@ class _Dataset:
             and add_extra(self._fields, path, extra_name(path), one.shape, one.dtype, losses)
         }
         self._episode = {
-            extra_name(f"episode.{path}"): one for path, one in self._leaves(others, "")
+            extra_name(f"episode.{path}"): one
+            for path, one in self._leaves(others, "")
+            if losses.takes(path)
         }
         self._shards = list(self._shard_paths(split))
+        used = {"features.json", "dataset_info.json", *(path.name for path, _ in self._shards)}
+        add_other_files(folder, used.__contains__, losses)
 
     def _parts(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The features of a step, and those of an episode."""
@@ -213,6 +230,7 @@ class _Dataset:
                 for below, one in self._leaves(inside, path):
                     yield f"{name}/{below}", one
                 continue
+            self._named.add(path)
             found = _leaf_of(about, path)
             if found is None:
                 self._losses.add(f"feature {path}: not numbers of one shape")
@@ -290,6 +308,9 @@ class _Dataset:
         counts = {path: len(rows) for path, rows in columns.items()}
         if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
+        for name in example.names():
+            if not any(part in self._named for part in (name, *_above(name))):
+                self._losses.add(f"feature {name}: not in features.json, left out")
         n_rows = len(columns[self._action.path])
         n_steps = n_rows if self._is_step else n_rows - 1
         if n_steps < 1:
@@ -306,12 +327,18 @@ class _Dataset:
             "is_terminal before the last step of an episode: left out", int(terminal[:-1].sum())
         )
         if not self._is_step:
-            self._losses.add(
-                "rewards of last steps that are not 0: left out, as these steps are only "
-                "observations; the option last_step=step keeps them",
-                int(rewards[-1] != 0),
-            )
-        of_episode = {name: _Rows(one, example)[:1] for name, one in self._episode.items()}
+            for one in leaves:
+                is_lost = one is not self._terminal and one not in self._frames.values()
+                self._losses.add(
+                    f"{one.path.removeprefix('steps/')} of last steps: not 0, left out, as these "
+                    f"steps are only observations; the option last_step=step keeps them",
+                    int(is_lost and bool(columns[one.path][-1:].any())),
+                )
+        of_episode = {}
+        for name, leaf in self._episode.items():
+            of_episode[name] = _Rows(leaf, example)[:2]
+            if len(of_episode[name]) != 1:
+                raise FormatError(f"{example.where}: {leaf.path}: expected one value")
         size = block_steps(sum(one.row_bytes for one in leaves))
         for start in range(0, n_steps, size):
             stop = min(start + size, n_steps)

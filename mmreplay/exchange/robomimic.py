@@ -1,7 +1,7 @@
 """robomimic's HDF5 files: a group per demonstration, observations by key, and masks of names.
 
-The final observation is the last one of ``next_obs``, if there is one. A demonstration terminated
-if its last ``done`` is set, else it was truncated.
+Final observations are those of ``next_obs``, if there are any. A demonstration terminated if its
+last ``done`` is set, else it was truncated.
 """
 
 from __future__ import annotations
@@ -16,26 +16,15 @@ from typing import Any
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.columns import ArrayColumn, blocks
-from mmreplay.exchange.fields import (
-    Extras,
-    add_extra,
-    check_key,
-    check_names,
-    extra_name,
-    field,
-    flags,
-    key_names,
-    need,
-    reward_dtype,
-)
-from mmreplay.exchange.hdf5_files import new_hdf5, open_hdf5
+from mmreplay.exchange.columns import Column, PerEpisode, blocks
+from mmreplay.exchange.fields import check_key, check_names, extra_name
+from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
+from mmreplay.exchange.tables import Tables
+from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-from mmreplay.schema import Field
 
 __all__ = ["read", "write"]
 
@@ -52,120 +41,87 @@ def read(
     source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
     """A file."""
-    h5py = need("h5py")
     with open_hdf5(source) as file:
-        demos = sorted(
-            (name for name, one in file["data"].items() if isinstance(one, h5py.Group)), key=_order
+        lengths = _demonstrations(file, losses)
+        demos = {name: n for name, n in lengths.items() if n}
+        ends = np.cumsum(list(demos.values()))
+        columns, called = _columns_of(file, demos, ends)
+        masks = _masks(file, list(demos), losses)
+        columns |= {f"extras/{name}": PerEpisode(rows, ends) for name, rows in masks.items()}
+        columns["episode"] = PerEpisode(np.arange(len(ends)), ends)
+        used = {"data@total", "data@env_args", *(f"data/{demo}@num_samples" for demo in lengths)}
+        for path in file.columns:
+            above, _, inside = path.partition("/")
+            if above == "mask" or (above == "data" and inside.partition("/")[0] in lengths):
+                used.add(path)
+        file.add_rest(used, losses)
+        tables = Tables(
+            columns, source, losses, final_observation, needs_rewards=False, called=called
         )
-        if not demos:
-            raise FormatError(f"{source}: data: expected demonstrations, found none")
-        yield _Demos(file, demos, losses, final_observation).incoming()
+        rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows, source)
+        about = json.loads(file.attributes("data").get("env_args", "{}"))
+        metadata = {"robomimic": {"env_args": about, "masks": sorted(masks)}}
+        if about.get("env_name"):
+            metadata["id"] = about["env_name"]
+        yield tables.incoming(rows, metadata=metadata)
+
+
+def _demonstrations(file: Hdf5Source, losses: Losses) -> dict[str, int]:
+    """The names of demonstrations in order, and how many steps each has."""
+    names = [path.removeprefix("data/") for path in file.groups if path.startswith("data/")]
+    names = sorted((name for name in names if "/" not in name), key=_order)
+    lengths: dict[str, int] = {}
+    for name in names:
+        actions = file.columns.get(f"data/{name}/actions")
+        if actions is None or f"data/{name}/obs" not in file.groups:
+            raise FormatError(
+                f"{file.path}: {name}: expected obs and actions; extract observations with "
+                f"robomimic first"
+            )
+        lengths[name] = file.column(f"data/{name}/actions").shape[0]
+    losses.add("demonstrations without a step: left out", list(lengths.values()).count(0))
+    if not any(lengths.values()):
+        raise FormatError(f"{file.path}: data: expected demonstrations, found none")
+    return lengths
+
+
+def _columns_of(
+    file: Hdf5Source, demos: Mapping[str, int], ends: Array
+) -> tuple[dict[str, Column], dict[str, str]]:
+    """What all demonstrations have, by the names of a table, and their names here."""
+    columns: dict[str, Column] = {}
+    called: dict[str, str] = {}
+    for path in file.columns:
+        above, _, inside = path.partition("/")
+        demo, _, name = inside.partition("/")
+        if above != "data" or demo not in demos or name in called.values():
+            continue
+        role = name if name.partition("/")[0] in _OWN else f"extras/{name}"
+        role = "terminations" if name == "dones" else role
+        called[role] = name
+        columns[role] = file.joined({one: f"data/{one}/{name}" for one in demos}, ends)
+    return columns, called
+
+
+def _masks(file: Hdf5Source, demos: list[str], losses: Losses) -> dict[str, Array]:
+    """Whether each demonstration is in each mask, by the names of extra columns."""
+    out = {}
+    for path in file.columns:
+        if not path.startswith("mask/"):
+            continue
+        rows = file.column(path)
+        if rows.shape[0] > len(file.groups):
+            raise FormatError(f"{file.path}: {path}: expected names of demonstrations, found more")
+        # A text at a time: a file may repeat a long one.
+        found = {bytes(rows.read(n, n + 1)[0]).decode() for n in range(rows.shape[0])}
+        losses.add(f"{path}: names of other demonstrations", len(found.difference(demos)))
+        out[extra_name(path.replace("/", ".", 1))] = np.array([one in found for one in demos])
+    return out
 
 
 def _order(name: str) -> tuple[int, str]:
     found = _NUMBER.search(name)
     return (int(found[1]) if found else -1, name)
-
-
-class _Demos:
-    """The demonstrations of a file."""
-
-    def __init__(
-        self, file: Any, demos: list[str], losses: Losses, missing: FinalObservation
-    ) -> None:
-        self._file, self._demos, self._losses, self._missing = file, demos, losses, missing
-        first = file["data"][demos[0]]
-        if "obs" not in first or "actions" not in first:
-            raise FormatError(
-                f"{file.filename}: {demos[0]}: expected obs and actions, found "
-                f"{', '.join(first) or 'nothing'}; extract observations with robomimic first"
-            )
-        self._keys = key_names(first["obs"], file.filename)
-        self._has_rewards = "rewards" in first
-        self._extras: Extras = {}
-        n = first["actions"].shape[0]
-        for name, one in first.items():
-            if name in _STEP or not hasattr(one, "shape"):
-                continue
-            if one.shape[:1] != (n,):
-                losses.add(f"{name}: not one row per step", len(demos))
-                continue
-            add_extra(self._extras, name, extra_name(name), one.shape[1:], one.dtype, losses)
-        if "model_file" in first.attrs:
-            losses.add("model_file of demonstrations: texts", len(demos))
-        masks = file.get("mask", {})
-        self._masks = {
-            extra_name(_MASK + name): {
-                one.decode() if isinstance(one, bytes) else str(one) for one in rows[:]
-            }
-            for name, rows in masks.items()
-        }
-        if not self._has_rewards:
-            losses.add("rewards: the source has none, so they are 0", len(demos))
-
-    def incoming(self) -> Incoming:
-        """Fields, metadata and steps."""
-        data, first = self._file["data"], self._file["data"][self._demos[0]]
-        extras = dict(self._extras.values())
-        extras |= {name: Field((), "bool") for name in self._masks}
-        rewards = first["rewards"].dtype if self._has_rewards else np.dtype("float32")
-        args = data.attrs.get("env_args")
-        about = json.loads(args) if args is not None else {}
-        tables = (table for name in self._demos for table in self._tables(name))
-        return Incoming(
-            {
-                key: field(first["obs"][name].shape[1:], first["obs"][name].dtype, f"obs/{name}")
-                for key, name in self._keys.items()
-            },
-            field(first["actions"].shape[1:], first["actions"].dtype, "actions"),
-            reward_dtype(rewards, "rewards"),
-            extras,
-            to_steps(tables, self._missing, self._losses),
-            ({"id": about["env_name"]} if about.get("env_name") else {})
-            | {"robomimic": {"env_args": about, "masks": sorted(self._masks)}},
-            sum(data[name]["actions"].shape[0] for name in self._demos),
-        )
-
-    def _tables(self, demo: str) -> Iterator[Table]:
-        group = self._file["data"][demo]
-        n_rows, done = group["actions"].shape[0], 0
-        columns = {f"obs/{name}": ArrayColumn(group["obs"][name]) for name in self._keys.values()}
-        for name in ("actions", *(("rewards",) if self._has_rewards else ()), *self._extras):
-            columns[name] = ArrayColumn(group[name])
-        if "dones" in group:
-            columns["dones"] = ArrayColumn(group["dones"])
-        after = group.get("next_obs")
-        where = f"{self._file.filename}: {demo}"
-        if after is not None:
-            for name in self._keys.values():
-                columns_after = after[name].shape[0]
-                if columns_after != n_rows:
-                    raise FormatError(
-                        f"{where}: next_obs/{name}: expected {n_rows:,} rows, found "
-                        f"{columns_after:,}"
-                    )
-        for block in blocks(columns, n_rows, where):
-            n = len(block["actions"])
-            done += n
-            ends = np.arange(done - n, done) == n_rows - 1
-            final = None
-            if after is not None and done == n_rows:
-                final = {key: after[name][-1:] for key, name in self._keys.items()}
-            extras = {new: block[name] for name, (new, _) in self._extras.items()}
-            for name, demos in self._masks.items():
-                extras[name] = np.full(n, demo in demos)
-            yield Table(
-                {key: block[f"obs/{name}"] for key, name in self._keys.items()},
-                block["actions"],
-                block["rewards"].reshape(n) if self._has_rewards else np.zeros(n, np.float32),
-                flags(block["dones"], f"{where}: dones")
-                if "dones" in block
-                else np.zeros(n, np.bool_),
-                ends,
-                extras,
-                None,
-                final,
-            )
 
 
 def write(

@@ -10,22 +10,27 @@ import json
 import os
 import stat
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.exchange.losses import Losses
 from mmreplay.system.checked_reads import open_regular
 
 __all__ = [
     "AT_ONCE_BYTES",
     "ROW_BYTES",
+    "add_other_files",
     "check_at_once",
     "check_claim",
     "check_member",
     "check_row",
-    "check_source",
+    "checked_name",
+    "inside",
     "open_file",
     "read_json",
+    "source_files",
 ]
 
 AT_ONCE_BYTES = 256 << 20
@@ -40,31 +45,48 @@ _FREE_BYTES, _MOST_RATIO = 64 << 20, 1100
 """All rows may have 64 MiB and 1,100 times the bytes of the source; deflate reaches 1,032."""
 
 
-def check_source(source: Path) -> int:
-    """The bytes of a file, or of all files below a folder.
+def source_files(source: Path) -> dict[str, int]:
+    """The bytes of each file below a folder by its relative name, ascending; "" for a file.
 
     Raises FormatError for links, which may lead to any file, and for pipes, which may block.
     """
     about = source.stat()
     if stat.S_ISREG(about.st_mode):
-        return about.st_size
+        return {"": about.st_size}
     if not stat.S_ISDIR(about.st_mode):
         raise FormatError(f"{source}: expected a file or a directory, found a pipe or a device")
-    n_bytes, todo = 0, [os.fspath(source)]
+    found, todo = {}, [os.fspath(source)]
     while todo:
         with os.scandir(todo.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
-                    n_bytes += entry.stat(follow_symlinks=False).st_size
+                    name = Path(entry.path).relative_to(source).as_posix()
+                    found[name] = entry.stat(follow_symlinks=False).st_size
                 else:
                     kind = "a link" if entry.is_symlink() else "a pipe, a socket or a device"
                     raise FormatError(
                         f"{entry.path}: expected files and directories only, found {kind}; an "
                         f"import follows no links: if you trust them, copy the folder with `cp -rL`"
                     )
-    return n_bytes
+    return dict(sorted(found.items()))
+
+
+def add_other_files(source: Path, used: Callable[[str], Any], losses: Losses) -> None:
+    """Count the files of a folder for whose relative name `used` is false."""
+    others = [name for name in source_files(source) if not used(name)]
+    losses.add_names("files that are not read", others)
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """A path below a folder; raises FormatError for names that lead out of it."""
+    path = folder.joinpath(*names)
+    if ".." in path.parts or not path.is_relative_to(folder):
+        raise FormatError(
+            f"{folder}: expected names of files in this folder, found {'/'.join(names)!r:.200}"
+        )
+    return path
 
 
 def open_file(path: Path) -> IO[bytes]:
@@ -73,6 +95,12 @@ def open_file(path: Path) -> IO[bytes]:
         return open(path, "rb", opener=lambda name, flags: open_regular(Path(name), flags))
     except CorruptStoreError as error:
         raise FormatError(f"{path}: expected a regular file with permission to read it") from error
+
+
+def checked_name(path: Path) -> str:
+    """The path of a regular file, for a library that opens files by name."""
+    with open_file(path):
+        return str(path)
 
 
 def read_json(path: Path) -> Any:
@@ -102,11 +130,11 @@ def check_row(n_bytes: int, what: object) -> None:
         )
 
 
-def check_at_once(n_bytes: int, what: str) -> None:
-    """Raise FormatError for a piece of more than `AT_ONCE_BYTES`."""
-    if n_bytes > AT_ONCE_BYTES:
+def check_at_once(n_bytes: int, what: str, most: int = AT_ONCE_BYTES) -> None:
+    """Raise FormatError for a piece of more than `most` bytes."""
+    if n_bytes > most:
         raise FormatError(
-            f"{what}: expected at most {AT_ONCE_BYTES:,} bytes in one piece, found {n_bytes:,}; "
+            f"{what}: expected at most {most:,} bytes in one piece, found {n_bytes:,}; "
             f"write it in smaller chunks"
         )
 

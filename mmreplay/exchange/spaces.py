@@ -5,10 +5,12 @@ Invariant: Gymnasium is not needed; importing and exporting a space gives the sa
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,19 @@ from mmreplay.exchange.fields import key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["Leaf", "compacted", "expanded", "leaves", "space_of", "space_of_actions", "spaces_of"]
+__all__ = [
+    "Leaf",
+    "compacted",
+    "expanded",
+    "leaves",
+    "only",
+    "space_of",
+    "space_of_actions",
+    "spaces_of",
+]
 
+_MOST_BYTES = 64 << 20
+_ARRAYS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255
 
 
@@ -43,8 +56,8 @@ class Leaf:
 
 
 def leaves(space: Mapping[str, Any]) -> list[Leaf]:
-    """The arrays of a space, the sole one named `FRAME`; raises FormatError for other values."""
-    out = [_leaf(one, path) for path, one in _walk(space, ())]
+    """The arrays of a space, the sole one named `FRAME`; other values, as texts, are left out."""
+    out = [_leaf(one, path) for path, one in _walk(space, ()) if one["type"] in _ARRAYS]
     if len({one.name for one in out}) < len(out):
         raise FormatError(f"two parts of a space have one name: {[one.name for one in out]}")
     return out
@@ -72,11 +85,27 @@ def _leaf(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Leaf:
         shape = ()
     elif kind == "MultiDiscrete":
         shape = np.shape(space["nvec"])
-    elif kind == "MultiBinary":
-        shape = tuple(space["n"]) if isinstance(space["n"], list) else (space["n"],)
     else:
-        raise FormatError(f"a space of {kind}: a store cannot hold its values")
+        shape = tuple(space["n"]) if isinstance(space["n"], list) else (space["n"],)
     return Leaf(leaf_name(path), path, kind, shape, is_image)
+
+
+def only(
+    space: Mapping[str, Any], names: Container[str], path: tuple[str | int, ...] = ()
+) -> dict[str, Any] | None:
+    """The parts of a space whose fields have these names; None if nothing is left.
+
+    A tuple is left whole or not at all, as its parts have numbers.
+    """
+    if space["type"] == "Dict":
+        given = space["subspaces"].items()
+        found = {key: only(one, names, (*path, key)) for key, one in given}
+        kept = {key: one for key, one in found.items() if one is not None}
+        return {**space, "subspaces": kept} if kept else None
+    if space["type"] == "Tuple":
+        parts = [only(one, names, (*path, n)) for n, one in enumerate(space["subspaces"])]
+        return None if None in parts else {**space, "subspaces": parts}
+    return dict(space) if leaf_name(path) in names else None
 
 
 def leaf_name(path: tuple[str | int, ...]) -> str:
@@ -90,40 +119,19 @@ def _constant(values: Any) -> Any:
     return array.flat[0].item() if array.size and (array == array.flat[0]).all() else None
 
 
-def compacted(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The same space with one text for bounds that are all the same, else a list of texts.
-
-    Images have thousands of bounds, and JSON has no infinity.
-    """
-
-    def bounds(_box: Mapping[str, Any], values: Any) -> Any:
-        flat = [json.dumps(number) for number in np.ravel(values).tolist()]
-        return flat if len(set(flat)) > 1 else "".join(flat[:1])
-
-    return _with_bounds(space, bounds)
+def compacted(space: Mapping[str, Any]) -> str:
+    """The same space as a short text: images have thousands of bounds, and JSON no infinity."""
+    return base64.b64encode(zlib.compress(json.dumps(space).encode())).decode()
 
 
-def expanded(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space that `compacted` was given."""
-
-    def bounds(box: Mapping[str, Any], texts: Any) -> Any:
-        if isinstance(texts, list):
-            return np.reshape([json.loads(one) for one in texts], box["shape"]).tolist()
-        return np.full(box["shape"], json.loads(texts or "0")).tolist()
-
-    return _with_bounds(space, bounds)
-
-
-def _with_bounds(space: Mapping[str, Any], change: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    """A space with other bounds of its boxes."""
-    inside = space.get("subspaces")
-    if isinstance(inside, Mapping):
-        parts: Any = {key: _with_bounds(one, change) for key, one in inside.items()}
-        return {**space, "subspaces": parts}
-    if inside is not None:
-        return {**space, "subspaces": [_with_bounds(one, change) for one in inside]}
-    names = ("low", "high") if space["type"] == "Box" else ()
-    return {**space, **{name: change(space, space[name]) for name in names}}
+def expanded(text: str) -> dict[str, Any] | None:
+    """The space that `compacted` was given; None for another text."""
+    try:
+        packed = base64.b64decode(text)
+        out = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
+    except (ValueError, zlib.error):
+        return None
+    return out if isinstance(out, dict) else None
 
 
 def space_of_actions(

@@ -5,14 +5,22 @@ Invariant: a column is used as its name says, kept as an extra column, or counte
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.fields import Extras, add_extra, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import (
+    Extras,
+    add_extra,
+    extra_name,
+    field,
+    flags,
+    is_numeric,
+    key_names,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Frames, Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -20,7 +28,7 @@ from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
-__all__ = ["Block", "FinalRows", "RowShape", "Shape", "Tables", "table_rows", "table_shapes"]
+__all__ = ["Block", "FinalRows", "RowShape", "Tables", "problem_of", "table_rows", "table_shapes"]
 
 Block = dict[str, Array]
 """Rows of columns by name."""
@@ -32,18 +40,32 @@ _NAMES = {
     "observations": ("observations", "observation", "obs"),
     "actions": ("actions", "action", "acts"),
     "rewards": ("rewards", "reward", "rews"),
-    "terminations": ("terminations", "terminals", "terminal", "terminated"),
-    "truncations": ("truncations", "timeouts", "truncated"),
-    "dones": ("dones", "done"),
+    "terminations": (
+        *("terminations", "terminals", "terminal", "terminated", "terminateds", "termination"),
+    ),
+    "truncations": ("truncations", "timeouts", "truncated", "truncateds", "truncation"),
+    "dones": ("dones", "done", "episode_terminals"),
     "life_losses": ("life_losses",),
-    "episode": ("episode", "episode_index", "episode_id"),
-    "next_observations": ("next_observations", "next_observation", "next_obs"),
+    "episode": ("episode", "episode_index", "episode_id", "eps_id"),
+    "next_observations": (
+        *("next_observations", "next_observation", "next_obs", "new_obs", "obs_next", "next_state"),
+    ),
     "final_observations": ("final_observations",),
 }
 """The names of each role; exports use the first."""
 
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
+_ROLES = {name: role for role, names in _NAMES.items() for name in names}
+_LIKE_ENDS = {
+    *("episode_starts", "is_first", "is_last", "is_terminal", "step_type", "masks", "dones_float"),
+}
+"""Names by which other tables mark ends in other ways."""
+
 _ENDS = ("terminations", "truncations", "dones", "episode")
+
+
+def _role_of(base: str) -> str:
+    return _ROLES.get(base, "")
 
 
 class RowShape(Protocol):
@@ -58,18 +80,21 @@ class RowShape(Protocol):
         """Of the elements."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
-    """A `RowShape` of rows that are elsewhere."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+def problem_of(column: RowShape) -> str:
+    """Why a store cannot hold a column; empty if it can."""
+    problem: str = getattr(column, "problem", "")
+    if not problem and not is_numeric(column.dtype):
+        problem = f"a store cannot hold rows of {column.dtype}"
+    if not problem and not column.shape:
+        problem = "a single value, not one row per step"
+    return problem
 
 
 class Tables:
     """A table of columns by name.
 
     Raises FormatError if observations, actions or rewards are missing, or do not fit together.
+    Other columns, and parts of observations, that cannot be converted are losses.
 
     Args:
         columns: shape and dtype of each.
@@ -77,6 +102,7 @@ class Tables:
         losses: counts what cannot be converted.
         missing: what to do without a final observation.
         needs_rewards: False: missing rewards are 0.
+        called: names of columns in the source, where they differ.
 
     Attributes:
         n_rows: steps in all.
@@ -91,16 +117,15 @@ class Tables:
         missing: FinalObservation,
         *,
         needs_rewards: bool = True,
+        called: Mapping[str, str] | None = None,
     ) -> None:
         self._where, self._losses, self._missing = where, losses, missing
+        self._called, self._problem = called or {}, ""
         self._roles: dict[str, str] = {}
-        others = self._assign_roles(columns)
-        for role in ("observations", "actions", *(("rewards",) if needs_rewards else ())):
-            if not self.frame_columns(role):
-                raise FormatError(
-                    f"{where}: expected a column {role!r}, found "
-                    f"{', '.join(sorted(columns)) or 'none'}"
-                )
+        usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
+        others = self._assign_roles(usable)
+        self._frames = {role: self._parts_of(role) for role in _OF_FRAMES}
+        self._check_roles(usable, needs_rewards=needs_rewards)
         self._check_shapes(columns)
         self.n_rows = columns[self._roles["actions"]].shape[0]
         self.extras: Extras = {}
@@ -118,12 +143,28 @@ class Tables:
         else:
             losses.add("rewards: the source has none, so they are 0", self.n_rows)
 
+    def _is_usable(self, name: str, column: RowShape) -> bool:
+        """Whether a column is asked for and can be read; everything else is a loss."""
+        base, _, key = name.partition("/")
+        shown = self._called.get(name, name)
+        role = _role_of(base)
+        is_needed = bool(role) and not key and role not in _OF_FRAMES[1:]
+        if not self._losses.takes(shown, needed=is_needed and role != "observations"):
+            return False
+        problem = problem_of(column)
+        if problem and is_needed:
+            raise FormatError(f"{self._where}: {shown}: {problem}")
+        if problem:
+            self._losses.add(f"column {shown}: {problem}")
+            self._problem += f"; {shown}: {problem}"
+        return not problem
+
     def _assign_roles(self, columns: Mapping[str, RowShape]) -> dict[str, str]:
         """Set the column of each role; gives the other columns, with the role they would have."""
         others: dict[str, str] = {}
         for name in columns:
             base, _, key = name.partition("/")
-            role = next((role for role, known in _NAMES.items() if base in known), "")
+            role = _role_of(base)
             part = f"{role}/{key}" if key else role
             if not role or (key and role not in _OF_FRAMES) or part in self._roles:
                 others[name] = part
@@ -135,32 +176,65 @@ class Tables:
                 others |= {self._roles.pop(part): role for part in parts}
         return others
 
-    def frame_columns(self, role: str) -> dict[str, str]:
+    def _parts_of(self, role: str) -> dict[str, str]:
         """The columns of an observation by its key, the sole one under `FRAME`."""
         if role in self._roles:
             return {FRAME: self._roles[role]}
         start = f"{role}/"
-        return {
+        found = {
             full[len(start) :]: name for full, name in self._roles.items() if full.startswith(start)
         }
+        return {key: found[given] for key, given in key_names(found, self._where).items()}
+
+    def frame_columns(self, role: str) -> dict[str, str]:
+        """The columns of observations, next or final ones, by the keys of observations."""
+        return self._frames[role]
+
+    def _check_roles(self, columns: Mapping[str, RowShape], *, needs_rewards: bool) -> None:
+        wanted = {"observations": bool(self._frames["observations"])}
+        wanted["actions"] = "actions" in self._roles
+        wanted["rewards"] = "rewards" in self._roles or not needs_rewards
+        for role, is_there in wanted.items():
+            if not is_there:
+                raise FormatError(
+                    f"{self._where}: expected a column {role!r}, found "
+                    f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}"
+                )
+
+        found = sorted(_LIKE_ENDS.intersection(columns))
+        if found and not any(role in self._roles for role in _ENDS):
+            raise FormatError(
+                f"{self._where}: ends of episodes: expected terminations, truncations, dones or "
+                f"episode, found {', '.join(found)}; make such a column of these, or pass "
+                f"leave_out={found} for one episode"
+            )
 
     def _check_shapes(self, columns: Mapping[str, RowShape]) -> None:
-        lengths = {name: columns[name].shape[0] for name in self._of_steps()}
-        if len(set(lengths.values())) > 1:
-            raise FormatError(f"{self._where}: columns of different lengths: {lengths}")
-        first = self.frame_columns("observations")
+        first = self._frames["observations"]
         for role in _OF_FRAMES[1:]:
-            for key, name in self.frame_columns(role).items():
-                a, b = columns[name], columns.get(first.get(key, ""))
-                if b is None or (a.shape[1:], a.dtype) != (b.shape[1:], b.dtype):
+            parts = self._frames[role]
+            others = [name for key, name in parts.items() if key not in first]
+            self._losses.add_names(f"{role} of parts that observations do not have", others)
+            self._frames[role] = parts = {key: parts[key] for key in parts if key in first}
+            if parts and parts.keys() != first.keys():
+                raise FormatError(
+                    f"{self._where}: {role}: expected the parts {', '.join(first)} of the "
+                    f"observations, found {', '.join(parts)}"
+                )
+            for key, name in parts.items():
+                a, b = columns[name], columns[first[key]]
+                if (a.shape[1:], a.dtype) != (b.shape[1:], b.dtype):
                     raise FormatError(
                         f"{self._where}: {name}: expected rows like those of the observations, "
                         f"found {a.dtype} {a.shape[1:]}"
                     )
+        lengths = {name: columns[name].shape[0] for name in self._of_steps()}
+        if len(set(lengths.values())) > 1:
+            raise FormatError(f"{self._where}: columns of different lengths: {lengths}")
 
     def _add_extra(self, name: str, role: str, column: RowShape) -> None:
         if column.shape[0] != self.n_rows:
-            self._losses.add(f"array {name}: not one row per step")
+            self._losses.add(f"column {self._called.get(name, name)}: not one row per step")
             return
         own = extra_name(name.removeprefix("extras/"))
         added = add_extra(self.extras, name, own, column.shape[1:], column.dtype, self._losses)
@@ -171,7 +245,14 @@ class Tables:
             )
 
     def _of_steps(self) -> list[str]:
-        return [name for role, name in self._roles.items() if not role.startswith("final_")]
+        flat = [
+            name for role, name in self._roles.items() if _role_of(role) and role not in _OF_FRAMES
+        ]
+        return [
+            *flat,
+            *self._frames["observations"].values(),
+            *self._frames["next_observations"].values(),
+        ]
 
     @property
     def used(self) -> list[str]:
@@ -183,9 +264,13 @@ class Tables:
         rows: Iterable[Block],
         final: FinalRows | None = None,
         metadata: Mapping[str, Any] | None = None,
+        n_final: int | None = None,
     ) -> Incoming:
-        """The table as a dataset, from blocks of the columns in `used`."""
-        tables = self.tables(rows, final)
+        """The table as a dataset, from blocks of the columns in `used`.
+
+        `final` gives final observations; `n_final` is their number, if that is known.
+        """
+        tables = self.tables(rows, final, n_final)
         return Incoming(
             self._fields,
             self._action,
@@ -196,7 +281,9 @@ class Tables:
             self.n_rows,
         )
 
-    def tables(self, rows: Iterable[Block], final: FinalRows | None = None) -> Iterator[Table]:
+    def tables(
+        self, rows: Iterable[Block], final: FinalRows | None = None, n_known: int | None = None
+    ) -> Iterator[Table]:
         """Blocks of columns as tables."""
         if not any(role in self._roles for role in _ENDS):
             self._losses.add("ends of episodes: the source marks none, so all is one episode")
@@ -207,6 +294,12 @@ class Tables:
             terminal, ends = self._ends(block, continues)
             stop = n_final + int(ends.sum())
             last = final(block, n_final, stop) if final is not None else {}
+            for key, found in last.items():
+                if len(found) != stop - n_final:
+                    raise FormatError(
+                        f"{self._where}: final_observations {key}: expected a row for each end of "
+                        f"an episode, found {len(found):,} for {stop - n_final:,}"
+                    )
             n_final = stop
             rewards = np.zeros(len(ends), self._rewards)
             if "rewards" in self._roles:
@@ -221,6 +314,8 @@ class Tables:
                 {key: block[name] for key, name in after.items()} or None,
                 last or None,
             )
+        if n_known is not None:
+            self._losses.add("final observations after the last end", n_known - n_final)
 
     def _with_next(self, rows: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
         """Blocks, and whether the last episode continues in the next one; True if unknown."""

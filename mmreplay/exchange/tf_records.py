@@ -18,7 +18,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.source_files import open_file
+from mmreplay.exchange.source_files import checked_name, open_file
 from mmreplay.format.compression import crc32c
 from mmreplay.ids import Array
 
@@ -35,7 +35,7 @@ def records(path: Path, kind: str) -> Iterator[bytes]:
         yield from _tf_records(path)
     elif kind == "array_record":
         module = need("array_record.python.array_record_module", None, "array-record")
-        reader = module.ArrayRecordReader(str(path))
+        reader = module.ArrayRecordReader(checked_name(path))
         try:
             for number in range(reader.num_records()):
                 yield reader.read([number])[0]
@@ -80,6 +80,10 @@ class Example:
             self._features = _message().FromString(data).features.feature
         except decode_error as error:
             raise FormatError(f"{where}: not a tf.train.Example: {error!s:.200}") from error
+
+    def names(self) -> list[str]:
+        """The features that it has."""
+        return list(self._features)
 
     def _list(self, name: str) -> Any:
         if name not in self._features:

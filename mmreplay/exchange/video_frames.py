@@ -15,7 +15,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.source_files import ROW_BYTES
+from mmreplay.exchange.source_files import ROW_BYTES, checked_name
 from mmreplay.ids import Array
 
 __all__ = ["VideoFrames"]
@@ -57,14 +57,14 @@ class VideoFrames:
         error_of_av = need("av", "pictures").error.FFmpegError
         try:
             return self._at(path, seconds)
-        except error_of_av as error:
+        except (error_of_av, FileNotFoundError) as error:
             raise FormatError(f"{path}: cannot be decoded: {error!s:.200}") from error
 
     def _at(self, path: Path, seconds: float) -> Array:
         if path != self._path:
             self._close()
             # Without a format FFmpeg tries all of them, including playlists of other files.
-            self._file = need("av", "pictures").open(str(path), format=_CONTAINER)
+            self._file = need("av", "pictures").open(checked_name(path), format=_CONTAINER)
             self._path = path
             self._check(self._file.streams.video[0])
             self._frames = self._file.decode(video=0)
@@ -94,6 +94,11 @@ class VideoFrames:
         if about.name not in _CODECS:
             raise FormatError(
                 f"{self._path}: expected a video in one of {', '.join(_CODECS)}, found {about.name}"
+            )
+        if str(about.pix_fmt).startswith("gray") and about.pix_fmt != "gray":
+            raise FormatError(
+                f"{self._path}: expected 8 bits per pixel, found {about.pix_fmt}; import without "
+                f"this feature: leave_out=[...]"
             )
         if (about.height, about.width) != (height, width):
             raise FormatError(

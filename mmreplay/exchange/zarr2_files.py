@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zipfile
 import zlib
 from contextlib import ExitStack
@@ -19,13 +20,23 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.exchange.fields import is_numeric
-from mmreplay.exchange.source_files import check_at_once, check_member, check_row, open_file
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.source_files import (
+    AT_ONCE_BYTES,
+    check_at_once,
+    check_member,
+    check_row,
+    inside,
+    open_file,
+    source_files,
+)
 from mmreplay.format.compression import ChunkCodec, make_codec
 from mmreplay.ids import Array
 
 __all__ = ["Zarr2Column", "Zarr2Files"]
 
-_META = ".zarray"
+_META, _ATTRIBUTES = ".zarray", ".zattrs"
+_META_BYTES = 1 << 20
 _CODECS = ("blosc", "zstd", "gzip")
 _OPTIONS = {
     "shuffle": "noshuffle",  # for decoding, each chunk has its own
@@ -48,28 +59,41 @@ class Zarr2Files:
             file = stack.enter_context(open_file(source))
             self._zip = stack.enter_context(zipfile.ZipFile(file))
 
-    def arrays(self, group: str) -> list[str]:
-        """The names of the arrays of a group."""
+    def arrays(self, losses: Losses) -> list[str]:
+        """The names of all arrays; attributes and files that belong to none are losses."""
         if self._zip is None:
-            found = [path.parent.name for path in (self.source / group).glob(f"*/{_META}")]
+            names = list(source_files(self.source))
         else:
-            parts = [name.split("/") for name in self._zip.namelist()]
-            found = [one[1] for one in parts if [one[0], *one[2:]] == [group, _META]]
-        return sorted(found)
+            names = [name for name in self._zip.namelist() if not name.endswith("/")]
+        out = sorted(name[: -len(_META) - 1] for name in names if name.endswith(f"/{_META}"))
+        folders = {f"{name}/" for name in out}
+        attributes = [one for one in names if one.endswith(_ATTRIBUTES) and self._has_any(one)]
+        losses.add_names("attributes", attributes)
+        others = [
+            name
+            for name in names
+            if name.rpartition("/")[2] not in (_META, _ATTRIBUTES, ".zgroup", ".zmetadata")
+            and not any(name[: at + 1] in folders for at, one in enumerate(name) if one == "/")
+        ]
+        losses.add_names("files that are not read", others)
+        return out
 
-    def read(self, name: str) -> bytes | None:
+    def _has_any(self, name: str) -> bool:
+        return (self.read(name, _META_BYTES) or b"").strip() not in (b"", b"{}")
+
+    def read(self, name: str, most: int = AT_ONCE_BYTES) -> bytes | None:
         """A whole file; None if it does not exist."""
         what = f"{self.source}: {name}"
         try:
             if self._zip is None:
-                with open_file(self.source / name) as file:
-                    check_at_once((self.source / name).stat().st_size, what)
+                with open_file(inside(self.source, name)) as file:
+                    check_at_once(os.fstat(file.fileno()).st_size, what, most)
                     return file.read()
             about = self._zip.getinfo(name)
         except (FileNotFoundError, KeyError):
             return None
         check_member(about, self.source)
-        check_at_once(about.file_size, what)
+        check_at_once(about.file_size, what, most)
         return self._zip.read(about)
 
 
@@ -79,7 +103,7 @@ class Zarr2Column:
     def __init__(self, files: Zarr2Files, name: str) -> None:
         self._files, self._name = files, name
         where = self._where = f"{files.source}: {name}"
-        text = files.read(f"{name}/{_META}")
+        text = files.read(f"{name}/{_META}", _META_BYTES)
         if text is None:
             raise FormatError(f"{where}: expected an array of zarr v2, found no {_META}")
         about = json.loads(text)

@@ -45,6 +45,24 @@ def test_options_and_json(command, arrays):
     assert sum(one["count"] for one in made["losses"]) == 2
 
 
+def test_columns_are_chosen_and_control_characters_escaped(command, folder):
+    given = {"observations": np.zeros((2, 1)), "actions": np.zeros(2), "rewards": np.ones(2)}
+    np.savez(
+        "in.npz", **given, **{"terminals": np.ones(2), "a": np.ones(2), "b\x1b[2J": np.ones(2)}
+    )
+    target = "a\x1b[31m.zarr"
+    result = command("import", "arrays", "in.npz", target, "--columns", "observations")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("a\\x1b[31m.zarr: 2 transitions")
+    assert "column b\\x1b[2J: left out, as columns does not name it" in result.out
+    result = command("import", "arrays", "in.npz", "b.zarr", "--leave-out", "a")
+    assert "column a: left out, as leave_out says" in result.out
+    assert set(mmreplay.open("b.zarr").extras) == {"b__2J"}
+    result = command("import", "arrays", "in.npz", "c.zarr", "--leave-out", "c")
+    assert (result.status, result.out) == (1, "")
+    assert "found no column 'c'" in result.err
+
+
 def test_a_codec_may_have_a_level(command, arrays):
     result = command("import", "arrays", arrays, "a.zarr", "--codec", "zstd:9")
     assert (result.status, result.err) == (0, "")

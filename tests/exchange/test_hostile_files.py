@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mmreplay import FormatError, import_dataset
+from mmreplay import Field, FormatError, create, export_dataset, import_dataset
+from mmreplay.exchange.parquet_pages import batches_of, open_parquet
 
 CODE = """
 import sys, mmreplay
@@ -80,7 +81,8 @@ def lead_out(path):
     path.write_bytes(data.replace(OFFSETS.tobytes(), far.tobytes()))
 
 
-def test_lists_of_minari_that_lie_elsewhere(tmp_path):
+@pytest.mark.parametrize("harm", ["offsets", "compression", "dictionary"])
+def test_arrow_files_of_minari_that_could_do_harm(tmp_path, harm):
     folder = tmp_path / "in" / "data"
     (folder / "0").mkdir(parents=True)
     box = {"type": "Box", "dtype": "float64", "shape": [2], "low": [0, 0], "high": [1, 1]}
@@ -100,9 +102,28 @@ def test_lists_of_minari_that_lie_elsewhere(tmp_path):
         "terminations": pa.array([False] * 4),
         "truncations": pa.array([False, False, True, False]),
     }
+    if harm == "dictionary":
+        columns["infos"] = pa.array(["x"] * 4).dictionary_encode()
     batch = pa.RecordBatch.from_pydict(columns)
-    with pa.ipc.new_file(folder / "0" / "part-0.arrow", batch.schema) as writer:
+    path = folder / "0" / "part-0.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if harm == "compression" else None)
+    with pa.ipc.new_file(path, batch.schema, options=options) as writer:
         writer.write_batch(batch)
-    lead_out(folder / "0" / "part-0.arrow")
+    if harm == "offsets":
+        lead_out(path)
     done = outcome("minari", tmp_path / "in", tmp_path / "a.zarr")
     assert (done.returncode, done.stdout[:12]) == (0, "FormatError ")
+    assert harm == "offsets" or "compressed, or with dictionaries" in done.stdout
+
+
+def test_an_image_that_a_dictionary_repeats(tmp_path):
+    image = np.random.default_rng(0).integers(0, 255, (1200, 1200, 3), "u1")
+    with create(tmp_path / "a.zarr", Field((1200, 1200, 3)), Field((), "int64")) as writer:
+        writer.reset(image)
+        writer.step(0, 0.0, image, terminated=True)
+    export_dataset(tmp_path / "a.zarr", "lerobot", tmp_path / "in")
+    (path,) = (tmp_path / "in" / "data").rglob("*.parquet")
+    one = pq.read_table(path)
+    pq.write_table(pa.concat_tables([one] * 70), path, dictionary_pagesize_limit=1 << 30)
+    with open_parquet(path) as file:
+        assert max(len(batch) for batch in batches_of(file, 1000, None)) < 64

@@ -114,6 +114,7 @@ def test_a_store_has_what_lerobot_says(tmp_path, quick_disk, monkeypatch):
     assert (made.terminated, made.truncated) == (4, 0)
     assert {one.what.split(":")[0]: one.count for one in made.losses} == {
         "feature say": 26,
+        "files that are not read": 2,
         "ends marked as done": 4,
         "final observations that the source does not have": 4,
     }

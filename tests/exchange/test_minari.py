@@ -22,6 +22,7 @@ from tests.support.played_episodes import (
     ARGUMENTS,
     DICT,
     assert_same,
+    but_lives,
     play,
     read_back,
     write,
@@ -59,13 +60,13 @@ def make(
     whole=False,
     **settings,
 ):
-    """A dataset as Minari writes it: episodes of both ends, one with both flags, seeds, infos."""
+    """A dataset as Minari writes it: episodes of both ends, seeds, infos."""
     random = np.random.default_rng(3)
     buffers = []
     for number, n in enumerate(LENGTHS):
         terminations, truncations = np.zeros(n, bool), np.zeros(n, bool)
         terminations[-1] = number in (0, 3)
-        truncations[-1] = number in (1, 2, 3)
+        truncations[-1] = number in (1, 2)
         given: dict = {
             "speed": random.standard_normal((n + 1, 3)),
             "count": random.integers(0, 9, (n + 1, 1)),
@@ -262,7 +263,7 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, fram
         assert np.array_equal(episode.terminations, one.terminal)
         assert episode.truncations[-1] == (not one.terminated)
         assert np.array_equal(episode.infos["log_prob"][1:].ravel(), one.extras["log_prob"])
-    back = import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr", infos=False)
+    back = import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr", leave_out=["infos"])
     assert back.transitions == 25
     for one in episodes:
         one.extras = {}
@@ -270,7 +271,7 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, fram
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
-@pytest.mark.parametrize("dtype", ["b", "I", "L", "?", "f4"])
+@pytest.mark.parametrize("dtype", ["b", "L", "f4"])
 def test_actions_and_extra_columns_come_back_as_they_were(tmp_path, quick_disk, data_format, dtype):
     extras = {"logp": Field((), "float32"), "info.logp": Field((2, 1), "uint8")}
     extras["log.prob"] = Field((), np.dtype(dtype))
@@ -284,7 +285,8 @@ def test_actions_and_extra_columns_come_back_as_they_were(tmp_path, quick_disk, 
     for one, other in zip(found.iterate_episodes(), episodes, strict=True):
         assert np.array_equal(one.actions.ravel(), other.action)
         assert np.array_equal(one.infos["logp"].ravel(), [0, *other.extras["logp"]])
-    assert import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr").losses == ()
+    made = import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr")
+    assert but_lives(made.losses) == []
     for one in episodes if is_cast else ():
         one.action = one.action.astype("int64")
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
@@ -303,8 +305,9 @@ def test_minari_loads_an_export_in_its_folder_by_its_id(tmp_path, datasets, quic
 
 def test_what_no_store_holds_is_refused_or_said(tmp_path):
     make("test/text-v0", spaces.Dict({"say": spaces.Text(5), "x": BOX}), spaces.Discrete(3))
-    with pytest.raises(FormatError, match="a space of Text"):
-        import_dataset("minari", tmp_path / "minari" / "test" / "text-v0", tmp_path / "a.zarr")
+    made = import_dataset("minari", tmp_path / "minari" / "test" / "text-v0", tmp_path / "t.zarr")
+    assert any("column observations/say: a store cannot" in one.what for one in made.losses)
+    export_dataset(tmp_path / "t.zarr", "minari", tmp_path / "text", dataset_id="test/x-v0")
     make("test/two-v0", BOX, spaces.Dict({"a": BOX, "b": BOX}))
     with pytest.raises(FormatError, match="actions of several arrays"):
         import_dataset("minari", tmp_path / "minari" / "test" / "two-v0", tmp_path / "a.zarr")

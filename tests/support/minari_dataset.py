@@ -9,7 +9,7 @@ __all__ = ["put", "write_minari"]
 
 
 def write_minari(folder):
-    """Two episodes, one of them with both flags at its end; the path that was given."""
+    """Two episodes, which end differently; the path that was given."""
     data = folder / "data"
     data.mkdir(parents=True)
     with h5py.File(data / "main_data.hdf5", "w") as file:
@@ -21,7 +21,7 @@ def write_minari(folder):
             group["rewards"] = np.ones(n)
             last = np.arange(n) == n - 1
             group["terminations"] = last & (number == 0)
-            group["truncations"] = last
+            group["truncations"] = last & (number == 1)
             group["infos/x"] = np.arange(n + 1) * 10
     about = {"total_episodes": 2, "total_steps": 7, "data_format": "hdf5", "note": "kept"}
     (data / "metadata.json").write_text(json.dumps(about))

@@ -6,18 +6,20 @@ Invariant: an episode here is what was given to a writer, and is compared byte f
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import mmreplay
-from mmreplay import Field, Store
+from mmreplay import Field, Loss, Store
 
 __all__ = [
     "ARGUMENTS",
     "Episode",
     "assert_same",
+    "but_lives",
     "observed",
     "play",
     "read_back",
@@ -167,6 +169,11 @@ def observed(store: Store) -> list[Any]:
     """The first number of each observation, the last ones of episodes included."""
     every = (store.trajectory(number).observation for number in range(len(store.episodes)))
     return [one for rows in every for one in np.asarray(rows)[:, 0].tolist()]
+
+
+def but_lives(losses: Sequence[Loss]) -> list[Loss]:
+    """Losses without the lost lives, which formats mark as terminal steps."""
+    return [one for one in losses if "lost lives" not in one.what]
 
 
 def read_back(path: Path) -> list[Episode]:

@@ -42,7 +42,8 @@ def test_counts_and_returns_are_those_of_the_file(given, tmp_path, quick_disk):
         assert store.extras["infos.qpos"].shape == (30, 3)
     assert sorted(one.what[:40] for one in made.losses) == [
         "an unfinished episode at the end of the ",
-        "array metadata/policy/weight: not one ro",
+        "column metadata/algorithm: a store canno",
+        "column metadata/policy/weight: not one r",
         "final observations that the source does ",
     ]
 
@@ -52,7 +53,7 @@ def test_next_observations_are_the_final_ones(given, tmp_path, quick_disk):
     after[[9, 19, 29]] = 7
     path = write(tmp_path / "a.hdf5", given | {"next_observations": after})
     made = import_dataset("d4rl", path, tmp_path / "a.zarr")
-    assert (made.transitions, len(made.losses)) == (30, 1)
+    assert (made.transitions, len(made.losses)) == (30, 2)
     with mmreplay.open(tmp_path / "a.zarr") as store:
         for number in range(3):
             assert (store.trajectory(number).observation[-1] == 7).all()

@@ -1,4 +1,4 @@
-"""diffusion_policy's layout both ways: zarr v2, as documented; the library is not on PyPI."""
+"""diffusion_policy's layout: zarr v2, as documented; the library is not on PyPI."""
 
 import json
 
@@ -8,40 +8,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import FormatError, export_dataset, import_dataset
-from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
-
-
-@pytest.mark.parametrize("make", [write, write_vector])
-@pytest.mark.parametrize("block", [3, 1000])
-def test_there_and_back(tmp_path, quick_disk, monkeypatch, make, block):
-    for module in ("maintenance.episodes", "exchange.columns"):
-        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
-    monkeypatch.setattr("mmreplay.exchange.diffusion_policy.BLOCK_BYTES", 1000)
-    episodes = play(frames=DICT)
-    store = make(tmp_path / "a.zarr", episodes)
-    out = export_dataset(store, "diffusion_policy", tmp_path / "out.zarr")
-    assert {one.what[:5]: one.count for one in out.losses} == {"final": 4}
-    back = import_dataset("diffusion_policy", tmp_path / "out.zarr", tmp_path / "b.zarr")
-    assert (back.transitions, back.terminated, back.truncated) == (25, 2, 2)
-    for one in episodes:
-        for rows in one.observation.values():
-            rows[-1] = rows[-2]
-    assert_same(read_back(tmp_path / "b.zarr"), episodes)
-
-
-def test_zarr_reads_what_is_exported(tmp_path, quick_disk):
-    episodes = play()
-    store = write(tmp_path / "a.zarr", episodes)
-    export_dataset(store, "diffusion_policy", tmp_path / "out.zarr", key="state")
-    root = zarr.open_group(tmp_path / "out.zarr", mode="r")
-    assert root.metadata.zarr_format == 2
-    assert root["meta/episode_ends"][:].tolist() == [7, 8, 20, 25]
-    assert root["meta/episode_ends"].dtype == np.int64
-    actions = np.concatenate([one.action for one in episodes])
-    assert np.array_equal(root["data/action"][:], actions)
-    observed = np.concatenate([one.observation["frame"][:-1] for one in episodes])
-    assert np.array_equal(root["data/state"][:], observed)
+from mmreplay import FormatError, import_dataset
 
 
 @pytest.fixture
@@ -151,17 +118,34 @@ def test_no_codec_but_ours_is_reached(pusht, tmp_path, change, message):
     path = tmp_path / "in.zarr" / "data" / "state" / ".zarray"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FormatError, match=message):
-        import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
+        import_dataset(
+            "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
+        )
 
 
-def test_a_column_that_cannot_be_read_and_was_not_chosen_is_a_loss(pusht, tmp_path, quick_disk):
-    pusht(tmp_path / "in.zarr")
-    path = tmp_path / "in.zarr" / "data" / "img" / ".zarray"
-    about = json.loads(path.read_text()) | {"compressor": {"id": "imagecodecs_jpegxl"}}
-    path.write_text(json.dumps(about))
-    with pytest.raises(FormatError, match="img: expected one of blosc, zstd, gzip"):
-        import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
-    made = import_dataset(
-        "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
-    )
-    assert any(one.what.startswith("column img, which cannot be read") for one in made.losses)
+def test_what_is_left_out_is_reported(pusht, tmp_path, quick_disk):
+    path = tmp_path / "in.zarr"
+    pusht(path)
+    root = zarr.open_group(path, mode="a", zarr_format=2)
+    root.create_array("meta/success", data=np.ones(2))
+    root.create_array("data/obs/force", data=np.ones((10, 1)))
+    root["data/state"].attrs["unit"] = "m"
+    ends = np.array([4, 4, 9])
+    root.create_array("meta/episode_ends", data=ends, overwrite=True)
+    (path / "notes.txt").write_text("x")
+    about = path / "data" / "img" / ".zarray"
+    codec = {"compressor": {"id": "imagecodecs_jpegxl"}}
+    about.write_text(json.dumps(json.loads(about.read_text()) | codec))
+    made = import_dataset("diffusion_policy", path, tmp_path / "a.zarr")
+    losses = {one.what: one.count for one in made.losses}
+    assert losses["arrays outside of data: meta/success"] == 1
+    assert losses["attributes: data/state/.zattrs"] == 1
+    assert losses["files that are not read: notes.txt"] == 1
+    assert losses["episodes without a step: left out"] == 1
+    assert losses["rows after the last end: they belong to no episode, left out"] == 1
+    assert any("column data/img: cannot be read: " in one for one in losses)
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert set(store.schema.frames) == {"state", "obs.force"}
+        assert len(store) == 9
+    with pytest.raises(FormatError, match="img: cannot be read"):
+        import_dataset("diffusion_policy", path, tmp_path / "b.zarr", observations="img")

@@ -45,14 +45,14 @@ def link(file, name, shape, dtype, folder):
     with h5py.File(folder / "other.h5", "w") as other:
         other["x"] = np.full(shape, SECRET, dtype)
     file[name] = h5py.ExternalLink(folder / "other.h5", "/x")
-    return r"a link to '/x' in '.*other.h5'"
+    return "a link to another file"
 
 
 def external_storage(file, name, shape, dtype, folder):
     np.full(shape, SECRET, dtype).tofile(folder / "other.bin")
     outside = [(str(folder / "other.bin"), 0, h5py.h5f.UNLIMITED)]
     file.create_dataset(name, shape, dtype, external=outside)
-    return r"numbers in '.*other.bin'"
+    return "numbers in another file"
 
 
 def virtual(file, name, shape, dtype, folder):
@@ -61,7 +61,7 @@ def virtual(file, name, shape, dtype, folder):
     layout = h5py.VirtualLayout(shape, dtype)
     layout[...] = h5py.VirtualSource(folder / "other.h5", "x", shape)
     file.create_virtual_dataset(name, layout)
-    return "a virtual dataset of others"
+    return "a virtual dataset"
 
 
 @pytest.mark.parametrize("lead_out", [link, external_storage, virtual])
@@ -73,22 +73,38 @@ def test_no_importer_reads_another_file(given, tmp_path, lead_out):
         del file[name]
         found = lead_out(file, name, shape, dtype, tmp_path)
         assert (file[name][:] == SECRET).all()  # so HDF5 does read it
-    expected = (
-        f"'/{name}': expected plain datasets of this file, found {found}; .* copy the numbers"
-    )
-    with pytest.raises(FormatError, match=expected) as error:
+    with pytest.raises(FormatError, match=f"{found}, and an import reads only plain .* copy the"):
         import_dataset(kind, source, tmp_path / "a.zarr")
-    assert str(path) in str(error.value)
     assert not (tmp_path / "a.zarr").exists()
 
 
-def test_a_link_above_what_is_read_is_found_as_well(given, tmp_path):
+def test_links_that_are_not_needed_are_losses(given, tmp_path):
     kind, source, path = given
     with h5py.File(path, "a") as file:
         file["by the way"] = h5py.SoftLink("/out/x")
         file["out"] = h5py.ExternalLink("other.h5", "/")
-    with pytest.raises(FormatError, match=r"'/out': expected .* a link to '/' in 'other.h5'"):
-        import_dataset(kind, source, tmp_path / "a.zarr")
+        file["itself"] = file["/"]
+        file.attrs["of the file"] = 1
+    made = import_dataset(kind, source, tmp_path / "a.zarr")
+    found = "; ".join(loss.what for loss in made.losses)
+    for what in ("by the way", "out", "itself", "of the file"):
+        assert what in found
+
+
+def test_a_dataset_that_cannot_be_read_does_not_block_the_others(given, tmp_path):
+    kind, source, path = given
+    with h5py.File(path, "a") as file:
+        above = OBSERVATIONS[kind].rpartition("obs")[0].removesuffix("obs/")
+        file.create_dataset(f"{above}large", (7, 1 << 25), "f4", chunks=(1, 1 << 25))
+        file[f"{above}none"] = h5py.Empty("f4")
+    made = import_dataset(kind, source, tmp_path / "a.zarr")
+    found = "; ".join(loss.what for loss in made.losses)
+    assert "large" in found
+    assert "none" in found
+    if kind == "d4rl":
+        options = {"leave_out": ["large"], "columns": ["observations"]}
+        made = import_dataset(kind, source, tmp_path / "b.zarr", **options)
+        assert "column large: left out, as leave_out says" in [one.what for one in made.losses]
 
 
 def test_a_group_in_itself_is_looked_at_once(tmp_path):
@@ -96,10 +112,11 @@ def test_a_group_in_itself_is_looked_at_once(tmp_path):
         file["in/x"] = np.arange(3)
         file["in/again"] = file["/"]
         file["in/same"] = file["in"]
-        file["soft"] = h5py.SoftLink("/in/x")
     with open_hdf5(tmp_path / "a.h5") as file:
-        assert file["soft"][:].tolist() == [0, 1, 2]
-        assert file["in/again/in/same/x"][:].tolist() == [0, 1, 2]
+        assert list(file.columns) == ["in/again", "in/same", "in/x"]
+        assert file.column("in/x").read(0, 3).tolist() == [0, 1, 2]
+        with pytest.raises(FormatError, match="another name of a group"):
+            file.column("in/same")
 
 
 def test_groups_without_an_end_are_refused(tmp_path):

@@ -40,7 +40,8 @@ def test_a_trajectory_has_its_final_observation(tmp_path, quick_disk, monkeypatc
         assert store.extras["qpos"][2].tolist() == [1.0]
     assert {one.what[:12]: one.count for one in made.losses} == {
         "rewards: the": 14,
-        "extra column": 3,
+        "column actio": 3,
+        "column qpos ": 3,
     }
 
 
@@ -53,7 +54,7 @@ def test_a_file_without_ends_is_refused(tmp_path):
 def test_columns_that_these_files_do_not_have_are_said(tmp_path, quick_disk):
     path = write(tmp_path / "a.npz", [4, 2], rewards=np.ones(8), truncations=np.zeros(8))
     made = import_dataset("ogbench", path, tmp_path / "a.zarr")
-    assert [(one.count, one.what) for one in made.losses if "left out" in one.what] == [
+    assert [(one.count, one.what) for one in made.losses if "have none" in one.what] == [
         (8, f"column {name}: left out, as OGBench's files have none")
         for name in ("rewards", "truncations")
     ]

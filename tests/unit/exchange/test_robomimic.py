@@ -31,7 +31,8 @@ def test_there_and_back_every_byte_is_the_same(
     out = export_dataset(make(tmp_path / "a.zarr", episodes), "robomimic", tmp_path / "a.hdf5")
     assert out.losses == ()
     back = import_dataset("robomimic", tmp_path / "a.hdf5", tmp_path / "b.zarr")
-    assert (back.transitions, back.terminated, back.truncated, back.losses) == (25, 2, 2, ())
+    assert (back.transitions, back.terminated, back.truncated) == (25, 2, 2)
+    assert [one.what[-19:] for one in back.losses] == ["taken as lost lives"]
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
 
 
@@ -58,7 +59,9 @@ def demonstrations(path, *, next_obs=True, **attributes):
 def test_demonstrations_in_order_with_states_and_masks(tmp_path, quick_disk):
     made = import_dataset("robomimic", demonstrations(tmp_path / "a.hdf5"), tmp_path / "a.zarr")
     assert (made.transitions, made.episodes, made.terminated, made.truncated) == (78, 12, 6, 6)
-    assert [one.what[:10] for one in made.losses] == ["model_file"]
+    assert [(one.what, one.count) for one in made.losses] == [
+        ("attribute data/demo_*@model_file: left out", 12)
+    ]
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.episodes["length"].tolist() == list(range(1, 13))
         last = store.trajectory(11)
@@ -79,7 +82,7 @@ def test_demonstrations_in_order_with_states_and_masks(tmp_path, quick_disk):
 def test_without_next_obs_the_last_one_stands_in(tmp_path, quick_disk):
     path = demonstrations(tmp_path / "a.hdf5", next_obs=False)
     made = import_dataset("robomimic", path, tmp_path / "a.zarr")
-    assert {one.what[:5]: one.count for one in made.losses} == {"model": 12, "final": 12}
+    assert {one.what[:5]: one.count for one in made.losses} == {"attri": 12, "final": 12}
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.trajectory(1).observation["pose"][:, 0].tolist() == [0, 1, 1]
 
@@ -108,7 +111,7 @@ def test_a_file_without_observations_is_refused(tmp_path):
     path = demonstrations(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
         del file["data/demo_0/obs"]
-    with pytest.raises(FormatError, match="demo_0: expected obs and actions, found actions"):
+    with pytest.raises(FormatError, match="demo_0: expected obs and actions; extract"):
         import_dataset("robomimic", path, tmp_path / "a.zarr")
     with h5py.File(path, "a") as file:
         for number in range(12):
@@ -117,7 +120,46 @@ def test_a_file_without_observations_is_refused(tmp_path):
         import_dataset("robomimic", path, tmp_path / "a.zarr")
 
 
-@pytest.mark.parametrize("name", ["obs/pose", "next_obs/pose", "rewards", "dones"])
+def change(path, name, rows):
+    with h5py.File(path, "a") as file:
+        file.pop(name, None)
+        file[name] = rows
+
+
+def test_what_only_some_demonstrations_have_is_a_loss(tmp_path, quick_disk):
+    path = demonstrations(tmp_path / "a.hdf5")
+    change(path, "data/demo_3/obs/force", np.ones((4, 1)))
+    change(path, "data/demo_5/info/x", np.ones((6, 1)))
+    change(path, "data/demo_7/next_obs/pose", np.ones((3, 1)))
+    change(path, "data/demo_12/actions", np.ones((0, 2)))
+    change(path, "data/demo_12/obs/pose", np.ones((0, 1)))
+    change(path, "data/demo_2/dones", np.array([True, False, True]))
+    made = import_dataset("robomimic", path, tmp_path / "a.zarr")
+    losses = {one.what: one.count for one in made.losses}
+    assert losses.pop("column obs/force: only in 1 of 12 episodes") == 1
+    assert losses.pop("column info/x: only in 1 of 12 episodes") == 1
+    assert losses.pop("column next_obs/pose: demo_7: expected 8 rows, found (3, 1)") == 1
+    assert losses.pop("demonstrations without a step: left out") == 1
+    assert losses.pop("terminal steps within a numbered episode: taken as lost lives") == 1
+    assert sum("final obs" in one or "model_file" in one for one in losses) == len(losses)
+
+
+def test_columns_are_chosen_by_name(tmp_path, quick_disk):
+    path = demonstrations(tmp_path / "a.hdf5")
+    change(path, "mask/odd", np.array([b"demo_1", b"demo_99"]))
+    options = {"columns": ["obs"], "leave_out": ["next_obs"]}
+    made = import_dataset("robomimic", path, tmp_path / "a.zarr", **options)
+    losses = {one.what: one.count for one in made.losses}
+    assert losses["column states: left out, as columns does not name it"] == 1
+    assert losses["column next_obs/pose: left out, as leave_out says"] == 1
+    assert losses["mask/odd: names of other demonstrations"] == 1
+    with pytest.raises(SchemaError, match="columns, leave_out: found no column 'forces'"):
+        import_dataset("robomimic", path, tmp_path / "b.zarr", leave_out=["forces"])
+    with pytest.raises(SchemaError, match="leave_out: expected a list of names of columns, found"):
+        import_dataset("robomimic", path, tmp_path / "b.zarr", leave_out="states")
+
+
+@pytest.mark.parametrize("name", ["obs/pose", "rewards", "dones"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, more):
     path = demonstrations(tmp_path / "a.hdf5")
@@ -125,6 +167,6 @@ def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, mo
         rows = file[f"data/demo_3/{name}"][:]
         del file[f"data/demo_3/{name}"]
         file[f"data/demo_3/{name}"] = np.resize(rows, (4 + more, *rows.shape[1:]))
-    with pytest.raises(FormatError, match=rf"demo_3: {name}: expected 4 rows.* found {4 + more}"):
+    with pytest.raises(FormatError, match=rf"{name}: demo_3: expected 4 rows.* found .{4 + more},"):
         import_dataset("robomimic", path, tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()

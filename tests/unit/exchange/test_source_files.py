@@ -14,6 +14,7 @@ import pytest
 
 from mmreplay import FormatError, import_dataset
 from mmreplay.exchange import source_files
+from mmreplay.exchange.source_files import inside
 
 
 def folder(path):
@@ -182,6 +183,16 @@ def bomb_in_zarr(path):
     return out
 
 
+def large_metadata(path):
+    folder = path.with_name("folder")
+    out = zarr2(folder)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for one in folder.rglob(".zarray"):
+            spaces = " " * (2 << 20) * (one.parent.name == "state")
+            archive.writestr(str(one.relative_to(folder)), one.read_text() + spaces)
+    return out
+
+
 def deep_json(path):
     path.mkdir()
     (path / "metadata.json").write_text("[" * 100_000)
@@ -211,12 +222,13 @@ REFUSED = {
     large_rows: "(its numbers of rows are wrong|expected rows of at most 67,108,864 bytes)",
     large_chunk: "a chunk: expected at most 268,435,456 bytes in one piece",
     bomb_in_a_chunk: r"the chunk at \(0, 0\) decompresses to more than its 120 bytes",
-    many_demonstrations: "cannot be read as d3rlpy",
+    many_demonstrations: "expected 1,000,000,000,000 episodes, found no rewards_1",
     many_rows_of_arrays: "its numbers of rows are wrong",
     large_rows_of_arrays: "expected rows of at most 67,108,864 bytes, found 268,435,456",
     lzma_member: "expected a member that is stored or deflated, found compression 14",
     many_ends: "meta/episode_ends: expected at most 268,435,456 bytes in one piece",
     bomb_in_zarr: "state: chunk 0: expected 120 bytes, found 121",
+    large_metadata: "state/.zarray: expected at most 1,048,576 bytes in one piece",
     deep_json: "cannot be read as minari: RecursionError",
     infinite_episodes: "cannot be read as minari: OverflowError",
 }
@@ -240,3 +252,10 @@ def test_claims_and_bombs_take_neither_memory_nor_time(tmp_path):
     assert int(kilobytes) < 200_000
     for make in REFUSED:
         assert not (tmp_path / make.__name__ / "in.zarr").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x"])
+def test_names_do_not_lead_out(tmp_path, name):
+    assert inside(tmp_path, "a", "b") == tmp_path / "a" / "b"
+    with pytest.raises(FormatError, match="expected names of files in this folder"):
+        inside(tmp_path, "videos", name)

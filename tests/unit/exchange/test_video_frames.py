@@ -104,3 +104,15 @@ def test_other_containers_codecs_and_sizes_are_refused_before_anything_is_decode
         ):
             with pytest.raises(FormatError, match=message):
                 frames.at(path, 0.0)
+
+
+def test_a_video_of_12_bits_is_refused(tmp_path):
+    path = tmp_path / "depth.mp4"
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libx265", rate=FPS, options={"x265-params": "log-level=none"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "gray12le"
+        frame = av.VideoFrame.from_ndarray(np.full((48, 64), 900, np.uint16), format="gray12le")
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    with ExitStack() as stack, pytest.raises(FormatError, match="found gray12le"):
+        VideoFrames((48, 64, 1), FPS, stack).at(path, 0.0)

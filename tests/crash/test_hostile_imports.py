@@ -1,0 +1,27 @@
+"""Sources of imports that somebody has tampered with: every import ends well, and in time.
+
+Other tests name the single rules; here all of a source is changed in all ways.
+"""
+
+import sys
+
+import pytest
+
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.tampering.imports import SOURCES, tamper_with_imports
+
+pytestmark = [
+    pytest.mark.timeout(0 if THOROUGH else 900),
+    pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux"),
+]
+
+SEED = 20_261_127
+N_INPUTS = by_effort(8, 150, 10_000)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_content_of_a_source_can_do_harm(tmp_path, name):
+    tally = tamper_with_imports(tmp_path, name, N_INPUTS, SEED)
+    assert tally.n_trials == N_INPUTS
+    assert not tally.failures, "\n".join(map(str, tally.failures[:20]))
