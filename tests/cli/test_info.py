@@ -65,8 +65,11 @@ steps per episode: min 2, mean 6, max 11
 @pytest.fixture
 def blocks_of_100(monkeypatch):
     """Every file and folder takes 100 bytes, on any file system."""
-    monkeypatch.setattr(checked_reads, "_HAS_BLOCKS", False)
-    monkeypatch.setattr(checked_reads, "_rounded", lambda about: 100)
+
+    def allocated(root):
+        return {str(one): 100 * (1 + len(files)) for one, _, files in checked_reads.walk(root)}
+
+    monkeypatch.setattr(checked_reads, "allocated_bytes", allocated)
 
 
 def test_a_closed_store(command, store, blocks_of_100):

@@ -68,7 +68,7 @@ def _d4rl(path):
 
 
 def _d3rlpy(path):
-    columns = {"num_episodes": 2}
+    columns: dict[str, object] = {"num_episodes": 2}
     for number in range(2):
         columns[f"observations_{number}"] = np.ones((6, 3), "f4")
         columns[f"actions_{number}"], columns[f"rewards_{number}"] = (
@@ -80,7 +80,7 @@ def _d3rlpy(path):
 
 
 def _robomimic(path):
-    columns = {}
+    columns: dict[str, object] = {}
     for number in range(2):
         above = f"data/demo_{number}/"
         columns[above + "obs/x"] = columns[above + "next_obs/x"] = np.ones((6, 3))
