@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mmreplay.maintenance.repair.store import LaneRepair, Repair, repair
     from mmreplay.maintenance.snapshot import Snapshot, snapshot
     from mmreplay.maintenance.verify.report import Finding, Report
-    from mmreplay.maintenance.verify.store import verify
+    from mmreplay.maintenance.verify.whole_store import verify
     from mmreplay.recording.experience import RecordExperience, RecordVectorExperience
     from mmreplay.recording.frame_stack import FrameStack
     from mmreplay.recording.progress import RecordProgress
@@ -149,7 +149,7 @@ _LAZY = {
     "RecordProgress": "mmreplay.recording.progress",
     "RecordResult": "mmreplay.recording.recorder",
     "stop_on_signals": "mmreplay.recording.signals",
-    "verify": "mmreplay.maintenance.verify.store",
+    "verify": "mmreplay.maintenance.verify.whole_store",
     "Finding": "mmreplay.maintenance.verify.report",
     "Report": "mmreplay.maintenance.verify.report",
     "repair": "mmreplay.maintenance.repair.store",

@@ -27,7 +27,7 @@ from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
 from mmreplay.ids import Ids
-from mmreplay.reading.located import LateRebuilder
+from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.sampling.selection import Selection

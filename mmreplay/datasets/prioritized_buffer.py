@@ -22,7 +22,7 @@ from mmreplay.datasets.store_draws import Draw
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, SchemaError
 from mmreplay.ids import Ids
-from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
+from mmreplay.sampling.priority_draws import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MAX_PRIORITY
 from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.writing.create import give_up
@@ -43,7 +43,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Args:
         path, capacity, stack, n_step, gamma, seed: as for `ReplayBuffer`.
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
-            `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
+            `mmreplay.sampling.priority_draws.Prioritization`; each opening may give others.
         of_buffer: frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
             clip_reward, metadata, flush_s and prefetch, as for `ReplayBuffer`. A batch that is
             read ahead is drawn by the priorities of that time.

@@ -23,7 +23,7 @@ import numpy as np
 from mmreplay.arguments import whole_number
 from mmreplay.datasets.store_draws import Draw
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.reading.located import Located
+from mmreplay.reading.lookup import Lookup
 from mmreplay.system.threads import Flag, Workers
 
 Read = TypeVar("Read")
@@ -42,7 +42,7 @@ class _Job:
     draw: Draw[Any]
     before: Any = None  # states of the generator around the draw
     after: Any = None
-    located: Located[Any, Any] | None = None  # None if the lookup failed
+    located: Lookup[Any, Any] | None = None  # None if the lookup failed
     threads: Workers | None = None  # which read it
     is_dropped: bool = False  # it is not needed any more
     done: Flag = field(default_factory=Flag)  # it was read, or will not be

@@ -25,12 +25,12 @@ from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.kept_frames import KeptFrames
-from mmreplay.reading.located import LateRebuilder
+from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
+from mmreplay.sampling.episode_draws import PortionSampler, TrajectorySampler
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.trajectories import PortionSampler, TrajectorySampler
-from mmreplay.sampling.transitions import check_not_empty, distinct_ids, grouped_ids, uniform_ids
+from mmreplay.sampling.uniform import check_not_empty, distinct_ids, grouped_ids, uniform_ids
 from mmreplay.sampling.windows import Windows, WindowSampler
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mmreplay.episode_index import Index, Sources
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.reading import episodes
+from mmreplay.reading.episode_table import episode_table
 from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage.chunk_files import EvictedError
@@ -247,7 +247,7 @@ class JoinedLanes:
         if known is not None:
             return known
         reader = self.readers[lane]
-        out = episodes.table(reader, self.index, self.columns["non_terminals"], returns=returns)
+        out = episode_table(reader, self.index, self.columns["non_terminals"], returns=returns)
         if returns and reader.is_closed:
             self._episodes[lane] = out
         return out

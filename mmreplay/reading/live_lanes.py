@@ -31,7 +31,7 @@ from mmreplay.reading.joined_lanes import Contents, JoinedLanes
 from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.lane_identity import check_distinct, check_same, tell_of_exchange
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.reading.located import LateRebuilder, Located, Places, Read, Rebuilder
+from mmreplay.reading.lookup import LateRebuilder, Lookup, Places, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
@@ -267,19 +267,19 @@ class LiveLanes:
         draw: Callable[[Index], Ids],
         gatherer: LateRebuilder[Places, Read],
         kept: KeptFrames | None = None,
-    ) -> Located[Places, Read]:
+    ) -> Lookup[Places, Read]:
         """The first half of `gather`: what `draw` chooses from the index as it is now."""
 
-        def located(index: Index) -> Located[Places, Read]:
+        def located(index: Index) -> Lookup[Places, Read]:
             lanes = self._joined  # whose index it is: `look` holds the lock
             places = gatherer.locate(index, draw(index))
             columns = lanes.columns if kept is None else kept.columns(lanes.columns)
-            return Located(lanes, columns, gatherer, places, index.version, lanes.remaps.count)
+            return Lookup(lanes, columns, gatherer, places, index.version, lanes.remaps.count)
 
         return self.look(located)
 
-    def renewed(self, located: Located[Places, Read]) -> Located[Places, Read] | None:
-        """The same with the lanes as they are now; see `Located.renewed`."""
+    def renewed(self, located: Lookup[Places, Read]) -> Lookup[Places, Read] | None:
+        """The same with the lanes as they are now; see `Lookup.renewed`."""
         with self._lock:
             return located.renewed(self._follow())
 

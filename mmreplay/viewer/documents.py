@@ -15,10 +15,10 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures.images import limits_of
 from mmreplay.reading.info import action_names, environment
 from mmreplay.reading.store import Store
-from mmreplay.viewer.columns import ShownColumn, shown_columns
 from mmreplay.viewer.episode import kept_episodes
 from mmreplay.viewer.packed import pack
 from mmreplay.viewer.priorities import has_priorities, read_priorities
+from mmreplay.viewer.shown_columns import ShownColumn, shown_columns
 from mmreplay.viewer.viewed_store import finite
 
 _ENDS = ("open", "terminated", "truncated")

@@ -14,8 +14,8 @@ from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.store import Store
-from mmreplay.viewer.columns import ShownColumn
 from mmreplay.viewer.priorities import read_priorities
+from mmreplay.viewer.shown_columns import ShownColumn
 from mmreplay.viewer.viewed_store import GoneError
 
 _PIECES = 64

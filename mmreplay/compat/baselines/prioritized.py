@@ -15,7 +15,7 @@ from mmreplay.compat.baselines.uniform import ReplayBuffer
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as CoreBuffer
 from mmreplay.errors import InvalidIdError, SchemaError
-from mmreplay.sampling.prioritized import Prioritization
+from mmreplay.sampling.priority_draws import Prioritization
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

@@ -23,7 +23,7 @@ from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as Buff
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
-from mmreplay.sampling.prioritized import Prioritization
+from mmreplay.sampling.priority_draws import Prioritization
 from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY
 
 _VARIANTS = {"proportional": "proportional", "rank_based": "rank"}

@@ -22,7 +22,7 @@ from mmreplay.maintenance.repair.later_rows import append_rows
 from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
 from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
 from mmreplay.maintenance.verify.report import Finding
-from mmreplay.maintenance.verify.store import verify
+from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.storage.checkpoint import PAGE_BYTES

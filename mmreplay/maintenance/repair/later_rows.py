@@ -20,7 +20,6 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.open_lanes import AnyWriter, open_writer
-from mmreplay.writing.vector_writer import VectorWriter
 
 __all__ = ["append_rows"]
 
@@ -90,35 +89,26 @@ def _step(
     extras: dict[str, Array],
 ) -> None:
     """Append one row; episodes of `new` begin with it."""
-    terminated, truncated, life_lost, there = flags
-    if isinstance(writer, VectorWriter):
-        if new.any():
-            writer.reset(_frames(writer, now), new)
-        writer.step(
-            *values,
-            _frames(writer, after),
-            terminated,
-            truncated,
-            life_lost=life_lost,
-            mask=there,
-            **extras,
-        )
-        return
-    if new[0]:
-        writer.reset(_frames(writer, {key: one[0] for key, one in now.items()}))
+    has_axis = writer.files.environments is not None
+
+    def given(value: Array) -> Any:
+        return value if has_axis else value[0]
+
+    def observation(frames: dict[str, Array]) -> Any:
+        values = {key: given(one) for key, one in frames.items()}
+        return values if writer.schema.is_dict else values[FRAME]
+
+    *ends, there = flags
+    if new.any():
+        writer.reset(observation(now), *([new] if has_axis else []))
+    action, reward = map(given, values)
+    terminated, truncated, life_lost = map(given, ends)
+    more = {name: given(one) for name, one in extras.items()}
+    if has_axis:
+        more["mask"] = there
     writer.step(
-        values[0][0],
-        values[1][0],
-        _frames(writer, {key: one[0] for key, one in after.items()}),
-        terminated[0],
-        truncated[0],
-        life_lost=life_lost[0],
-        **{name: one[0] for name, one in extras.items()},
+        action, reward, observation(after), terminated, truncated, life_lost=life_lost, **more
     )
-
-
-def _frames(writer: AnyWriter, frames: dict[str, Array]) -> Any:
-    return frames if writer.schema.is_dict else frames[FRAME]
 
 
 def _read(reader: LaneReader, path: str, start: int, stop: int) -> Array:

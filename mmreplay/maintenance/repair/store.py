@@ -32,7 +32,7 @@ from mmreplay.maintenance.repair.lane import (
 )
 from mmreplay.maintenance.repair.swap import RepairSite
 from mmreplay.maintenance.verify.report import Finding, Report
-from mmreplay.maintenance.verify.store import verify
+from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmreplay.maintenance.progress import ByteCount
+from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 

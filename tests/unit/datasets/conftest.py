@@ -7,7 +7,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.reading.located import Located
+from mmreplay.reading.lookup import Lookup
 from tests.support.numbered_steps import ACTION, CODECS, play
 
 
@@ -47,11 +47,11 @@ def closed(tmp_path_factory):
 @pytest.fixture
 def readers(monkeypatch):
     """The names of the threads that read what was drawn ahead."""
-    names, fetch = [], Located.fetch
+    names, fetch = [], Lookup.fetch
 
     def noted(located, out=None):
         names.append(threading.current_thread().name)
         return fetch(located, out)
 
-    monkeypatch.setattr(Located, "fetch", noted)
+    monkeypatch.setattr(Lookup, "fetch", noted)
     return names

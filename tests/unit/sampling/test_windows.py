@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.sampling.trajectories import PortionSampler
+from mmreplay.sampling.episode_draws import PortionSampler
 from mmreplay.sampling.windows import Windows, WindowSampler
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, loaded

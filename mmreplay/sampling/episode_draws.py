@@ -16,7 +16,7 @@ from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 from mmreplay.sampling.selected_sums import Counted, Sums, sums_over
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.transitions import distinct_ranks
+from mmreplay.sampling.uniform import distinct_ranks
 from mmreplay.sampling.windows import Windows, too_short
 
 

@@ -17,7 +17,7 @@ from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
 
 
-def table(
+def episode_table(
     reader: LaneReader, index: Index, flags: RawColumn | ShardColumn, *, returns: bool
 ) -> tuple[npt.NDArray[np.void], int]:
     """The whole retained episodes of a lane, by their first steps: see `EPISODE_DTYPE`.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.sampling.trajectories import TrajectorySampler
+from mmreplay.sampling.episode_draws import TrajectorySampler
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, loaded
 

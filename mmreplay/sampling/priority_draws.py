@@ -27,7 +27,7 @@ from mmreplay.sampling.priority_variants import (
     Proportional,
     RankBased,
 )
-from mmreplay.sampling.transitions import check_not_empty
+from mmreplay.sampling.uniform import check_not_empty
 from mmreplay.schema import as_array
 from mmreplay.storage.priority_column import PriorityColumn
 

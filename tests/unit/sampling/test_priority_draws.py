@@ -5,7 +5,7 @@ import pytest
 
 from mmreplay import PrioritizedReplayBuffer
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
-from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
+from mmreplay.sampling.priority_draws import Prioritization, PrioritizedSampler
 from mmreplay.storage.priority_column import PriorityColumn
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, follow, loaded

@@ -1,4 +1,4 @@
-"""`Located`: what was drawn from the index and looked up in it, to be read by any thread.
+"""`Lookup`: what was drawn from the index and looked up in it, to be read by any thread.
 
 Invariant: what is read later is what would have been read at once, or nothing; it does not depend
 on when, or how fast, a thread reads.
@@ -55,7 +55,7 @@ class LateRebuilder(Rebuilder[Places, Read], Protocol[Places, Read]):
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
-class Located(Generic[Places, Read]):
+class Lookup(Generic[Places, Read]):
     """Where something lies in the lanes as they were when it was looked up.
 
     Args:
@@ -88,7 +88,7 @@ class Located(Generic[Places, Read]):
         is_sound = lanes.remaps.count == self.n_remaps and lanes.same_session()
         return read if is_sound and lanes.is_settled(self.places.pending) else None
 
-    def renewed(self, lanes: JoinedLanes) -> Located[Places, Read] | None:
+    def renewed(self, lanes: JoinedLanes) -> Lookup[Places, Read] | None:
         """The same as of now; None if the lanes are others, or a step that is read was evicted.
 
         The caller holds the lock of the lanes. Rows that can still be sampled are still there, with

@@ -5,7 +5,7 @@ import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.blocks import Blocks
-from mmreplay.sampling.transitions import distinct_ids, grouped_ids, uniform_ids
+from mmreplay.sampling.uniform import distinct_ids, grouped_ids, uniform_ids
 from tests.support.chance import goodness
 from tests.support.lane_history import History, loaded
 
