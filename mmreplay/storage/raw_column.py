@@ -56,6 +56,7 @@ class RawColumn:
         # Replaced whole, for threads that read meanwhile; None: not read yet, or mapped one by one.
         self._files: SideBySide | None = None
         self._lock = threading.Lock()  # two threads may be the first, or one while rows come
+        self._first = self._first_chunks()  # as those who read know them, while nothing is mapped
         self._pager = page_advice.Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
         self._bases = [0] * len(lanes)  # as of the last look for evicted maps
@@ -69,6 +70,14 @@ class RawColumn:
         with self._lock:
             if self._files is not None:
                 self._extend(self._files)
+            elif (first := self._first_chunks()) != self._first:
+                self._first = first
+                self._remaps.count += 1
+
+    def _first_chunks(self) -> list[int]:
+        """The oldest chunk of each lane."""
+        pairs = zip(self._lanes, self._specs, strict=True)
+        return [lane.base // spec.chunk_rows for lane, spec in pairs]
 
     def _mapped(self) -> SideBySide | None:
         """The files, mapped by now; None if they are mapped one by one."""
@@ -103,7 +112,7 @@ class RawColumn:
     def _rebuild(self) -> None:
         """A new range with room to grow; arrays over the old one keep it mapped."""
         pairs = list(zip(self._lanes, self._specs, strict=True))
-        first = [lane.base // spec.chunk_rows for lane, spec in pairs]
+        first = self._first_chunks()
         stops = [-(-lane.head // spec.chunk_rows) for lane, spec in pairs]
         room = [
             2 * max(stop - start, 1) if lane.is_live else max(stop - start, 1)
@@ -122,7 +131,8 @@ class RawColumn:
         self._pager, self._finished = page_advice.Pager(), first
         for number in range(len(pairs)):
             self._tell_pager(files, number)
-        self._remaps.count += 1  # before other rows can be found where evicted ones were
+        if self._files is not None or first != self._first:
+            self._remaps.count += 1  # before other rows can be found where evicted ones were
         self._files = files
 
     def _map(self, files: SideBySide, number: int, stop: int) -> None:

@@ -25,7 +25,7 @@ def store(tmp_path_factory, story_of_module):
         story.play(writer, length, end)
     writer.close()
     with mmreplay.load(writer.path, stack=None) as data:
-        data.sample(1)  # what it maps stays mapped through the tests of the module
+        data.transitions(data.ids)  # what it maps stays mapped through the tests of the module
         yield data
 
 
