@@ -218,12 +218,8 @@ class RawColumn:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
-    def read(self, number: int, start: int, stop: int) -> Array:
-        """A copy of rows [start, stop) of one lane, of a column whose rows follow one another."""
-        return self.view(number, start, stop).copy()
-
     def view(self, number: int, start: int, stop: int) -> Array:
-        """As `read`: the rows as they are mapped, else a copy."""
+        """Rows [start, stop) of one lane, of a column of width 1, as they are mapped or a copy."""
         lane, spec, files = self._lanes[number], self._specs[number], self._files
         if lane.is_live or (stop - start) * spec.row_bytes > _FEW_BYTES:
             files = self._mapped()

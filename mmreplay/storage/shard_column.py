@@ -303,11 +303,6 @@ class ShardColumn:
             self._local.file = _NO_FILE
             file.close()
 
-    def read(self, number: int, start: int, stop: int) -> Array:
-        """A copy of rows [start, stop) of one lane."""
-        first = number << LANE_SHIFT
-        return self.take(np.arange(first + start, first + stop, dtype=np.int64))
-
 
 class KeptColumn:
     """A column of shards that keeps decoded what blocks of `n_rows` rows need."""

@@ -107,7 +107,7 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
     ids, expected = ids_of([lane], 200)
     assert column.take(ids).tobytes() == expected.tobytes()
     with pytest.raises(EvictedError):
-        column.read(0, 0, 5)
+        column.view(0, 0, 5)
 
 
 # ---------------------------------------------------------------- what is wrong on disk

@@ -43,7 +43,7 @@ def test_rows_come_from_shards_and_tails_of_all_lanes(tmp_path, codec, dtype, n_
     assert windows.shape == (50, 4, 3)
     assert windows.tobytes() == expected.tobytes()
     for number, lane in enumerate(lanes):
-        every = column.read(number, lane.base, lane.head)
+        every = column.take((number << LANE_SHIFT) + np.arange(lane.base, lane.head))
         assert every.tobytes() == lane.rows[lane.base :].tobytes()
 
 
@@ -126,7 +126,7 @@ def test_entries_come_from_the_chunks_of_their_environments(tmp_path, width, inn
             ids, expected = ids_of(some, count, count)
             assert column.take(ids).tobytes() == expected.tobytes()
         for number, lane in enumerate(some):
-            every = column.read(number, lane.base, lane.head)
+            every = column.take((number << LANE_SHIFT) + np.arange(lane.base, lane.head))
             assert every.tobytes() == lane.rows[lane.base :].tobytes()
 
 
@@ -211,7 +211,7 @@ def test_a_file_of_very_many_is_opened_once_a_batch_and_closed(tmp_path, monkeyp
     monkeypatch.setattr(shard_column, "_MAX_SHARDS", 0)
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
     column = ShardColumn([lane], "frames")
-    column.read(0, 0, 60)
+    column.take(np.arange(60))
     opened, n_before = [], len(os.listdir("/dev/fd"))
 
     def count(folder, name, *how):
@@ -231,7 +231,7 @@ def test_chunks_that_were_read_from_another_store_are_not_given(tmp_path, monkey
     monkeypatch.setattr(shard_column, "_MAX_SHARDS", 0)
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
     column = ShardColumn([lane], "frames")
-    column.read(0, 0, 60)
+    column.take(np.arange(60))
 
     def exchanged():
         raise EvictedError("another store")
