@@ -164,3 +164,14 @@ def test_metadata_is_kept_as_json_has_it(make, story):
     assert attributes(writer.path)["env"] == {"7": {"k": 2, "1": "x"}}
     with pytest.raises(SchemaError, match="a key stands twice"):
         make("other.zarr", metadata={1: 2, "1": 3})
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_lane_of_atari_that_is_open_has_few_files_and_takes_little_room_at_once(make, codec):
+    frame = Field((84, 84), "uint8", codec)
+    with make(frame=frame, action=Field((), "int64")) as writer:
+        writer.reset(np.zeros((84, 84), np.uint8))
+        writer.step(0, 1.0, np.zeros((84, 84), np.uint8))
+        files = [one for one in writer.path.rglob("*") if one.is_file()]
+        assert len(files) <= 40
+        assert sum(512 * one.stat().st_blocks for one in files) <= 64_000_000
