@@ -1,6 +1,6 @@
 """Recording: Gymnasium environments as a source of rows.
 
-Invariant: every recorded transition was made by the environment (an autoreset is none), and every
+Invariant: every recorded transition was made by the environment (an autoreset is not one), and every
 episode ends with the observation that the environment ended it with.
 """
 

@@ -144,7 +144,7 @@ class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):
                 autoreset_mode="NextStep",
             )
         )
-        # (N, 1, 84, 84) of ale-py: the stack of one is no part of the frame.
+        # (N, 1, 84, 84) of ale-py: the stack of one is not part of the frame.
         self.single_observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
         self.observation_space = batch_space(self.single_observation_space, n_envs)
         self._max_steps = max_steps(spec)
