@@ -55,8 +55,8 @@ def _advice(report: Report) -> str:
     if report.from_start:
         advice = (
             f"no row before the damage can be sampled: {first}"
-            f"`mmreplay repair --skip-damaged {store}` keeps what is sound after it; restore the "
-            f"rest from a snapshot or another copy"
+            f"`mmreplay repair --skip-damaged {store}` keeps what is sound after it, if anything "
+            f"is; restore the rest from a snapshot or another copy"
         )
     else:
         some = ", if there are any" if unknown else ""

@@ -175,10 +175,6 @@ _LAZY = {
 }
 
 
-_IN_ANNOTATIONS: set[str] = set()
-"""Names that stand here for `typing.get_type_hints` only, which looks for them in `__module__`."""
-
-
 def _name_public(names: Iterable[str]) -> None:
     """Let pickles and messages name `mmreplay`, and no module inside, which may move."""
     here = globals()
@@ -187,9 +183,9 @@ def _name_public(names: Iterable[str]) -> None:
         if isinstance(thing, type):
             inside = vars(sys.modules[thing.__module__])
             words = " ".join(map(str, inspect.get_annotations(thing).values()))
+            # For `typing.get_type_hints`, which looks for names in `__module__`.
             needed = set(re.findall(r"\w+", words)) & inside.keys() - here.keys()
             here.update({word: inside[word] for word in needed})
-            _IN_ANNOTATIONS.update(needed)
         if callable(thing):
             thing.__module__ = __name__
 
@@ -207,7 +203,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY} - _IN_ANNOTATIONS)
+    return sorted({*__all__, *_LAZY, *(name for name in globals() if name.startswith("__"))})
 
 
 _name_public(__all__)
