@@ -1,7 +1,7 @@
 """Recording: Gymnasium environments as a source of rows.
 
-Invariant: every recorded transition was made by the environment (an autoreset is not one), and every
-episode ends with the observation that the environment ended it with.
+Invariant: every recorded transition was made by the environment (an autoreset is not one), and
+every episode ends with the observation that the environment ended it with.
 """
 
 from __future__ import annotations

@@ -104,6 +104,17 @@ class Request:
             self.codec,
         )
 
+    def check_env(self, path: AnyPath, there: object) -> None:
+        """Raise SchemaError if `there`, the id of a lane's environment, is not that of `env`."""
+        given = [
+            about["id"] for about in (self.env_metadata, self.metadata) if about and "id" in about
+        ]
+        if self.env_metadata and given and there and there not in given:
+            raise SchemaError(
+                f"{path}: expected rows of {there}, as in this store, found env {given[0]}; choose "
+                f"another path"
+            )
+
     def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
         """Raise SchemaError if requested rows or codecs differ from those of the lane at `path`."""
         asked = self.completed(there)

@@ -175,3 +175,15 @@ def test_a_lane_of_atari_that_is_open_has_few_files_and_takes_little_room_at_onc
         files = [one for one in writer.path.rglob("*") if one.is_file()]
         assert len(files) <= 40
         assert sum(512 * one.stat().st_blocks for one in files) <= 64_000_000
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+def test_rows_of_another_environment_are_refused(tmp_path):
+    gymnasium = pytest.importorskip("gymnasium")
+    first, second = (gymnasium.make(name) for name in ("CartPole-v0", "CartPole-v1"))
+    mmreplay.create(tmp_path / "s", env=first).close()
+    mmreplay.create(tmp_path / "s", env=first, append=True).close()
+    with pytest.raises(SchemaError, match="found env CartPole-v1"):
+        mmreplay.create(tmp_path / "s", env=second, append=True)
+    with pytest.raises(SchemaError, match="rows of CartPole-v0"):
+        mmreplay.RecordExperience(second, tmp_path / "s", append=True)
