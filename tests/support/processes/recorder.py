@@ -137,18 +137,13 @@ class Ledger:
 
     def _ids(self, first: int, head: int) -> npt.NDArray[np.int64]:
         steps = self._rows["steps"]
-        if self._envs is None:  # a step is what has led to its row, and belongs to the one before
-            return np.flatnonzero(steps[first + 1 : head, 0]) + first
-        return np.flatnonzero(steps[first:head]) + first * self._envs
+        return np.flatnonzero(steps[first:head]) + first * (self._envs or 1)
 
     def _check_transitions(self, store: Store, ids: npt.NDArray[np.int64]) -> None:
-        if self._envs is None:
-            seen, after = self._rows["frame"][ids, 0], self._rows[ids + 1, 0]
-        else:
-            ticks, envs = np.divmod(ids, self._envs)
-            after = self._rows[ticks, envs]
-            before = self._rows["frame"][ticks - 1, envs]
-            seen = np.where(after["begins"], after["start"], before)
+        rows, envs = np.divmod(ids, self._envs or 1)
+        after = self._rows[rows, envs]
+        before = self._rows["frame"][rows - 1, envs]
+        seen = np.where(after["begins"], after["start"], before)
         found = store.transitions(ids, stack=None)
         for name, value, expected in (
             ("observation", _sums(found.observation), seen),
@@ -190,17 +185,19 @@ def _noting(ledger: Ledger) -> Any:
 
 def _note_rows(writer: Any, ledger: Ledger) -> None:
     reset, step = writer.reset, writer.step
+    starts: list[int] = []
 
     def reset_noting(frame: Any) -> None:
-        ledger.note(writer.rows, 0, frame=_sum(frame))
         reset(frame)
-        ledger.committed = writer.rows
+        starts[:] = [_sum(frame)]
 
     def step_noting(action: Any, reward: Any, frame: Any, over: Any, cut: Any, **more: Any) -> None:
         values = {"action": action, "reward": reward, "flag": not over, "steps": 1}
+        values |= {"begins": bool(starts), "start": sum(starts)}
         ledger.note(writer.rows, 0, frame=_sum(frame), **values)
         step(action, reward, frame, over, cut, **more)
         ledger.committed = writer.rows
+        starts.clear()
 
     writer.reset, writer.step = reset_noting, step_noting
 
