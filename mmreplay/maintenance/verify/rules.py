@@ -39,6 +39,10 @@ NO_END = "expected the last step of an episode, in ascending rows, each once; fo
 FIRST = "expected the first step of the episode that ends with `id`, found another"
 
 
+_OF_STEPS = ("step", "resets", "ends", PRIORITIES)
+"""Checked against each other, or by a rule of their own."""
+
+
 class Rules:
     """Checks the rules for one lane; `note` turns what breaks them into findings.
 
@@ -83,6 +87,8 @@ class Rules:
         """Check the files of an array, and its values one by one."""
         spec, end, hole = log.specs[path], log.base, None
         is_flag, is_float = spec.dtype == np.bool_ or path in _FLAGS, spec.dtype.kind == "f"
+        # Frames, which take most of the room, may hold anything there.
+        has_gaps = log is self._rows and log.n > 1 and spec.width == 1 and path not in _OF_STEPS
         for piece in self._reader.pieces(log, path):
             if spec.width == 1 and piece.first // piece.n - end > 1:
                 hole = hole or (end, piece.first // piece.n)
@@ -96,6 +102,9 @@ class Rules:
                 self._break_entries(log, path, PRIORITY, piece, wrong)
             elif is_float:
                 self._count_odd(log.prefix + path, piece, ~np.isfinite(values).all(1))
+            if has_gaps:
+                others = self._left_out(piece) & values.view(np.uint8).any(1)
+                self._break_entries(log, path, LEFT_OUT, piece, others)
         if log.head - end > 1:
             hole = hole or (end, log.head)
         # Metadata may name any number of rows that were never stored.
