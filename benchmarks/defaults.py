@@ -205,7 +205,7 @@ def _compare(
 
 def _encoding(path: Path, frames: Frames) -> Any:
     """Microseconds that compressing a frame takes a writer's thread."""
-    spec = LaneReader(path).specs["frames"]
+    spec = LaneReader(path).rows.specs["frames"]
     codec = compression.make_codec(spec.codec or {})
     n_chunks = min(_ENCODED, len(frames) // spec.inner_rows)
     starts = np.linspace(0, len(frames) - spec.inner_rows, n_chunks, dtype=int).tolist()

@@ -57,6 +57,18 @@ class ColumnView:
 
     def __getitem__(self, key: Any) -> Any:
         """As numpy's: numbers, slices, arrays, masks, ellipsis and tuples of these."""
+        while True:
+            lanes = self._lanes.follow()
+            try:
+                out = self._at(key)
+            except IndexError:
+                if self._lanes.follow() is lanes:
+                    raise
+            else:
+                if self._lanes.follow() is lanes:  # else another store may have another length
+                    return out
+
+    def _at(self, key: Any) -> Any:
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
         if isinstance(first, (int, np.integer)) and not isinstance(first, bool):
             row = range(len(self))[int(first)]

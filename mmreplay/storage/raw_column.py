@@ -173,7 +173,7 @@ class RawColumn:
 
     def request(self, ids: Ids) -> None:
         """Ask for all rows, (n,), that are only on the disk, at once."""
-        files = self._mapped()
+        files = self._files
         if files is None or not self._pager.active or not ids.size:
             return
         index = np.sort(files.index(ids))
