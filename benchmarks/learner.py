@@ -46,7 +46,8 @@ def examples(path: Path) -> Examples:
         frames = np.concatenate(
             [frames_of(lane)[t : t + 512, :, ::6, ::6] for t in range(0, lane.rows, 512)]
         )
-        numbers, rewards = lane.episode[:], np.sign(lane.rewards[:])
+        begun, rewards = np.cumsum(lane.resets[:] != 0, 0), np.sign(lane.rewards[:])
+        numbers = np.where(lane.step[:] != 0, begun, -1)
     n_ticks, width = numbers.shape
     pixels = frames.reshape(n_ticks, width, -1).astype(np.float32) / 255
     before = np.roll(pixels, _BEHIND, 0)

@@ -153,13 +153,13 @@ def _in_turns(opened: Mapping[str, mmreplay.Dataset], scale: Scale) -> Clock:
                 for name, data in opened.items():
                     batch = clock.time(name, functools.partial(data.sample, BATCH, out=kept[name]))
                     if turn % 50 == 0:
-                        _check(batch, opened[first], scale.base_rows)
+                        _check(batch, opened[first])
     return clock
 
 
-def _check(batch: mmreplay.Batch, short: mmreplay.Dataset, base_rows: int) -> None:
+def _check(batch: mmreplay.Batch, short: mmreplay.Dataset) -> None:
     """All rows are those of the base, again and again."""
-    ids = (batch.id & ((1 << 40) - 1)) % base_rows
+    ids = (batch.id & ((1 << 40) - 1)) % (len(short) // _SHORT_TIMES)
     expected = short.transitions(ids)
     for one in ("observation", "next_observation", "action", "reward"):
         assert np.array_equal(getattr(batch, one), getattr(expected, one)), one

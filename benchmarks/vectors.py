@@ -28,10 +28,12 @@ _BOUND = 3.0
 
 def run(result: Result, scale: Scale, data: Path) -> None:
     """One store, with one frame a batch row and with the stack axis of one."""
-    rows = _rows(scale.vector_rows)
-    path = made(data / f"vectors-{scale.vector_rows}.zarr", lambda there: _write(there, *rows))
-    frames = rows[0]
-    following = np.roll(frames, -1, axis=0)
+    played = _rows(scale.vector_rows)
+    path = made(data / f"vectors-{scale.vector_rows}.zarr", lambda there: _write(there, *played))
+    has_step = np.append(played[-1][1:], 1) == 0
+    frames, actions, rewards, flags, resets = (one[has_step] for one in played)
+    rows = frames, actions, rewards, flags, resets
+    following = np.roll(played[0], -1, axis=0)[has_step]
     clock = Clock()
     with one_core():
         for number in range(scale.runs):
@@ -57,7 +59,10 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _rows(n: int) -> Rows:
-    """Frames, actions, rewards, flags and resets of episodes of 1,000 steps, all truncated."""
+    """Frames, actions, rewards, flags and resets of episodes of 1,000 steps, all truncated.
+
+    An episode has a row more than steps, that of its final observation.
+    """
     rng = np.random.default_rng(0)
     frames = rng.standard_normal((n, OBSERVATION), np.float32)
     actions = rng.standard_normal((n, ACTION), np.float32)
