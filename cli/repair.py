@@ -62,6 +62,8 @@ def _parts(done: Repair) -> list[Any]:
     end = f"kept {done.kept:,} of {before}, {done.lost:,} lost"
     if done.untrusted:
         end += f"; {_untrusted(done)}"
+    if n_missing := sum(one.missing for one in done.lanes):
+        end += f", and all that was in {count(n_missing, 'lane')}"
     parts += [f"{done.path}: repaired; {end}"]
     parts.append(f"{done.before}: the damaged store, unchanged; the two share their sound files")
     if done.beyond:

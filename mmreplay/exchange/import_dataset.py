@@ -159,8 +159,10 @@ def _source_path(src: Any) -> Path:
     source = user_paths.absolute_path(src, "src")
     if not os.path.lexists(source):
         raise StoreNotFoundError(f"{source}: there is no such file or directory")
-    # Only a link that the caller named is followed.
-    return source.resolve() if source.is_symlink() else source
+    try:  # only a link that the caller named is followed
+        return source.resolve(strict=True) if source.is_symlink() else source
+    except (OSError, RuntimeError) as error:
+        raise StoreNotFoundError(f"{source}: this link leads to itself or to nothing") from error
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def test_a_store_of_many_lanes(command, write, folder, play):
         "lane-00001      0      0   was lost; replaced by an empty one",
         "lane-00002     10      8   rows 0 to 7 damaged; the rows after them have new ids",
         "",
-        "run.zarr: repaired; kept 28 of 36 transitions, 8 lost",
+        "run.zarr: repaired; kept 28 of 36 transitions, 8 lost, and all that was in 1 lane",
         "run.zarr.damaged: the damaged store, unchanged; the two share their sound files",
     ]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.format.layout import FINALS
+from mmreplay.format.layout import FINALS, checksum_spec
 from mmreplay.ids import Array, Ids
 from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, PAST_THE_END, WRONG_CHECKSUM
 from mmreplay.maintenance.verify.report import Finding
@@ -86,11 +86,22 @@ class Damage:
             # Only final observations show which episodes ended with the newest row.
             self._spans.append(("ends", (reader.head - 1, reader.head)))
 
+    def _take_sums(self, file: str) -> None:
+        """If a file of checksums is damaged as a whole, none of them counts."""
+        for log, prefix in ((self.reader.rows, ""), (self.reader.finals, f"{FINALS}/")):
+            for path, spec in log.specs.items():
+                sums, n_chunks = checksum_spec(path), -(-log.head // spec.chunk_rows)
+                for start in range(0, n_chunks, sums.chunk_rows):
+                    if file == f"{prefix}{sums.path}/{sums.key(start // sums.chunk_rows)}":
+                        stop = min(start + sums.chunk_rows, n_chunks)
+                        self.wrong_sums |= {(prefix + path, n) for n in range(start, stop)}
+
     def _take(self, finding: Finding) -> None:
         path = finding.array.removeprefix(f"{FINALS}/")
         log = self.reader.rows if path == finding.array else self.reader.finals
         spec = log.specs.get(path)
         if spec is None or finding.rows is None:
+            self._take_sums(finding.file.removeprefix(f"{finding.lane}/"))
             return  # priorities and checksums are made again
         if finding.message.startswith((PAST_THE_END, NO_FINAL)):
             return  # the rows are sound; `lost` finds missing final observations

@@ -1,4 +1,4 @@
-"""One lane: compares its contents with its own zarr.json, in one pass.
+"""One lane: compares its contents with its own zarr.json.
 
 Invariant: all findings are about one state of the lane; if it was opened or closed meanwhile, it is
 examined again.

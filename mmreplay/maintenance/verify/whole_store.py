@@ -28,7 +28,7 @@ _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", layout
 def verify(
     path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> Report:
-    """Read a whole store once; check every checksum and rule of format.md and semantics.md.
+    """Read a whole store; check every checksum and rule of format.md and semantics.md.
 
     The store may be closed, live or crashed; its writer is not disturbed. Of a live lane it checks
     the rows of the last flush that are not evicted. Uses some tens of MiB of memory.

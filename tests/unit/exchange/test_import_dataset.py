@@ -169,3 +169,10 @@ def test_a_reward_that_is_rounded_is_a_loss(tmp_path, quick_disk, dtype, rewards
     with mmreplay.open(tmp_path / "a.zarr") as store:
         found = store.transitions(store.ids, stack=None).reward
         assert np.array_equal(found, rewards.astype(found.dtype), equal_nan=True)
+
+
+def test_a_link_that_leads_nowhere_is_not_found(tmp_path):
+    for name in ("loop", "nothing"):
+        (tmp_path / name).symlink_to(tmp_path / ("loop" if name == "loop" else "missing"))
+        with pytest.raises(StoreNotFoundError, match="this link leads to itself or to nothing"):
+            mmreplay.import_dataset("arrays", tmp_path / name, tmp_path / "made.zarr")

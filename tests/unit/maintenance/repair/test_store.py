@@ -186,3 +186,17 @@ def test_the_final_observations_of_the_newest_step_are_lost_in_a_crash(make, sto
     (writer.path / "finals" / "id" / "c.0").unlink()
     done = repair(writer.path)
     assert (done.kept, done.lost, verify(writer.path).findings) == (14, 1, [])
+
+
+@pytest.mark.parametrize("size", [0, 3, 1_000_000])
+@pytest.mark.parametrize("array", ["actions", "frames", "finals/id"])
+def test_a_file_of_checksums_that_has_another_size_costs_nothing(closed_store, array, size):
+    path = closed_store("lz4", None)
+    above, _, name = array.rpartition("/")
+    (file,) = (path / above / "checksums" / name).glob("c.*")
+    n_transitions = len(mmreplay.open(path))
+    file.write_bytes(file.read_bytes()[:size].ljust(size, b"x"))
+    assert not verify(path).sound
+    made = repair(path)
+    assert (made.kept, made.lost) == (n_transitions, 0)
+    assert verify(path).sound
