@@ -76,8 +76,7 @@ class RawColumn:
 
     def _first_chunks(self) -> list[int]:
         """The oldest chunk of each lane."""
-        pairs = zip(self._lanes, self._specs, strict=True)
-        return [lane.base // spec.chunk_rows for lane, spec in pairs]
+        return [lane.base // s.chunk_rows for lane, s in zip(self._lanes, self._specs, strict=True)]
 
     def _mapped(self) -> SideBySide | None:
         """The files, mapped by now; None if they are mapped one by one."""

@@ -75,6 +75,15 @@ class State:
 
         durable_writes.make_own(path, prepare)
 
+    @staticmethod
+    def copy(path: AnyPath, target: AnyPath) -> None:
+        """Copy a page beside shared files of its log; one that is trusted stays so."""
+        durable_writes.copy_file(path, target)
+        if State(path, writable=False).is_of_this_boot():
+            own = State(target, writable=True)
+            own.name_files()
+            own.words[_LEAST_BLOCKS] = _allocate_beyond(target, durable=False)
+
     def start(self, *, base: int, tail_start: int, committed: int, before: int) -> None:
         """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
         words = self.words

@@ -27,6 +27,7 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.storage.checkpoint import PAGE_BYTES
 from mmreplay.storage.lane_metadata import read_document
+from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
@@ -185,9 +186,14 @@ def _share(
     durable_writes.write_file(target / "zarr.json", layout.group_json(own), durable=False)
     damaged = {finding.file.removeprefix(f"{finding.lane}/") for finding in findings}
     for log, state in ((target, ".live/state"), (target / FINALS, f"{FINALS}/.live/state")):
-        if (log / ".live").is_dir() and (state in damaged or read_state(log) is None):
+        if not (log / ".live").is_dir():
+            continue
+        if state in damaged or read_state(log) is None:
             zeros = bytes(PAGE_BYTES)
             durable_writes.write_file(target / state, zeros, durable=False, overwritten=True)
+        else:  # a page names its directory
+            durable_writes.unlink(target / state)
+            State.copy(lane / state, target / state)
 
 
 def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:

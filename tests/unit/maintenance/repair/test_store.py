@@ -200,3 +200,20 @@ def test_a_file_of_checksums_that_has_another_size_costs_nothing(closed_store, a
     made = repair(path)
     assert (made.kept, made.lost) == (n_transitions, 0)
     assert verify(path).sound
+
+
+@pytest.mark.parametrize(
+    "file", ["finals/zarr.json", ".live/generator", "checksums/step/zarr.json"]
+)
+def test_rows_after_the_last_flush_of_a_killed_writer_are_kept(open_store, story, kill, file):
+    writer = open_store("lz4")
+    story.play(writer, 12)
+    writer.flush()
+    story.play(writer, 20)
+    n_rows, path = writer.rows, writer.path
+    kill(writer)
+    (path / file).write_bytes(b"damaged")
+    made = repair(path)
+    assert (made.kept, made.lost, made.untrusted) == (n_rows, 0, 0)
+    with mmreplay.open(path) as store:
+        story.check(store)
