@@ -42,7 +42,7 @@ class _Job:
     draw: Draw[Any]
     before: Any = None  # states of the generator around the draw
     after: Any = None
-    located: Lookup[Any, Any] | None = None  # None if the lookup failed
+    lookup: Lookup[Any, Any] | None = None  # None if the lookup failed
     threads: Workers | None = None  # which read it
     is_dropped: bool = False  # it is not needed any more
     done: Flag = field(default_factory=Flag)  # it was read, or will not be
@@ -53,8 +53,8 @@ class _Job:
         """In a thread: read the batch."""
         try:
             self.is_dropped |= self.threads is None or self.threads.is_over
-            if self.located is not None and not self.is_dropped:
-                self.batch = self.located.fetch()
+            if self.lookup is not None and not self.is_dropped:
+                self.batch = self.lookup.fetch()
         except BaseException as error:  # noqa: BLE001 (raised where the batch is requested)
             self.error = error
         finally:
@@ -166,7 +166,7 @@ class ReadAhead:
         """Look it up, and let a thread read it. The caller holds the lock."""
         draw = job.draw
         try:
-            job.located = live.locate(draw.choose, draw.gatherer, draw.kept)
+            job.lookup = live.locate(draw.choose, draw.gatherer, draw.kept)
         except Exception:  # noqa: BLE001 (raised again when the batch is requested)
             return
         if self._threads is None:
@@ -178,7 +178,7 @@ class ReadAhead:
 
     def _give(self, live: LiveLanes, job: _Job, out: Any) -> Any:
         """The batch of a job; if part of it was evicted since, the ids are chosen again."""
-        batch, draw, located = None, job.draw, job.located
+        batch, draw, lookup = None, job.draw, job.lookup
         # In a forked process the threads of the parent do not run.
         if job.threads is not None and job.threads is self._threads:
             job.done.wait()
@@ -186,16 +186,16 @@ class ReadAhead:
                 raise job.error
             batch = job.batch
             if batch is None and job.is_dropped:  # closed meanwhile: raised below
-                located = None
+                lookup = None
         for _ in range(_ATTEMPTS):
-            located = None if located is None else live.renewed(located)
-            if located is None:
+            lookup = None if lookup is None else live.renewed(lookup)
+            if lookup is None:
                 break
             if batch is not None:
                 if out is not None:
                     batch = draw.gatherer.copy(batch, out)
                 return _finished(draw, batch)
-            batch = located.fetch()
+            batch = lookup.fetch()
         return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
 
     # ------------------------------------------------------------ forgetting

@@ -139,7 +139,7 @@ def _of_everything(live: LiveLanes, index: Index) -> Selection:
 
 
 def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
-    """The requested ids, all of which can be sampled."""
+    """The requested ids; raises InvalidIdError for one that cannot be sampled."""
     given: Any = ids
     listed = None
     if callable(ids):

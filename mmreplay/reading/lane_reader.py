@@ -121,7 +121,7 @@ class LaneReader:
         return True
 
     def _check_head(self) -> None:
-        """Check the newest row, before anything is made for rows of which only metadata speaks."""
+        """Check that the newest row has a file, before anything is made for rows."""
         if self.head * self.n >= 1 << LANE_SHIFT:
             raise CorruptStoreError(
                 f"{self.path}: expected fewer than 2**{LANE_SHIFT} transitions, found "

@@ -270,18 +270,18 @@ class LiveLanes:
     ) -> Lookup[Places, Read]:
         """The first half of `gather`: what `draw` chooses from the index as it is now."""
 
-        def located(index: Index) -> Lookup[Places, Read]:
+        def looked_up(index: Index) -> Lookup[Places, Read]:
             lanes = self._joined  # whose index it is: `look` holds the lock
             places = gatherer.locate(index, draw(index))
             columns = lanes.columns if kept is None else kept.columns(lanes.columns)
             return Lookup(lanes, columns, gatherer, places, index.version, lanes.remaps.count)
 
-        return self.look(located)
+        return self.look(looked_up)
 
-    def renewed(self, located: Lookup[Places, Read]) -> Lookup[Places, Read] | None:
+    def renewed(self, lookup: Lookup[Places, Read]) -> Lookup[Places, Read] | None:
         """The same with the lanes as they are now; see `Lookup.renewed`."""
         with self._lock:
-            return located.renewed(self._follow())
+            return lookup.renewed(self._follow())
 
     def request_frames(self, ids: Ids) -> None:
         """Ask for the frames of these steps that are on the disk only, before they are gathered."""

@@ -49,9 +49,9 @@ def sums_over(
 class SelectedSums:
     """Sums over the runs of a selection.
 
-    `count(steps, skipped, kept)` counts in episodes of (n,) steps of which the `kept` (n,) after
-    the first `skipped` (n,) are selected. `whole` leaves out episodes that are not selected whole,
-    or whose oldest steps were evicted.
+    `count(steps, skipped, kept)` counts in episodes of `steps` (n,) steps: the first `skipped` (n,)
+    are not selected, the next `kept` (n,) are. `whole` leaves out episodes that are not selected
+    whole, or whose oldest steps were evicted.
     """
 
     def __init__(

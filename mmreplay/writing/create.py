@@ -95,7 +95,7 @@ def create(
         StoreExistsError: something is at `path` already.
         StoreNotFoundError: there is no directory above it.
         SchemaError: fields that are missing, cannot be stored, or do not match; an argument that
-            is not valid; a path within another store.
+            is not valid; a path within another store; another environment's store.
         FormatError, CorruptStoreError: what is there is not a store, or is damaged.
         LockedError: another process writes there.
         DiskFullError: no room; nothing was changed.

@@ -89,7 +89,7 @@ def _open_one(
             )
         check_capacity(capacity, n)
         request.compare(path, document.schema, document.rows)
-        request.check_env(path, document.metadata["env"].get("id"))
+        request.check_env(path, document.metadata.get("env"))
 
     return open_writer(path, request.changes(capacity), request.flush_s, check)
 

@@ -104,14 +104,15 @@ class Request:
             self.codec,
         )
 
-    def check_env(self, path: AnyPath, there: object) -> None:
-        """Raise SchemaError if `there`, the id of a lane's environment, is not that of `env`."""
-        given = [
-            about["id"] for about in (self.env_metadata, self.metadata) if about and "id" in about
-        ]
-        if self.env_metadata and given and there and there not in given:
+    def check_env(self, path: AnyPath, about: object) -> None:
+        """Raise SchemaError if a lane whose metadata is `about` has another environment's rows."""
+        there = about.get("id") if isinstance(about, dict) else None
+        if there is None or self.env_metadata is None:
+            return
+        given = self.env_metadata["id"]
+        if there not in (given, (self.metadata or {}).get("id")):
             raise SchemaError(
-                f"{path}: expected rows of {there}, as in this store, found env {given[0]}; choose "
+                f"{path}: expected {there}, whose rows this store has, found env {given}; choose "
                 f"another path"
             )
 

@@ -107,7 +107,8 @@ class ChunkReader:
     ) -> None:
         """Note damage to rows of chunk files, by default all of their rows."""
         start, stop = chunks.start * spec.chunk_rows, chunks.stop * spec.chunk_rows
-        rows = rows or (max(start, log.base), min(stop, log.head))
+        # The pending frames are those that the newest step led to.
+        rows = rows or (max(min(start, log.head - 1), log.base), min(stop, log.head))
         array = log.prefix + spec.path
         self.damaged.add(array)
         file = f"{array}/{spec.key(chunks.start)}"

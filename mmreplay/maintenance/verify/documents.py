@@ -78,8 +78,15 @@ class Log:
         return [self.prefix + path for path in paths]
 
     def chunks(self, spec: ArraySpec) -> range:
-        """The chunk files that hold its rows."""
+        """The chunk files that hold its rows, and the pending frames of an open lane."""
         stop = self.head if spec.is_raw else self.in_shards
+        if (
+            stop
+            and spec.is_raw
+            and spec.path.startswith("frames")
+            and not (self.closed or self.prefix)
+        ):
+            stop += 1
         return range(self.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
 
     def missing(self, path: AnyPath, stop: int) -> Exception:

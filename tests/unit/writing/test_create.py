@@ -185,5 +185,5 @@ def test_rows_of_another_environment_are_refused(tmp_path):
     mmreplay.create(tmp_path / "s", env=first, append=True).close()
     with pytest.raises(SchemaError, match="found env CartPole-v1"):
         mmreplay.create(tmp_path / "s", env=second, append=True)
-    with pytest.raises(SchemaError, match="rows of CartPole-v0"):
+    with pytest.raises(SchemaError, match="expected CartPole-v0, whose rows this store has"):
         mmreplay.RecordExperience(second, tmp_path / "s", append=True)

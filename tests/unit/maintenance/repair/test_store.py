@@ -217,3 +217,16 @@ def test_rows_after_the_last_flush_of_a_killed_writer_are_kept(open_store, story
     assert (made.kept, made.lost, made.untrusted) == (n_rows, 0, 0)
     with mmreplay.open(path) as store:
         story.check(store)
+
+
+def test_the_chunk_file_of_the_pending_frames_alone_is_lost_in_a_crash(make, story, kill):
+    writer = make(frame=mmreplay.Field((3,), "uint8", "raw", chunk=16))
+    story.play(writer, 32)
+    writer.flush()
+    kill(writer)
+    path = writer.path
+    (path / "frames" / "c.2.0").unlink()
+    assert [(one.file, one.rows) for one in verify(path).findings] == [("frames/c.2.0", (31, 32))]
+    made = repair(path)
+    assert (made.kept, made.lost) == (30, 2)
+    assert verify(path).sound
