@@ -18,7 +18,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import CorruptStoreError
+from mmreplay.errors import CorruptStoreError, FormatError
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -34,6 +34,18 @@ _BLOSC_HEADER = struct.Struct("<BBBBIII")
 _BLOSC_MEMCPYED = 0x2
 _BLOSC_COMPRESSORS = (1, 4)  # lz4 (lz4hc has the same decoder) and zstd
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_OPTIONS: dict[str, dict[str, tuple[Any, Any]]] = {
+    "gzip": {"level": (range(10), 5)},
+    "zstd": {"level": (range(-131_072, 23), 1), "checksum": ((False, True), False)},
+    "blosc": {
+        "typesize": (range(1, 256), None),
+        "cname": (("lz4", "lz4hc", "zstd"), "lz4hc"),
+        "clevel": (range(10), 5),
+        "shuffle": (("noshuffle", "shuffle", "bitshuffle"), "noshuffle"),
+        "blocksize": (range(1 << 31), 0),
+    },
+}
+"""The values that each option of a compressor may have, and its default; None: the item size."""
 
 
 def crc32c(data: bytes | Bytes, value: int = 0) -> int:
@@ -67,6 +79,25 @@ def _product(left: int, right: int) -> int:
             out ^= right
         right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
     return out
+
+
+def checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:
+    """A compressor of the standard set, with all of its configuration; raises FormatError."""
+    name, given = document.get("name"), document.get("configuration", {})
+    if not isinstance(name, str) or name not in _OPTIONS:
+        raise FormatError(
+            f"{where}: expected a codec of the standard set (blosc, zstd, gzip), found "
+            f"{name!r:.200}"
+        )
+    if not isinstance(given, dict):
+        raise FormatError(f"{where}: {name}: expected a configuration, found {given!r:.200}")
+    out = {}
+    for key, (allowed, default) in _OPTIONS[name].items():
+        value = out[key] = given.get(key, itemsize if default is None else default)
+        if type(value) is not type(allowed[0]) or value not in allowed:
+            words = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else allowed
+            raise FormatError(f"{where}: {name}: {key}: expected {words}, found {value!r:.200}")
+    return {"name": name, "configuration": out}
 
 
 class ChunkCodec(Protocol):

@@ -20,6 +20,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format import layout
+from mmreplay.format.compression import checked_codec
 from mmreplay.format.layout import (
     ATTRIBUTE,
     DIGEST,
@@ -45,18 +46,6 @@ _MARSHAL_BY_VALUE = 2
 """The newest version in which equal values give equal bytes."""
 _MOST_LETTERS = 255
 _ROWS = range(1 << LANE_SHIFT)
-_OPTIONS: dict[str, dict[str, tuple[Any, Any]]] = {
-    "gzip": {"level": (range(10), 5)},
-    "zstd": {"level": (range(-131_072, 23), 1), "checksum": ((False, True), False)},
-    "blosc": {
-        "typesize": (range(1, 256), None),
-        "cname": (("lz4", "lz4hc", "zstd"), "lz4hc"),
-        "clevel": (range(10), 5),
-        "shuffle": (("noshuffle", "shuffle", "bitshuffle"), "noshuffle"),
-        "blocksize": (range(1 << 31), 0),
-    },
-}
-"""The values that each option of a compressor may have, and its default; None: the item size."""
 
 
 def plain(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -373,25 +362,6 @@ def _parse_sharding(
             f"{where}: expected inner codecs bytes, a compressor, crc32c; found {codecs!r:.200}"
         )
     return inner[0], width, checked_codec(codecs[1], where, dtype.itemsize)
-
-
-def checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:
-    """A compressor of the standard set, with all of its configuration; raises FormatError."""
-    name, given = document.get("name"), document.get("configuration", {})
-    if not isinstance(name, str) or name not in _OPTIONS:
-        raise FormatError(
-            f"{where}: expected a codec of the standard set (blosc, zstd, gzip), found "
-            f"{name!r:.200}"
-        )
-    if not isinstance(given, dict):
-        raise FormatError(f"{where}: {name}: expected a configuration, found {given!r:.200}")
-    out = {}
-    for key, (allowed, default) in _OPTIONS[name].items():
-        value = out[key] = given.get(key, itemsize if default is None else default)
-        if type(value) is not type(allowed[0]) or value not in allowed:
-            words = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else allowed
-            raise FormatError(f"{where}: {name}: {key}: expected {words}, found {value!r:.200}")
-    return {"name": name, "configuration": out}
 
 
 def _is_int(value: object) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format.columns import final_columns, row_columns
+from mmreplay.format.compression import checked_codec
 from mmreplay.format.layout import (
     CODECS,
     LARGE_FRAME_BYTES,
@@ -23,7 +24,7 @@ from mmreplay.format.layout import (
     named_axes,
     odd_lengths,
 )
-from mmreplay.format.parse import checked_codec, parse_array
+from mmreplay.format.parse import parse_array
 from mmreplay.schema import FRAME, Field, Schema
 
 _TARGET_BYTES = 32 << 20
