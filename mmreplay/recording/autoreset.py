@@ -129,7 +129,7 @@ def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] |
 
     `over` are the environments that were reset within the step: their values are from before.
     """
-    value = infos.get(name)
+    value: npt.NDArray[Any] | None = infos.get(name)
     if over is None:
         return value
     final = infos.get("final_info", {}).get(name)
