@@ -118,8 +118,9 @@ class _Plain:
         """Make at least so many steps."""
         env, reader, actor, actions = self._env, self._reader, self._actor, self._actions
         for _ in range(0, steps, len(actions)):
-            step = reader.read(*env.step(actions))
-            actions = actor.act(step.observations, step.ignored)
+            result = env.step(actions)
+            step = reader.read(*result)
+            actions = actor.act(result[0], step.ignored)
 
 
 def _record(loop: Loop, writer: mmreplay.VectorWriter, steps: int) -> int:

@@ -15,6 +15,7 @@ observation after that step.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from gymnasium.vector import VectorEnv
 
 from mmreplay.env_fields import EnvFields, Frame, Observation, autoreset_mode
 from mmreplay.errors import SchemaError
+from mmreplay.schema import FRAME
 
 Mask = npt.NDArray[np.bool_]
 Infos = Mapping[str, Any]
@@ -40,10 +42,10 @@ class Step(NamedTuple):
         rewards: as the environment returned them.
         terminated: likewise.
         truncated: likewise.
+        over: the environments that are terminated or truncated; None for none.
         recorded: the environments that made a step; None for all.
         started: those where an episode begins; None for none.
         start_frames: the first frames of these episodes.
-        observations: what the policy sees next, in the environment's own structure.
         ignored: the environments whose next action will be ignored; None for none.
     """
 
@@ -51,10 +53,10 @@ class Step(NamedTuple):
     rewards: npt.NDArray[Any]
     terminated: Mask
     truncated: Mask
+    over: Mask | None
     recorded: Mask | None
     started: Mask | None
     start_frames: Frame
-    observations: Observation
     ignored: Mask | None
 
 
@@ -88,7 +90,7 @@ class StepReader:
     def read(
         self, observations: Observation, rewards: Any, terminated: Any, truncated: Any, infos: Infos
     ) -> Step:
-        """The step of which `VectorEnv.step` returned these.
+        """Make a `Step` of what `VectorEnv.step` returned.
 
         Raises SchemaError for same-step infos without a final observation.
         """
@@ -114,10 +116,10 @@ class StepReader:
             np.asarray(rewards),
             terminated,
             truncated,
+            over,
             recorded,
             started,
             start_frames,
-            observations,
             ignored,
         )
 
@@ -127,12 +129,16 @@ def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] |
 
     `over` are the environments that were reset within the step: their values are from before.
     """
-    value = infos.get(name)
+    value: npt.NDArray[Any] | None = infos.get(name)
     if over is None:
         return value
     final = infos.get("final_info", {}).get(name)
-    # If all episodes ended, the infos of the resets may lack the name.
-    return final if value is None else _merged(value, final, over)
+    if value is None or final is None:
+        # If all episodes ended, the infos of the resets may lack the name.
+        return final if value is None else value
+    columns = over.reshape(-1, *[1] * (np.ndim(value) - 1))
+    merged: npt.NDArray[Any] = np.where(columns, final, value)
+    return merged
 
 
 def lives_left(infos: Infos, over: Mask | None = None) -> npt.NDArray[Any]:
@@ -169,38 +175,26 @@ def _put_final(frames: Frame, infos: Infos, over: Mask, fields: EnvFields) -> Fr
             "an episode ended in same-step autoreset mode, but infos has no 'final_obs' with its "
             "final observation; fix the environment, or use next-step autoreset"
         )
-    out = _copied(frames)
+    out = copy.deepcopy(frames)
     # Gymnasium has one object per environment (None where nothing ended), ale-py one array.
     whole = isinstance(final, dict | tuple) or getattr(final, "dtype", None) != np.object_
     batch = fields.to_frame(final) if whole else None
     for i in np.flatnonzero(over).tolist():
-        one = fields.to_frame(final[i]) if batch is None else _lane(batch, i)
-        if isinstance(out, dict) and isinstance(one, dict):
-            for key, value in one.items():
-                out[key][i] = value
-        elif not isinstance(out, dict):
-            out[i] = one
+        one = fields.to_frame(final[i]) if batch is None else lane_of(batch, i)
+        for key, value in by_key(one).items():
+            by_key(out)[key][i] = value
     return out
 
 
-def _copied(frames: Frame) -> Frame:
-    if isinstance(frames, dict):
-        return {key: value.copy() for key, value in frames.items()}
-    return frames.copy()
+def by_key(frames: Frame) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a frame; a single one is called frame."""
+    return frames if isinstance(frames, dict) else {FRAME: frames}
 
 
-def _lane(frames: Frame, i: int) -> Frame:
-    if isinstance(frames, dict):
-        return {key: value[i] for key, value in frames.items()}
-    one: npt.NDArray[Any] = frames[i]
-    return one
-
-
-def _merged(
-    values: npt.NDArray[Any] | None, after: npt.NDArray[Any] | None, over: Mask
-) -> npt.NDArray[Any] | None:
-    if values is None or after is None:
-        return values
-    columns = over.reshape(-1, *[1] * (np.ndim(values) - 1))
-    merged: npt.NDArray[Any] = np.where(columns, after, values)
-    return merged
+def lane_of(observations: Any, i: int) -> Any:
+    """The observation of one environment."""
+    if isinstance(observations, dict):
+        return {key: lane_of(value, i) for key, value in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(lane_of(value, i) for value in observations)
+    return observations[i]

@@ -106,13 +106,12 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
             f'environment {env_id!r}: Atari games need ale-py: pip install "mmreplay[atari]"'
         )
     try:
-        gymnasium.spec(name)
+        return name, gymnasium.spec(name)
     except gymnasium.error.Error as error:
         hint = "" if has_atari else ' (Atari games need pip install "mmreplay[atari]")'
         if not module:
             hint += f" (your own environments need the module that registers them: MODULE:{name})"
         raise MmreplayError(f"environment {env_id!r}: {error}{hint}") from error
-    raise MmreplayError(f"environment {env_id!r}: not registered")
 
 
 def _versions_of(name: str) -> list[str]:
@@ -152,14 +151,13 @@ def _vector(make: Callable[[], Any], n_envs: int, name: str) -> World:
 
 
 def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None = None) -> World:
-    name = name or env_name(env)
-    found = env_fields(env).lanes or 1
-    if n_envs is not None and n_envs != found:
+    world = _world(env, name or env_name(env), None, action_names(env), owned=owned)
+    if n_envs not in (None, world.n_envs):
         raise MmreplayError(
-            f"envs: found {n_envs}, but {name} has {found}; leave envs out, or give a function "
-            f"that makes one environment"
+            f"envs: found {n_envs}, but {world.name} has {world.n_envs}; leave envs out, or give a "
+            f"function that makes one environment"
         )
-    return _world(env, name, None, action_names(env), owned=owned)
+    return world
 
 
 def _world(

@@ -203,7 +203,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
             step = self._reader.read(*result)
             calls: list[Call] = []
             infos, ended = result[-1], step.started if self._reader.same_step else None
-            if self.most is not None:
+            if self.most is not None and self.most < self.num_envs:
                 step = self._limited(step, self.most, calls)
             self.newest = step
             more = log.extras(infos, ended)

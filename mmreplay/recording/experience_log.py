@@ -22,7 +22,7 @@ from mmreplay.env_fields import (
     warn_caller,
 )
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
-from mmreplay.recording.autoreset import Mask, final_info
+from mmreplay.recording.autoreset import Mask, by_key, final_info
 from mmreplay.writing.create import create
 
 Call = tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]
@@ -157,7 +157,7 @@ class Log:
         """Refuse a NaN or infinity in the environments of the mask, if `finite` is set."""
         if not self._finite:
             return
-        values |= frames if isinstance(frames, dict) else {"frame": frames}
+        values |= by_key(frames)
         for name, value in values.items():
             array = np.asarray(value)
             array = array if mask is None else array[mask]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmreplay.recording.autoreset import Mask, lives_left, some
+from mmreplay.recording.autoreset import Mask, lives_left
 from mmreplay.recording.environments import World
 from mmreplay.recording.experience import RecordExperience, RecordVectorExperience
 from mmreplay.recording.policies import make_actor
@@ -120,12 +120,12 @@ class _Vector:
         env.most = most
         observations = env.step(actions)[0]
         step = env.newest
-        over = step.terminated | step.truncated
-        steps, ended = len(over), over
+        steps, over, ended = len(step.terminated), step.over, step.over
         if step.recorded is not None:
-            steps, ended = int(np.count_nonzero(step.recorded)), over & step.recorded
-        by_hand = some(over) if env.resets_by_hand else None
-        episodes = int(np.count_nonzero(ended))
+            steps = int(np.count_nonzero(step.recorded))
+            ended = None if over is None else over & step.recorded
+        by_hand = over if env.resets_by_hand else None
+        episodes = 0 if ended is None else int(np.count_nonzero(ended))
         return _Done(observations, steps, episodes, by_hand, step.started, step.ignored)
 
     def reset(self, over: Mask) -> Any:

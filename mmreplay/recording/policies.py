@@ -32,7 +32,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from mmreplay.env_fields import Action, Observation
 from mmreplay.errors import MmreplayError
-from mmreplay.recording.autoreset import Mask
+from mmreplay.recording.autoreset import Mask, lane_of
 
 PolicyLike = str | Callable[..., Any]
 """``"random"``, ``"module:callable"``, or the callable itself."""
@@ -156,7 +156,7 @@ class _Each:
         actions = self._actions = self._actions.copy()
         for i, actor in enumerate(self._actors):
             if ignored is None or not ignored[i]:
-                actions[i] = actor.act(_lane(observations, i), None)
+                actions[i] = actor.act(lane_of(observations, i), None)
         return actions
 
 
@@ -254,14 +254,6 @@ def _instance(
     make: Callable[..., Any] = policy
     made: Callable[..., Any] = make(observation_space, action_space, seed)
     return made
-
-
-def _lane(observations: Observation, i: int) -> Observation:
-    if isinstance(observations, dict):
-        return {key: _lane(value, i) for key, value in observations.items()}
-    if isinstance(observations, tuple):
-        return tuple(_lane(value, i) for value in observations)
-    return observations[i]
 
 
 def _name(policy: Callable[..., Any]) -> str:

@@ -40,7 +40,10 @@ class RecordProgress:
 
 
 class Meter:
-    """Calls the user's callback when it is due; the loop asks only ``perf_counter() >= due``."""
+    """Calls the user's callback when it is due; the loop asks only ``perf_counter() >= due``.
+
+    Its clock starts when it is created, right before the first step.
+    """
 
     def __init__(
         self, total: int, path: Path, callback: Callable[[RecordProgress], None] | None
@@ -49,10 +52,6 @@ class Meter:
         self._path = path
         self._callback = callback
         self._bytes = 0
-        self.start()
-
-    def start(self) -> None:
-        """Start the clock at the first step."""
         self._started = self._next_walk = perf_counter()
         self.due = math.inf if self._callback is None else self._started
 

@@ -160,7 +160,6 @@ def record(
             flush_s=flush_s,
         )
         meter = Meter(steps, Path(path), progress)
-        meter.start()
         with writer, _explained(path, tally):
             loop.run(writer, steps, tally, meter, stop or _never)
         last = meter.finish(tally.steps, tally.episodes)

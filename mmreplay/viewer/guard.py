@@ -50,7 +50,7 @@ class Guard:
         request, own = Request(scope), dict(_HEADERS)
         refused = self._refused(request)
         if refused is not None:
-            own |= {"cache-control": "no-store", "allow": "GET, HEAD"}
+            own["allow"] = "GET, HEAD"
         elif self._has_token(request):
             cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
             own |= {"cache-control": "no-store", "set-cookie": cookie}
@@ -65,15 +65,15 @@ class Guard:
     def _refused(self, request: Request) -> JSONResponse | None:
         """The answer to a request that goes no further."""
         if not self._is_own_name(request.headers.get("host", "")):
-            return _sorry(
+            return sorry(
                 400,
                 "This server answers under its own name only: open the address that "
                 "`mmreplay view` printed.",
             )
         if request.method not in ("GET", "HEAD"):
-            return _sorry(405, "This server answers GET and HEAD only.")
+            return sorry(405, "This server answers GET and HEAD only.")
         if not (self._is_token(request.cookies.get(self._cookie, "")) or self._has_token(request)):
-            return _sorry(
+            return sorry(
                 403,
                 "This page needs its token: open the address that `mmreplay view` printed, with "
                 "all that follows the question mark.",
@@ -115,5 +115,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _sorry(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status)
+def sorry(status: int, sentence: str) -> JSONResponse:
+    """An error, which the page shows as it is."""
+    return JSONResponse({"error": sentence}, status, {"cache-control": "no-store"})

@@ -23,11 +23,11 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
+    from starlette.responses import Response
     from starlette.routing import Route
     from starlette.types import ASGIApp
 
-    from mmreplay.viewer.guard import Guard
+    from mmreplay.viewer.guard import Guard, sorry
 except ImportError as error:
     raise MissingExtraError(
         'the page needs Starlette and uvicorn: pip install "mmreplay[view]"'
@@ -41,7 +41,7 @@ _FAILED = 422
 _MOST_CONNECTIONS = 256
 
 
-_STORE = "/data/{store:int}"
+_STORE = "/data/{number:int}"
 _EPISODE = f"{_STORE}/{{version}}/episode/{{first:int}}"
 _SPAN = "{start:int}-{stop:int}"
 
@@ -94,7 +94,7 @@ def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1"
 
     def transitions(stack: int, n_step: int, gamma: str, padding: str, **given: Any) -> Answer:
         settings = Settings(stack, n_step, _number("gamma", gamma), padding)
-        return answers.transitions(**_renamed(given), settings=settings)
+        return answers.transitions(**given, settings=settings)
 
     routes = [
         Route("/", _file, methods=["GET"]),
@@ -102,12 +102,9 @@ def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1"
         route("/data/stores.json", answers.about),
         route("/data/heads.json", answers.heads),
         route("/data/distributions.json", answers.distributions),
-        route(f"{_STORE}/episodes.bin", lambda store: answers.episodes(number=store)),
-        route(f"{_EPISODE}.json", lambda **given: answers.episode(**_renamed(given))),
-        route(
-            f"{_EPISODE}/rows/{{column:int}}/{_SPAN}.bin",
-            lambda **given: answers.rows(**_renamed(given)),
-        ),
+        route(f"{_STORE}/episodes.bin", answers.episodes),
+        route(f"{_EPISODE}.json", answers.episode),
+        route(f"{_EPISODE}/rows/{{column:int}}/{_SPAN}.bin", answers.rows),
         route(
             f"{_EPISODE}/transitions/{{stack:int}}/{{n_step:int}}/{{gamma}}/"
             f"{{padding}}/{_SPAN}.bin",
@@ -124,21 +121,16 @@ def _number(name: str, text: str) -> float:
         raise SchemaError(f"{name}: expected a number, found {text[:40]!r}") from error
 
 
-def _renamed(given: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a path as arguments of `Answers`."""
-    return {"number": given.pop("store"), **given}
-
-
 def _respond(request: Request, answer: Callable[..., Answer], given: dict[str, Any]) -> Response:
     """An answer as a response, or why there is none as a sentence."""
     try:
         found = answer(**given)
     except (MmreplayError, OSError) as error:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), _FAILED)
-        return _sorry(status, sentence(error))
+        return sorry(status, sentence(error))
     except Exception:  # noqa: BLE001 (one failed answer does not end the server)
         _LOG.exception("viewer: %s", request.url.path)
-        return _sorry(500, "This is a bug in mmreplay; the terminal has the details.")
+        return sorry(500, "This is a bug in mmreplay; the terminal has the details.")
     media_type = "application/json" if found.is_json else "application/octet-stream"
     if found.is_final:
         headers = {"cache-control": _YEAR}
@@ -157,14 +149,10 @@ def _unless_known(
     return Response(body, media_type=media_type, headers=headers)
 
 
-def _sorry(status: int, why: str) -> Response:
-    return JSONResponse({"error": why}, status, {"cache-control": "no-store"})
-
-
 async def _file(request: Request) -> Response:
     """A file of the page."""
     file: PageFile | None = page_files().get(request.path_params.get("name", "index.html"))
     if file is None:
-        return _sorry(404, "There is no such file.")
+        return sorry(404, "There is no such file.")
     headers = {"cache-control": "no-cache", "etag": f'"{file.etag}"'}
     return _unless_known(request, file.body, file.media_type, headers)

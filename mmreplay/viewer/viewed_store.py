@@ -67,7 +67,7 @@ class ViewedStore:
     @property
     def store(self) -> Store:
         """The open store; raises as `mmreplay.open` if it was damaged from the start."""
-        return self._store or open_store(self.path)
+        return open_store(self.path) if self._store is None else self._store
 
     def head(self) -> dict[str, Any]:
         """Its state, which the page asks for once a second.

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mmreplay.viewer import answers
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.server import make_app
 from tests.support.packed import unpack
@@ -11,9 +12,9 @@ from tests.support.viewed import TOKEN, ask, record_pictures
 @pytest.fixture
 def app(tmp_path, quick_disk):
     record_pictures(tmp_path / "s.zarr", episodes=[(9, "terminated"), (70, "")])
-    answers = Answers([tmp_path / "s.zarr"])
-    yield make_app(answers, token=TOKEN, port=8000)
-    answers.close()
+    held = Answers([tmp_path / "s.zarr"])
+    yield make_app(held, token=TOKEN, port=8000)
+    held.close()
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_what_there_is_not_is_a_sentence_and_not_kept(app, episode, path, status
 
 
 def test_a_fault_of_its_own_is_told_and_logged(app, episode, monkeypatch, caplog):
-    monkeypatch.setattr(Answers, "episode", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(answers, "find_episode", lambda *_: 1 / 0)
     reply = ask(app, f"{episode}.json")
     assert (reply.status, "bug in mmreplay" in reply.json["error"]) == (500, True)
     assert "ZeroDivisionError" in caplog.text
@@ -110,10 +111,10 @@ def test_damaged_frames_are_no_reason_to_refuse_the_others(tmp_path, quick_disk)
     data = bytearray(shard.read_bytes())
     data[3] ^= 0xFF
     shard.write_bytes(data)
-    answers = Answers([tmp_path / "d.zarr"])
-    app = make_app(answers, token=TOKEN, port=8000)
+    held = Answers([tmp_path / "d.zarr"])
+    app = make_app(held, token=TOKEN, port=8000)
     version = ask(app, "/data/heads.json").json[0]["version"]
     reply = ask(app, f"/data/0/{version}/episode/0/rows/0/0-10.bin")
     assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
     assert [one[:2] for one in unpack(reply.body)[1]["damage"]] == [[n, n + 1] for n in range(4)]
-    answers.close()
+    held.close()
