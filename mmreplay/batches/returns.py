@@ -51,17 +51,15 @@ class Returns:
             window *= stride
         window += ids[:, None]
         flags = columns["non_terminals"].take(window)
-        is_live = np.count_nonzero(flags) == flags.size  # mostly so
-        if not is_live:
-            # The first step with a False flag ends the return.
-            flags = flags != 0
-            left = np.minimum(left, np.where(flags.all(1), n, flags.argmin(1) + 1))
+        non_terminal.fill(True)
+        if np.count_nonzero(flags) < flags.size:
+            # The first step with a False flag ends the return: it is set last.
+            ended, step = (flags == 0).nonzero()
+            left = left.copy()
+            left[ended[::-1]] = step[::-1] + 1
+            non_terminal[ended] = False
         last = np.arange(-1, ids.size * n - 1, n)
         last += left
-        if is_live:
-            non_terminal.fill(True)
-        else:
-            flags.take(last, out=non_terminal, mode="clip")
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
             terms = self.rewards(columns, window) * self._powers[:n]
             reward[:] = np.add.accumulate(terms, axis=1).take(last)

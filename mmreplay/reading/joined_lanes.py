@@ -87,7 +87,6 @@ class JoinedLanes:
         self._known = [reader.extent for reader in readers]
         # Closed ones stay as they are.
         self.followed = [reader for reader in readers if not reader.is_closed]
-        self._refresh_columns()
         self.index = self._load_index()
         # Of closed lanes, once asked for.
         self._episodes: dict[int, tuple[npt.NDArray[np.void], int]] = {}

@@ -175,7 +175,9 @@ def zero_rows(lane: AnyPath, spec: ArraySpec, chunk: int, first: int) -> None:
 
 def read_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Array:
     """Rows [start, stop) of a raw column, read without mapping anything."""
-    if stop > start:  # before there is memory for rows that only damaged metadata speaks of
+    if (
+        stop - start
+    ) * spec.row_bytes > _PIECE_BYTES:  # rows that perhaps only damaged metadata has
         check_last(lane, spec, stop)
     out = np.empty((max(stop - start, 0), *spec.row_shape), spec.dtype)
     row = start

@@ -196,15 +196,15 @@ def test_lanes_that_are_added_are_seen_within_a_second_and_ids_stay(
 def test_a_store_that_changes_while_it_is_opened_is_opened_again(make, story, monkeypatch):
     writer = make()
     story.play(writer, 5)
-    real, left = raw_column.RawColumn.refresh, [3]
+    real, left = raw_column.RawColumn.view, [3]
 
-    def refresh(self):
+    def view(self, *rows):
         if left[0]:
             left[0] -= 1
             raise EvictedError("gone")
-        real(self)
+        return real(self, *rows)
 
-    monkeypatch.setattr(raw_column.RawColumn, "refresh", refresh)
+    monkeypatch.setattr(raw_column.RawColumn, "view", view)
     with opened(writer) as store:
         story.check(store)
     left[0] = 10**6
