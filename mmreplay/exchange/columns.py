@@ -25,6 +25,7 @@ __all__ = [
     "FlatColumn",
     "NpyColumn",
     "PerEpisode",
+    "RowShape",
     "Shape",
     "Unreadable",
     "blocks",
@@ -76,6 +77,10 @@ class Column(Protocol):
         """Rows [start, stop); `start` is where the last read stopped."""
 
 
+RowShape = Shape | Column
+"""What tells the shape and dtype of a column."""
+
+
 class ArrayColumn:
     """A column that can be sliced: an array, or a dataset of HDF5 or zarr."""
 
@@ -102,7 +107,7 @@ class FlatColumn:
 
 
 class PerEpisode:
-    """A value per episode, of which `ends` has the rows, as a column of steps."""
+    """A value per episode as a column of steps; `ends` has the row after each episode."""
 
     def __init__(self, values: Array, ends: Array, *, at_end: bool = False) -> None:
         self.shape: tuple[int, ...] = (int(ends[-1]),)

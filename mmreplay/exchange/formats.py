@@ -118,7 +118,7 @@ _ALL = (
         "ogbench",
         "an OGBench .npz file",
         ogbench.read,
-        not_in="rewards, which these files do not have; extra columns of final observations",
+        not_in="rewards, unless the file has them; extra columns of final observations",
     ),
     ExchangeFormat(
         "dqn_replay",

@@ -19,7 +19,7 @@ from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.arrow_columns import KEY
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.lerobot_stats import stats_of
+from mmreplay.exchange.lerobot_stats import Stats
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import BLOCK_BYTES, Steps
 from mmreplay.exchange.stored import Stored
@@ -235,8 +235,8 @@ class _Out:
             )
         return numbers
 
-    def _new_stats(self) -> dict[str, Any]:
-        return {name: stats_of(one.dtype, one.shape) for name, one in self._features.items()}
+    def _new_stats(self) -> dict[str, Stats]:
+        return {name: Stats(one.dtype, one.shape) for name, one in self._features.items()}
 
     def append(self, run: Steps) -> None:
         """Some steps."""

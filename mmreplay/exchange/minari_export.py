@@ -1,7 +1,4 @@
-"""A store as a dataset of Minari, written by Minari itself.
-
-Exporting a store that was imported from Minari gives the same dataset.
-"""
+"""A store as a dataset of Minari, written by Minari itself."""
 
 from __future__ import annotations
 
@@ -34,8 +31,6 @@ __all__ = ["write"]
 _EXTRA = "minari"
 _ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
 """As Minari reads it, with a version."""
-
-_WHOLE = tuple(np.dtype(one).name for one in np.typecodes["AllInteger"])
 
 _NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
@@ -114,17 +109,14 @@ class _Out:
         self.action_space = self._space("action", spaces[1], action, losses)
         if not is_hdf5 and self._has_small_numbers():
             losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
-        self._rewards = np.dtype(known["rewards"]) if known.get("rewards") in _WHOLE else None
         about: dict[str, str] = known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in extras}
         self.others: list[dict[str, Any]] = []
-        kept = {k: given for k, given in known.get("infos", {}).items() if k in extras}
-        self._infos: dict[str, str] = {k: path for k, (path, _) in kept.items()}
-        self._resets = {k: f"reset_{k}" for k, (_, has_reset) in kept.items() if has_reset}
-        minaris = {*self._infos, *self._attributes, *self._resets.values()}
-        ours = sorted(extras.keys() - minaris)
+        infos: dict[str, str] = known.get("infos", {})
+        self._infos = {k: path for k, path in infos.items() if k in extras}
+        ours = sorted(extras.keys() - {*self._infos, *self._attributes})
         self._infos |= {name: name for name in ours}
-        for name in (*ours, *(kept.keys() - self._resets.keys())):
+        for name in self._infos:
             losses.add(
                 f"extra column {name}: exported as an info, with 0 at the reset",
                 stored.n_episodes,
@@ -173,16 +165,11 @@ class _Out:
                 options=options,
                 observations=_nested(self.observation_space, frames),
                 actions=np.concatenate([r.action for r in runs]),
-                rewards=self._as_they_were(np.concatenate([r.reward for r in runs])),
+                rewards=np.concatenate([r.reward for r in runs]),
                 terminations=terminal,
                 truncations=truncated,
                 infos=self._infos_of(runs),
             )
-
-    def _as_they_were(self, rewards: Array) -> Array:
-        """As integers if the source had integers, and all rewards are."""
-        whole = rewards if self._rewards is None else rewards.astype(self._rewards)
-        return whole if np.array_equal(whole, rewards) else rewards
 
     def _about(self, first: Steps) -> tuple[int | None, dict[str, Any] | None]:
         """Seed and options of an episode; the rest goes to `others`."""
@@ -205,9 +192,7 @@ class _Out:
         out: dict[str, Any] = {}
         for name, path in self._infos.items():
             rows = np.concatenate([r.extras[name] for r in runs])
-            first = runs[0].extras.get(self._resets.get(name, ""))
-            start: Array = np.zeros_like(rows[:1]) if first is None else first[:1]
-            rows = np.concatenate((start, rows))
+            rows = np.concatenate((np.zeros_like(rows[:1]), rows))
             # Minari cannot read arrays of numbers that it writes to Arrow files.
             _put(out, path, rows if self._is_hdf5 or rows.ndim > 1 else list(rows))
         return out

@@ -17,14 +17,14 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
-from mmreplay.exchange.columns import Shape, Unreadable, row_bytes
+from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet_pages import batches_of, open_parquet
 from mmreplay.exchange.source_files import add_other_files, source_files
 from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Block, RowShape, Tables, table_rows, table_shapes
+from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 

@@ -6,11 +6,12 @@ Invariant: a column is used as its name says, kept as an extra column, or counte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mmreplay.errors import FormatError
+from mmreplay.exchange.columns import RowShape
 from mmreplay.exchange.fields import (
     Extras,
     add_extra,
@@ -28,7 +29,7 @@ from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
-__all__ = ["Block", "FinalRows", "RowShape", "Tables", "problem_of", "table_rows", "table_shapes"]
+__all__ = ["Block", "FinalRows", "Tables", "table_rows", "table_shapes"]
 
 Block = dict[str, Array]
 """Rows of columns by name."""
@@ -66,28 +67,6 @@ _ENDS = ("terminations", "truncations", "dones", "episode")
 
 def _role_of(base: str) -> str:
     return _ROLES.get(base, "")
-
-
-class RowShape(Protocol):
-    """Shape, the number of rows first, and dtype of a column."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, ...)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
-
-
-def problem_of(column: RowShape) -> str:
-    """Why a store cannot hold a column; empty if it can."""
-    problem: str = getattr(column, "problem", "")
-    if not problem and not is_numeric(column.dtype):
-        problem = f"a store cannot hold rows of {column.dtype}"
-    if not problem and not column.shape:
-        problem = "a single value, not one row per step"
-    return problem
 
 
 class Tables:
@@ -141,7 +120,7 @@ class Tables:
         if "rewards" in self._roles:
             self._rewards = reward_dtype(columns[self._roles["rewards"]].dtype, "rewards")
         else:
-            losses.add("rewards: the source has none, so they are 0", self.n_rows)
+            losses.add("rewards: the source has none, so they are 0", max(self.n_rows, 1))
 
     def _is_usable(self, name: str, column: RowShape) -> bool:
         """Whether a column is asked for and can be read; everything else is a loss."""
@@ -151,7 +130,11 @@ class Tables:
         is_needed = bool(role) and not key and role not in _OF_FRAMES[1:]
         if not self._losses.takes(shown, needed=is_needed and role != "observations"):
             return False
-        problem = problem_of(column)
+        problem: str = getattr(column, "problem", "")
+        if not problem and not is_numeric(column.dtype):
+            problem = f"a store cannot hold rows of {column.dtype}"
+        if not problem and not column.shape:
+            problem = "a single value, not one row per step"
         if problem and is_needed:
             raise FormatError(f"{self._where}: {shown}: {problem}")
         if problem:
@@ -369,7 +352,7 @@ class Tables:
         name = self._roles.get(role)
         if name is None:
             return np.zeros(len(block[self._roles["actions"]]), np.bool_)
-        return flags(block[name], f"{self._where}: {name}")
+        return flags(block[name], f"{self._where}: {self._called.get(name, name)}")
 
 
 def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
