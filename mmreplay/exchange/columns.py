@@ -14,25 +14,10 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.source_files import check_row
-from mmreplay.exchange.steps import block_steps
 from mmreplay.ids import Array
-
-__all__ = [
-    "ArrayColumn",
-    "Column",
-    "FlatColumn",
-    "NpyColumn",
-    "PerEpisode",
-    "RowShape",
-    "Shape",
-    "Unreadable",
-    "blocks",
-    "columns_of",
-    "joined",
-    "row_bytes",
-]
 
 _SUPPORTED = ((1, 0), (2, 0))
 _OF_HEADERS = (

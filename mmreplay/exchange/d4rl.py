@@ -16,11 +16,9 @@ from mmreplay.exchange.fields import flags
 from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once
-from mmreplay.exchange.steps import Incoming
+from mmreplay.exchange.tables import Incoming
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-
-__all__ = ["read"]
 
 
 @contextmanager

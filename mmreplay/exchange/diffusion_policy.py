@@ -17,13 +17,10 @@ from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import Column, PerEpisode, Unreadable, blocks
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once
-from mmreplay.exchange.steps import Incoming
-from mmreplay.exchange.tables import Tables
+from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.exchange.zarr2_files import Zarr2Column, Zarr2Files
 from mmreplay.ids import Array
-
-__all__ = ["read"]
 
 _EXTRA = "extra."
 _ROLES = {"action": "actions", "reward": "rewards", "terminal": "terminations"}

@@ -22,17 +22,15 @@ from typing import cast
 import numpy as np
 
 from mmreplay.arguments import whole_number
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import NpyColumn, Shape, row_bytes
 from mmreplay.exchange.fields import flags, has_values
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, open_file, source_files
-from mmreplay.exchange.steps import Incoming, block_steps
-from mmreplay.exchange.tables import Block, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-
-__all__ = ["read"]
 
 _FILE = re.compile(r"\$store\$_([^/]+)_ckpt\.(\d{1,18})\.gz\Z")
 _COUNTS = re.compile(r"add_count_ckpt\.\d+\.gz\Z")

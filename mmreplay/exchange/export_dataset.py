@@ -20,8 +20,6 @@ from mmreplay.storage.lane_metadata import path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 
-__all__ = ["Exported", "export_dataset"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exported:

@@ -18,22 +18,6 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
-__all__ = [
-    "Extras",
-    "add_extra",
-    "check_key",
-    "check_names",
-    "extra_name",
-    "field",
-    "flags",
-    "has_values",
-    "is_numeric",
-    "key_name",
-    "key_names",
-    "need",
-    "reward_dtype",
-]
-
 Extras = dict[str, tuple[str, Field]]
 """Name and field of extra columns, by their foreign names."""
 

@@ -21,6 +21,7 @@ from mmreplay.exchange import (
     diffusion_policy,
     dqn_replay,
     lerobot,
+    lerobot_files,
     minari,
     minari_export,
     ogbench,
@@ -28,8 +29,6 @@ from mmreplay.exchange import (
     rlds,
     robomimic,
 )
-
-__all__ = ["ExchangeFormat", "checked_options", "exchange_formats", "named"]
 
 Read = Callable[..., Any]
 Write = Callable[..., None]
@@ -150,7 +149,7 @@ _ALL = (
         "lerobot",
         "a LeRobot dataset of version 3: Parquet files, with images in them or videos beside them",
         lerobot.read,
-        lerobot.write,
+        lerobot_files.write,
         not_in="final observations; truncations, without next.terminated or next.truncated; texts "
         "other than tasks; depth maps",
         not_out="final observations; lanes; the store's metadata, unless it came from LeRobot",

@@ -24,8 +24,6 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once, check_claim, check_row, checked_name
 from mmreplay.ids import Array
 
-__all__ = ["Hdf5Source", "new_hdf5", "open_hdf5"]
-
 _MOST_DEPTH = 100
 """HDF5 itself recurses, and overflows the stack."""
 

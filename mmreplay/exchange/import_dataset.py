@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import (
     FormatError,
     MmreplayError,
@@ -26,7 +27,7 @@ from mmreplay.errors import (
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.source_files import check_claim, check_row, source_files
-from mmreplay.exchange.steps import Incoming, Steps
+from mmreplay.exchange.tables import Incoming
 from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
@@ -36,8 +37,6 @@ from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
-
-__all__ = ["Imported", "import_dataset"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

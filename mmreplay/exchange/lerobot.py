@@ -15,24 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import KEY, from_arrow
 from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import key_name, need
-from mmreplay.exchange.lerobot_files import write
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import files_below
 from mmreplay.exchange.parquet_pages import batches_of, open_parquet, small_table
 from mmreplay.exchange.source_files import add_other_files, inside, read_json
-from mmreplay.exchange.steps import Incoming, block_steps
-from mmreplay.exchange.tables import Block, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.exchange.video_frames import VideoFrames
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
-
-__all__ = ["read", "write"]
 
 _EPISODE, _TIME = "episode_index", "timestamp"
 _PLACES = ("index", "frame_index")

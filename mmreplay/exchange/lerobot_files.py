@@ -16,18 +16,16 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import whole_number_or_none
+from mmreplay.batches.runs import BLOCK_BYTES, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.arrow_columns import KEY
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.lerobot_stats import Stats
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import BLOCK_BYTES, Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.pictures.png import png
 from mmreplay.schema import FRAME, Field
-
-__all__ = ["write"]
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
 _EPISODES_PER_GROUP = 500

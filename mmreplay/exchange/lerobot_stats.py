@@ -13,8 +13,6 @@ import numpy as np
 
 from mmreplay.ids import Array
 
-__all__ = ["Stats"]
-
 _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _IMAGES = 16
 """Most images of a block that are looked at."""

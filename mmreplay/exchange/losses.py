@@ -11,8 +11,6 @@ from typing import Any
 
 from mmreplay.errors import SchemaError, printable
 
-__all__ = ["Loss", "Losses"]
-
 _SHOWN = 8
 """Names that one loss lists."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.batches.runs import Frames, block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import has_values
@@ -22,12 +23,9 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import Episodes, open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import compacted, leaves, only
-from mmreplay.exchange.steps import Frames, Incoming, block_steps
-from mmreplay.exchange.tables import Block, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
-
-__all__ = ["NO_SEED", "OURS", "read"]
 
 OURS = "mmreplay"
 """In the metadata of our exports: ``extras`` are the infos that are a store's extra columns."""

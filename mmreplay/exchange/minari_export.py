@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
@@ -21,12 +22,9 @@ from mmreplay.exchange.spaces import (
     space_of_actions,
     spaces_of,
 )
-from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
-
-__all__ = ["write"]
 
 _EXTRA = "minari"
 _ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")

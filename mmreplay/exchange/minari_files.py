@@ -27,8 +27,6 @@ from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
 
-__all__ = ["Episodes", "open_episodes"]
-
 HDF5_NAME = "main_data.hdf5"
 _EPISODE = re.compile(r"episode_(\d{1,9})\Z")
 _INDEX = re.compile(r"_index_(\d+)\Z")

@@ -16,10 +16,7 @@ from mmreplay.exchange import arrays
 from mmreplay.exchange.columns import RowShape, Shape, blocks
 from mmreplay.exchange.fields import flags, has_values
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Incoming
-from mmreplay.exchange.tables import Block, Tables
-
-__all__ = ["read"]
+from mmreplay.exchange.tables import Block, Incoming, Tables
 
 _ENDS, _SEEN = "terminals", "observations"
 

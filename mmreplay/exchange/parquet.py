@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import BLOCK_BYTES, Frames, block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
 from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
@@ -22,13 +23,10 @@ from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet_pages import batches_of, open_parquet
 from mmreplay.exchange.source_files import add_other_files, source_files
-from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
-from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
+from mmreplay.exchange.stored import Stored, table_rows, table_shapes
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-
-__all__ = ["files_below", "read", "write"]
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
 _LOOKED_AT = 8

@@ -16,19 +16,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import Frames, block_steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import has_values, is_numeric, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, read_json
-from mmreplay.exchange.steps import Frames, Incoming, block_steps
-from mmreplay.exchange.tables import Block, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.tf_records import Example, records
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-
-__all__ = ["read"]
 
 _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
 _EPISODE = "extras/episode."

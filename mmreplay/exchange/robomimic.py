@@ -15,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
 from mmreplay.exchange.fields import check_key, check_names, extra_name
 from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Tables
+from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-
-__all__ = ["read", "write"]
 
 _NUMBER = re.compile(r"(\d+)\Z")
 _GYM = 2

@@ -20,17 +20,6 @@ from mmreplay.exchange.fields import key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.schema import FRAME, Field
 
-__all__ = [
-    "Leaf",
-    "compacted",
-    "expanded",
-    "leaves",
-    "only",
-    "space_of",
-    "space_of_actions",
-    "spaces_of",
-]
-
 _MOST_BYTES = 64 << 20
 _ARRAYS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255

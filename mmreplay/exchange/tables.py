@@ -5,11 +5,14 @@ Invariant: a column is used as its name says, kept as an extra column, or counte
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from mmreplay.batches.runs import Frames, Steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import RowShape
 from mmreplay.exchange.fields import (
@@ -23,13 +26,9 @@ from mmreplay.exchange.fields import (
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Frames, Incoming, Steps
-from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
-from mmreplay.schema import FRAME
-
-__all__ = ["Block", "FinalRows", "Tables", "table_rows", "table_shapes"]
+from mmreplay.schema import FRAME, Field
 
 Block = dict[str, Array]
 """Rows of columns by name."""
@@ -67,6 +66,34 @@ _ENDS = ("terminations", "truncations", "dones", "episode")
 
 def _role_of(base: str) -> str:
     return _ROLES.get(base, "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Incoming:
+    """An opened foreign dataset.
+
+    Attributes:
+        frames: the fields of an observation by key, the sole one under `FRAME`.
+        action: the field of an action.
+        reward_dtype: float32 or float64.
+        extras: further fields by name.
+        steps: all steps, in order; read as they are asked for.
+        metadata: all else, as JSON values, for the store's metadata.
+        n_steps: about how many, for a progress bar; 0 if unknown.
+    """
+
+    frames: Mapping[str, Field]
+    action: Field
+    reward_dtype: npt.DTypeLike
+    extras: Mapping[str, Field]
+    steps: Iterable[Steps]
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    n_steps: int = 0
+
+    @property
+    def frame(self) -> Field | Mapping[str, Field]:
+        """As `create` takes it."""
+        return self.frames[FRAME] if list(self.frames) == [FRAME] else self.frames
 
 
 class Tables:
@@ -353,39 +380,3 @@ class Tables:
         if name is None:
             return np.zeros(len(block[self._roles["actions"]]), np.bool_)
         return flags(block[name], f"{self._where}: {self._called.get(name, name)}")
-
-
-def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """The columns of an exported table: shape, with the rows first, and dtype, by name."""
-    n, schema = stored.n_steps, stored.schema
-    out: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-    for key, one in stored.frames.items():
-        suffix = f"/{key}" if schema.is_dict else ""
-        out[f"observations{suffix}"] = ((n, *one.shape), one.dtype)
-        out[f"final_observations{suffix}"] = ((stored.n_episodes, *one.shape), one.dtype)
-    out["actions"] = ((n, *schema.action.shape), schema.action.dtype)
-    out["rewards"] = ((n,), schema.reward_dtype)
-    for name in ("terminations", "truncations", "life_losses"):
-        out[name] = ((n,), np.dtype(np.bool_))
-    for name, one in schema.extras.items():
-        out[f"extras/{name}"] = ((n, *one.shape), one.dtype)
-    return out
-
-
-def table_rows(run: Steps, *, is_dict: bool) -> Block:
-    """The columns of some steps, by name; a final observation only where an episode ends."""
-    n, out = len(run), {}
-    last = np.zeros(n, np.bool_)
-    last[-1] = run.ends
-    for key, rows in run.observation.items():
-        suffix = f"/{key}" if is_dict else ""
-        out[f"observations{suffix}"] = rows[:-1]
-        out[f"final_observations{suffix}"] = rows[n : n + run.ends]
-    return out | {
-        "actions": run.action,
-        "rewards": run.reward,
-        "terminations": run.terminal & last,
-        "truncations": ~run.terminal & last,
-        "life_losses": run.terminal & ~last,
-        **{f"extras/{name}": rows for name, rows in run.extras.items()},
-    }

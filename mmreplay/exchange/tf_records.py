@@ -22,8 +22,6 @@ from mmreplay.exchange.source_files import checked_name, open_file
 from mmreplay.format.compression import crc32c
 from mmreplay.ids import Array
 
-__all__ = ["Example", "records"]
-
 _LENGTH, _SUM = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
 _WORD = 0xFFFFFFFF

@@ -13,11 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import Frames, Steps
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Frames, Steps
 from mmreplay.ids import Array
-
-__all__ = ["FinalObservation", "Table", "to_steps"]
 
 FinalObservation = Literal["repeat", "drop"]
 """Whether a last step without a known next observation repeats its own, or is left out."""

@@ -18,8 +18,6 @@ from mmreplay.exchange.fields import need
 from mmreplay.exchange.source_files import ROW_BYTES, checked_name
 from mmreplay.ids import Array
 
-__all__ = ["VideoFrames"]
-
 _CONTAINER = "mp4"
 _CODECS = ("h264", "hevc", "libdav1d", "av1", "mpeg4")
 
