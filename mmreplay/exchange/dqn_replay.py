@@ -126,11 +126,7 @@ def _counts(source: Path, number: int) -> tuple[int, int]:
 
 
 def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]:
-    """The rows of some checkpoints, oldest first, each row once.
-
-    If the counts grow, they are checkpoints of one buffer, which may overlap; otherwise they are
-    separate. A full buffer begins at its cursor.
-    """
+    """The rows of some checkpoints, oldest first; those of one buffer, whose counts grow, once."""
     seen = 0
     for number in numbers:
         count, capacity = _counts(source, number)

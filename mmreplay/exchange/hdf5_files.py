@@ -38,22 +38,16 @@ _NUMBERED = re.compile(r"(?<=_)\d+(?=[/@]|\Z)")
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Hdf5Source]:
-    """A file, for reading; raises FormatError for one that claims more than it can hold.
-
-    MissingExtraError without h5py.
-    """
+    """A file, for reading; raises FormatError for one that claims more than it can hold."""
     with need("h5py").File(checked_name(path), "r") as file:
         yield Hdf5Source(file, path)
 
 
 class Hdf5Source:
-    """An opened file.
+    """An opened file; read its datasets only by `column`.
 
     Attributes:
-        path: of the file.
-        file: the ``h5py.File``; read datasets by `column` only.
-        columns: the datasets by their path, ascending; links to other files, virtual datasets and
-            others that cannot be read are `Unreadable`.
+        columns: the datasets by their path, ascending; what cannot be read is `Unreadable`.
         groups: the paths of groups.
         attribute_names: of groups and datasets, as ``PATH@NAME``.
     """
@@ -99,10 +93,7 @@ class Hdf5Source:
         return dict(self.file[name].attrs)
 
     def add_rest(self, used: Iterable[str], losses: Losses) -> None:
-        """Count datasets and attributes that are not used; episodes are counted together.
-
-        `used` has paths of datasets, and of attributes as ``PATH@NAME``.
-        """
+        """Count datasets, and attributes as ``PATH@NAME``, that are not in `used`."""
         counts: Counter[str] = Counter()
         taken = set(used)
         for name in [*self.columns, *self.attribute_names]:
@@ -198,11 +189,7 @@ def new_hdf5(path: Path) -> Iterator[Any]:
 
 
 class _Written(io.FileIO):
-    """Once a write has failed, ignores further writes.
-
-    HDF5 repeats a failed write when the file is closed and when the process ends, and aborts the
-    process if that fails too.
-    """
+    """Ignores writes after a failed one, as HDF5 repeats that and then aborts the process."""
 
     error: OSError | None = None
 

@@ -19,11 +19,9 @@ _IMAGES = 16
 
 
 class Stats:
-    """Statistics for each element of a row, or for each channel of images, from 0 to 1.
+    """For each element of a row, or each channel of images from 0 to 1.
 
-    Attributes:
-        n: rows so far.
-        parts: min, max, mean, variance times n, and the quantiles; (4 + 5, elements or channels).
+    `parts` is (4 + 5, elements): min, max, mean, variance times n, and the quantiles.
     """
 
     def __init__(self, dtype: str, shape: Sequence[int]) -> None:

@@ -44,10 +44,6 @@ def write(
     """A folder with ``data``; `dataset_id` defaults to that of the source, or ``mmreplay/NAME-v0``.
 
     Images are not JPEG. Extra columns that are not Minari's own become infos, 0 at the reset.
-
-    Raises:
-        SchemaError: an id that Minari does not read.
-        MissingExtraError: Minari is not installed.
     """
     minari = need("minari", _EXTRA)
     need("h5py" if data_format == "hdf5" else "pyarrow", _EXTRA)
@@ -85,13 +81,7 @@ def _checked_id(known: Mapping[str, Any], target: Path, given: object) -> str:
 
 
 class _Out:
-    """The parts of an export.
-
-    Attributes:
-        metadata: of the dataset, without what Minari computes.
-        observation_space, action_space: as JSON.
-        others: attributes of each episode other than seed and options; empty if there are none.
-    """
+    """The parts of an export; `others` are attributes of episodes besides seed and options."""
 
     def __init__(self, stored: Stored, losses: Losses, *, is_hdf5: bool) -> None:
         self._stored, self._is_hdf5 = stored, is_hdf5

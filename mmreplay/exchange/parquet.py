@@ -90,11 +90,7 @@ def _shape_of(file: Any, name: str, n_rows: int) -> Shape | Unreadable:
 
 
 def files_below(folder: Path, losses: Losses | None = None) -> list[Path]:
-    """In the order of the numbers in their names: part-10 comes after part-9.
-
-    Names that begin with a dot or an underscore are losses, as all others. Raises FormatError if
-    nothing is left.
-    """
+    """In the order of the numbers in their names; raises FormatError if there are none."""
 
     def is_table(name: str) -> bool:
         return name.endswith(".parquet") and not any(part[0] in "._" for part in name.split("/"))

@@ -20,15 +20,7 @@ from mmreplay.schema import FRAME, Field, Schema
 
 
 class Stored:
-    """A store that is exported.
-
-    Attributes:
-        schema: of the store.
-        frames: the fields of observations by key, the sole one under `FRAME`.
-        metadata: as given to `create`.
-        lengths: (n,) int64, steps of each episode.
-        n_steps: in all.
-    """
+    """A store that is exported; `lengths` has the steps of each episode."""
 
     def __init__(
         self, store: Store, losses: Losses, progress: Callable[[int, int], None] | None

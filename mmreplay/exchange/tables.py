@@ -73,13 +73,10 @@ class Incoming:
     """An opened foreign dataset.
 
     Attributes:
-        frames: the fields of an observation by key, the sole one under `FRAME`.
-        action: the field of an action.
-        reward_dtype: float32 or float64.
-        extras: further fields by name.
-        steps: all steps, in order; read as they are asked for.
-        metadata: all else, as JSON values, for the store's metadata.
-        n_steps: about how many, for a progress bar; 0 if unknown.
+        frames: fields of observations by key, the sole one under `FRAME`.
+        steps: in order; read as they are asked for.
+        metadata: JSON values for the store's metadata.
+        n_steps: about how many; 0 if unknown.
     """
 
     frames: Mapping[str, Field]
@@ -97,22 +94,9 @@ class Incoming:
 
 
 class Tables:
-    """A table of columns by name.
+    """A table of columns by name; `called` has their names in the source, where these differ.
 
     Raises FormatError if observations, actions or rewards are missing, or do not fit together.
-    Other columns, and parts of observations, that cannot be converted are losses.
-
-    Args:
-        columns: shape and dtype of each.
-        where: their source, for messages.
-        losses: counts what cannot be converted.
-        missing: what to do without a final observation.
-        needs_rewards: False: missing rewards are 0.
-        called: names of columns in the source, where they differ.
-
-    Attributes:
-        n_rows: steps in all.
-        extras: name and field of each further column, by its foreign name.
     """
 
     def __init__(
@@ -276,10 +260,7 @@ class Tables:
         metadata: Mapping[str, Any] | None = None,
         n_final: int | None = None,
     ) -> Incoming:
-        """The table as a dataset, from blocks of the columns in `used`.
-
-        `final` gives final observations; `n_final` is their number, if that is known.
-        """
+        """The table as a dataset, from blocks of the columns in `used`; `n_final`, if known."""
         tables = self.tables(rows, final, n_final)
         return Incoming(
             self._fields,

@@ -32,18 +32,7 @@ _BROKEN = (
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Consecutive transitions, (n, ...) each.
-
-    Attributes:
-        observation: before the steps, by key.
-        action: of the steps.
-        reward: of the steps.
-        terminal: bool: the world ended, or a life was lost.
-        ends: bool: the episode ended.
-        extras: further columns.
-        next_observation: after the steps; None if the table has none.
-        final: after the last step of each episode that ends here, one row each; None if unknown.
-    """
+    """Consecutive transitions, (n, ...) each; `final` has a row per end of an episode."""
 
     observation: Frames
     action: Array
@@ -61,11 +50,7 @@ class Table:
 def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses) -> Iterator[Steps]:
     """The steps of a table that comes in blocks of rows.
 
-    Args:
-        tables: the blocks, in order.
-        missing: what to do with the last step of a truncated episode without a final observation.
-            After a terminal step the observation does not count, so it is always repeated.
-        losses: counts these, and where `next_observation` is not the observation of the next row.
+    After a terminal step the observation does not count, so it is repeated whatever `missing` is.
     """
     begins, held = True, None
     for table in tables:
