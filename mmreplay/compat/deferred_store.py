@@ -38,15 +38,7 @@ def _remove(folder: AnyPath, lock: DirectoryLock, owner: int) -> None:
 
 
 class DeferredStore:
-    """A buffer whose store is created by its first observation, which has the shape.
-
-    An existing store at `path` is continued. A context manager; without a path it may be dropped
-    without `close()`.
-
-    Args:
-        path: the store's directory; None for a temporary one, in Python's `tempfile` folder.
-        capacity: most transitions to keep; None keeps all.
-    """
+    """A buffer whose store is created by its first observation; one at `path` is continued."""
 
     def __init__(self, path: StorePath, capacity: int | None) -> None:
         self._capacity = capacity

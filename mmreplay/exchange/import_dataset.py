@@ -148,7 +148,17 @@ def import_dataset(
         runs = _rounded(steps, writer.schema.reward_dtype, losses)
         write_runs(built, runs, os.cpu_count() or 1, wrote)
         with Store([built]) as store_made:
-            made = _describe(user_paths.as_path(dst), format, store_made, losses)
+            episodes = store_made.episodes
+            made = Imported(
+                str(user_paths.as_path(dst)),
+                format,
+                len(store_made),
+                len(episodes),
+                int(episodes["terminated"].sum()),
+                int(episodes["truncated"].sum()),
+                sum(checked_reads.allocated_bytes(store_made.path).values()),
+                losses.all(),
+            )
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
             raise StoreExistsError(f"{where}: another process created it meanwhile")
     return made
@@ -226,17 +236,3 @@ def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> It
         what = f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded"
         losses.add(what, n_rounded)
         yield dataclasses.replace(run, reward=stored)
-
-
-def _describe(where: Path, name: str, store: Store, losses: Losses) -> Imported:
-    episodes = store.episodes
-    return Imported(
-        str(where),
-        name,
-        len(store),
-        len(episodes),
-        int(episodes["terminated"].sum()),
-        int(episodes["truncated"].sum()),
-        sum(checked_reads.allocated_bytes(store.path).values()),
-        losses.all(),
-    )

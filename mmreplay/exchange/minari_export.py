@@ -95,7 +95,8 @@ class _Out:
         self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
         action = {FRAME: stored.schema.action}
         self.action_space = self._space("action", spaces[1], action, losses)
-        if not is_hdf5 and self._has_small_numbers():
+        spaces = leaves(self.observation_space) + leaves(self.action_space)
+        if not is_hdf5 and any(one.kind == "Discrete" for one in spaces):
             losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
         about: dict[str, str] = known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in extras}
@@ -128,12 +129,6 @@ class _Out:
             f"{name} bounds: not recorded in this store; exported as the full range of the dtype"
         )
         return spaces_of(fields)
-
-    def _has_small_numbers(self) -> bool:
-        frames = self._stored.frames
-        found = [(one, frames[one.name].dtype) for one in leaves(self.observation_space)]
-        found.append((leaves(self.action_space)[0], self._stored.schema.action.dtype))
-        return any(one.kind == "Discrete" and dtype != np.int64 for one, dtype in found)
 
     def buffers(self) -> Iterator[Any]:
         """The episodes, one after the other."""

@@ -53,7 +53,7 @@ def test_next_observations_are_the_final_ones(given, tmp_path, quick_disk):
     after[[9, 19, 29]] = 7
     path = write(tmp_path / "a.hdf5", given | {"next_observations": after})
     made = import_dataset("d4rl", path, tmp_path / "a.zarr")
-    assert (made.transitions, len(made.losses)) == (30, 2)
+    assert (made.transitions, len(made.losses)) == (30, 3)
     with mmreplay.open(tmp_path / "a.zarr") as store:
         for number in range(3):
             assert (store.trajectory(number).observation[-1] == 7).all()

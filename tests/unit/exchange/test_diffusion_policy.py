@@ -45,7 +45,9 @@ def test_all_columns_but_the_action_are_observations(pusht, tmp_path, quick_disk
 def test_a_zip_and_a_choice_of_columns(pusht, tmp_path, quick_disk):
     with zarr.storage.ZipStore(tmp_path / "in.zip", mode="w") as archive:
         columns = pusht(archive)
-    import_dataset("diffusion_policy", tmp_path / "in.zip", tmp_path / "a.zarr", leave_out=["data/img"])
+    import_dataset(
+        "diffusion_policy", tmp_path / "in.zip", tmp_path / "a.zarr", leave_out=["data/img"]
+    )
     with mmreplay.open(tmp_path / "a.zarr") as store:
         batch = store.transitions(store.ids, stack=None)
         assert np.array_equal(batch.observation["state"], columns["state"])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mmreplay.compat import nnabla_rl
-from mmreplay.compat.nnabla_rl import prioritized
 
 
 def steps(count, begin=0, episode=0, end=1.0):
@@ -79,9 +78,8 @@ def test_experiences_are_drawn_by_priority_with_the_weights_of_the_paper(
     assert experiences.goodness(counts, shares) < 4
 
 
-@pytest.mark.parametrize(("variant", "rounds"), [("proportional", 16), ("rank_based", 0)])
-def test_runs_begin_by_priority_where_one_can_begin(experiences, variant, rounds, monkeypatch):
-    monkeypatch.setattr(prioritized, "_ROUNDS", rounds)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_runs_begin_by_priority_where_one_can_begin(experiences, variant):
     errors = np.random.default_rng(3).permutation(np.linspace(-0.9, 0.8, 12))
     buffer = nnabla_rl.PrioritizedReplayBuffer(12, variant=variant)
     with buffer:
