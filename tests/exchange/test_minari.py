@@ -161,7 +161,8 @@ SPACES = {
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("kind", SPACES)
 def test_there_and_back_it_is_the_same_dataset(tmp_path, quick_disk, kind, data_format):
-    made = make("test/there-v0", *SPACES[kind], data_format, jpeg_encoding=False)
+    infos = "nested" if kind == "box" else True
+    made = make("test/there-v0", *SPACES[kind], data_format, infos, jpeg_encoding=False)
     source = tmp_path / "minari" / "test" / "there-v0"
     back = import_dataset("minari", source, tmp_path / "a.zarr")
     assert (back.transitions, back.episodes) == (made.total_steps, made.total_episodes)
@@ -212,15 +213,6 @@ def test_the_specification_of_the_environment(tmp_path, quick_disk):
     assert found.env_spec.max_episode_steps == 30
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.info()["env"]["id"] == "CartPole-v1"
-
-
-def test_nested_infos(tmp_path, quick_disk):
-    made = make("test/nested-v0", *SPACES["box"], infos="nested")
-    import_dataset("minari", tmp_path / "minari" / "test" / "nested-v0", tmp_path / "a.zarr")
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert {"info.inner.speed", "info.mass_of_it"} <= store.extras.keys()
-    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
-    assert_equal(minari.MinariDataset(tmp_path / "out" / "data"), made)
 
 
 def test_jpeg_images_are_decoded_as_minari_decodes_them(tmp_path, quick_disk):
@@ -329,21 +321,3 @@ def test_losses_are_counted(tmp_path, quick_disk):
         "infos/count: values at resets, lef": 4,
         "infos/speed: not in this episode a": 1,
     }
-
-
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
-def test_infos_without_a_value_of_the_reset_stay_with_their_steps(
-    tmp_path, quick_disk, data_format
-):
-    make("test/short-v0", *SPACES["box"])
-    path = tmp_path / "minari" / "test" / "short-v0"
-    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
-        for episode in file.values():
-            episode["infos/mine"] = np.arange(len(episode["rewards"])) + 1
-    import_dataset("minari", path, tmp_path / "a.zarr")
-    out = export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out", data_format=data_format)
-    counts = [one.count for one in out.losses if "info.mine: exported as an info" in one.what]
-    assert counts == [out.episodes]
-    import_dataset("minari", tmp_path / "out", tmp_path / "b.zarr")
-    for one in read_back(tmp_path / "b.zarr"):
-        assert one.extras["info.mine"].tolist() == [*range(1, len(one.reward) + 1)]

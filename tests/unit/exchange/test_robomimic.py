@@ -19,9 +19,10 @@ from tests.support.played_episodes import (
 )
 
 
-@pytest.mark.parametrize("make", [write, write_vector])
-@pytest.mark.parametrize("block", [3, 1000])
-@pytest.mark.parametrize("frames", [DICT, ARGUMENTS], ids=["dict", "arguments"])
+@pytest.mark.parametrize(
+    ("make", "block", "frames"),
+    [(write, 3, DICT), (write_vector, 1000, ARGUMENTS), (write_vector, 3, DICT)],
+)
 def test_there_and_back_every_byte_is_the_same(
     tmp_path, quick_disk, monkeypatch, make, block, frames
 ):
