@@ -73,10 +73,6 @@ def read(
             if name in first:
                 columns[role] = Shape((n_steps, *first[name].shape[1:]), first[name].dtype)
     tables = Tables(columns, source, losses, final_observation, called=called)
-    if (source / f"episode_end_indices_ckpt.{numbers[0]}.gz").exists():
-        losses.add(
-            "episode_end_indices: a pickle; truncated episodes are found by the padding after them"
-        )
     rows = _rows(source, numbers, [called[one] for one in tables.used if one in called])
     blocks = _without_padding(rows, n_padding, losses)
     yield tables.incoming(

@@ -62,10 +62,10 @@ class Hdf5Source:
         self.columns = dict(sorted(self.columns.items(), key=lambda item: item[0].split("/")))
 
     def column(self, name: str) -> Column:
-        """A dataset; raises FormatError if there is none, or it cannot be read."""
+        """A dataset; raises FormatError if it is missing or cannot be read."""
         one = self.columns.get(name)
         if not isinstance(one, Shape):
-            problem = "there is no such dataset" if one is None else one.problem
+            problem = "the file does not have it" if one is None else one.problem
             raise FormatError(f"{self.path}: {name!r:.200}: {problem}")
         return ArrayColumn(self.file[name])
 

@@ -45,7 +45,7 @@ def read(source: Path, losses: Losses) -> Iterator[Incoming]:
     folder = source / "data" if (source / "data").is_dir() else source
     raw = read_json(folder / "metadata.json")
     if not raw.get("total_episodes"):
-        raise FormatError(f"{source}: a dataset without an episode")
+        raise FormatError(f"{source}: the dataset has no episode")
     add_other_files(source, lambda name: folder == source or name.startswith("data/"), losses)
     with ExitStack() as stack:
         yield _Dataset(folder, raw, losses, stack).incoming()
@@ -76,7 +76,7 @@ class _Dataset:
         columns = (self._episodes.columns(number) for number in range(self._n))
         first = next((one for one in columns if one["rewards"].shape[0]), None)
         if first is None:
-            raise FormatError(f"{folder}: a dataset without a step")
+            raise FormatError(f"{folder}: the dataset has no step")
         if "actions" not in first:
             raise FormatError(f"{folder}: actions of several arrays; a store has one")
         self._first = first

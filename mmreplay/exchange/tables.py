@@ -277,7 +277,7 @@ class Tables:
     ) -> Iterator[Table]:
         """Blocks of columns as tables."""
         if not any(role in self._roles for role in _ENDS):
-            self._losses.add("ends of episodes: the source marks none, so all is one episode")
+            self._losses.add("ends of episodes: the source marks no end, so all is one episode")
         frames = self.frame_columns("observations")
         after = self.frame_columns("next_observations")
         n_final = 0

@@ -18,7 +18,7 @@ def dataset(tmp_path):
 def test_what_is_no_dataset_is_refused(dataset, tmp_path):
     about = dataset / "data" / "metadata.json"
     about.write_text(json.dumps({"total_episodes": 0}))
-    with pytest.raises(FormatError, match="a dataset without an episode"):
+    with pytest.raises(FormatError, match="the dataset has no episode"):
         import_dataset("minari", dataset, tmp_path / "a.zarr")
     about.write_text(json.dumps({"total_episodes": 3}))
     with pytest.raises(FormatError, match="cannot be read as minari: KeyError"):
