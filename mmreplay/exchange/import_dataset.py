@@ -184,15 +184,9 @@ def _reading(source: object, name: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError):
             check_limit(error, source)
-        if isinstance(error, NotADirectoryError):
-            why = "expected a directory, found a file"
-        elif isinstance(error, IsADirectoryError):
-            why = "expected a file, found a directory"
-        else:
-            why = f"{type(error).__name__}: {error!s:.300}"
         raise FormatError(
-            f"{source}: cannot be read as {name}: {why}; see `mmreplay import --help` for the "
-            f"formats"
+            f"{source}: cannot be read as {name}: {type(error).__name__}: {error!s:.300}; see "
+            f"`mmreplay import --help` for the formats"
         ) from error
 
 
