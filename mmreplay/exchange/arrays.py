@@ -70,7 +70,7 @@ def read_columns(
 ) -> Incoming:
     """Columns by name as a dataset; raises FormatError if they do not fit together."""
     tables = Tables(columns, where, losses, missing)
-    final = {key: columns[name] for key, name in tables.frame_columns("final_observations").items()}
+    final = {key: columns[name] for key, name in tables.frames["final_observations"].items()}
 
     def final_rows(_block: Block, start: int, stop: int) -> Frames:
         return {key: column.read(start, stop) for key, column in final.items()}

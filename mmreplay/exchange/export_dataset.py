@@ -100,17 +100,14 @@ def export_dataset(
                 durable_writes.sync_directory(folder.parent)
             if not is_free:
                 raise StoreExistsError(f"{where}: another process created it meanwhile")
+    n_bytes = where.stat().st_blocks * 512
+    if where.is_dir():
+        n_bytes = sum(checked_reads.allocated_bytes(where).values())
     return Exported(
         str(user_paths.as_path(dst)),
         format,
         stored.n_steps,
         stored.n_episodes,
-        _bytes_on_disk(where),
+        n_bytes,
         losses.all(),
     )
-
-
-def _bytes_on_disk(where: Path) -> int:
-    if where.is_dir():
-        return sum(checked_reads.allocated_bytes(where).values())
-    return where.stat().st_blocks * 512

@@ -157,7 +157,7 @@ class _Dataset:
     @property
     def _frames(self) -> Mapping[str, str]:
         """The columns of observations by the keys of the store."""
-        return self._tables.frame_columns("observations")
+        return self._tables.frames["observations"]
 
     def _metadata(self) -> dict[str, Any]:
         """What an export needs to write the same dataset."""

@@ -44,7 +44,7 @@ def read(
     paths = files_below(source, losses) if source.is_dir() else [source]
     columns = _shapes_of(paths, losses)
     tables = Tables(columns, source, losses, final_observation)
-    final = tables.frame_columns("final_observations")
+    final = tables.frames["final_observations"]
     names = [*tables.used, *final.values()]
     size = block_steps(row_bytes({name: columns[name] for name in names}))
 

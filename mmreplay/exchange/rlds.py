@@ -189,7 +189,7 @@ class _Dataset:
         called |= {role: role.removeprefix(_EPISODE) for role in self._episode}
         self._tables = Tables(columns, folder, losses, missing, needs_rewards=False, called=called)
         self._size = block_steps(row_bytes({one: columns[one] for one in self._tables.used}))
-        self._frames = self._tables.frame_columns("observations")
+        self._frames = self._tables.frames["observations"]
         self._shards = list(self._shard_paths(split))
         used = {"features.json", "dataset_info.json", *(path.name for path, _ in self._shards)}
         add_other_files(folder, used.__contains__, losses)

@@ -64,10 +64,6 @@ _LIKE_ENDS = {
 _ENDS = ("terminations", "truncations", "dones", "episode")
 
 
-def _role_of(base: str) -> str:
-    return _ROLES.get(base, "")
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Incoming:
     """An opened foreign dataset.
@@ -114,7 +110,8 @@ class Tables:
         self._roles: dict[str, str] = {}
         usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
         others = self._assign_roles(usable)
-        self._frames = {role: self._parts_of(role) for role in _OF_FRAMES}
+        # The columns of observations, next and final ones, by the keys of observations.
+        self.frames = {role: self._parts_of(role) for role in _OF_FRAMES}
         self._check_roles(usable, needs_rewards=needs_rewards)
         self._check_shapes(columns)
         self.n_rows = columns[self._roles["actions"]].shape[0]
@@ -123,7 +120,7 @@ class Tables:
             self._add_extra(name, role, columns[name])
         self._fields = {
             key: field(columns[name].shape[1:], columns[name].dtype, name)
-            for key, name in self.frame_columns("observations").items()
+            for key, name in self.frames["observations"].items()
         }
         action = columns[self._roles["actions"]]
         self._action = field(action.shape[1:], action.dtype, "actions")
@@ -137,7 +134,7 @@ class Tables:
         """Whether a column is asked for and can be read; everything else is a loss."""
         base, _, key = name.partition("/")
         shown = self._called.get(name, name)
-        role = _role_of(base)
+        role = _ROLES.get(base, "")
         is_needed = bool(role) and not key and role not in _OF_FRAMES[1:]
         if not self._losses.takes(shown, needed=is_needed and role != "observations"):
             return False
@@ -158,7 +155,7 @@ class Tables:
         others: dict[str, str] = {}
         for name in columns:
             base, _, key = name.partition("/")
-            role = _role_of(base)
+            role = _ROLES.get(base, "")
             part = f"{role}/{key}" if key else role
             if not role or (key and role not in _OF_FRAMES) or part in self._roles:
                 others[name] = part
@@ -180,12 +177,8 @@ class Tables:
         }
         return {key: found[given] for key, given in key_names(found, self._where).items()}
 
-    def frame_columns(self, role: str) -> dict[str, str]:
-        """The columns of observations, next or final ones, by the keys of observations."""
-        return self._frames[role]
-
     def _check_roles(self, columns: Mapping[str, RowShape], *, needs_rewards: bool) -> None:
-        wanted = {"observations": bool(self._frames["observations"])}
+        wanted = {"observations": bool(self.frames["observations"])}
         wanted["actions"] = "actions" in self._roles
         wanted["rewards"] = "rewards" in self._roles or not needs_rewards
         for role, is_there in wanted.items():
@@ -204,12 +197,12 @@ class Tables:
             )
 
     def _check_shapes(self, columns: Mapping[str, RowShape]) -> None:
-        first = self._frames["observations"]
+        first = self.frames["observations"]
         for role in _OF_FRAMES[1:]:
-            parts = self._frames[role]
+            parts = self.frames[role]
             others = [name for key, name in parts.items() if key not in first]
             self._losses.add_names(f"{role} of parts that observations do not have", others)
-            self._frames[role] = parts = {key: parts[key] for key in parts if key in first}
+            self.frames[role] = parts = {key: parts[key] for key in parts if key in first}
             if parts and parts.keys() != first.keys():
                 raise FormatError(
                     f"{self._where}: {role}: expected the parts {', '.join(first)} of the "
@@ -239,14 +232,8 @@ class Tables:
             )
 
     def _of_steps(self) -> list[str]:
-        flat = [
-            name for role, name in self._roles.items() if _role_of(role) and role not in _OF_FRAMES
-        ]
-        return [
-            *flat,
-            *self._frames["observations"].values(),
-            *self._frames["next_observations"].values(),
-        ]
+        flat = [name for role, name in self._roles.items() if role in _NAMES.keys() - _OF_FRAMES]
+        return [*flat, *(name for role in _OF_FRAMES[:2] for name in self.frames[role].values())]
 
     @property
     def used(self) -> list[str]:
@@ -278,8 +265,8 @@ class Tables:
         """Blocks of columns as tables."""
         if not any(role in self._roles for role in _ENDS):
             self._losses.add("ends of episodes: the source marks no end, so all is one episode")
-        frames = self.frame_columns("observations")
-        after = self.frame_columns("next_observations")
+        frames = self.frames["observations"]
+        after = self.frames["next_observations"]
         n_final = 0
         for block, continues in self._with_next(rows):
             terminal, ends = self._ends(block, continues)
