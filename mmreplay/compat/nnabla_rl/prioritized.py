@@ -34,11 +34,7 @@ Clip = tuple[float, float] | None
 
 
 class Prioritized(ReplayBuffer):
-    """Draws by priority, and takes the errors of what it drew.
-
-    `first_mass` is the priority ** alpha of experiences without an error. `by_batch` divides
-    weights by the largest one of the batch instead of the buffer.
-    """
+    """Draws by priority; `first_mass` is the priority ** alpha of experiences without an error."""
 
     def __init__(
         self,
