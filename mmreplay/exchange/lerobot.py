@@ -32,7 +32,7 @@ from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
 _EPISODE, _TIME = "episode_index", "timestamp"
-_PLACES = ("index", "frame_index")
+_INDICES = ("index", "frame_index")
 """What the order of the rows also says."""
 
 _ROLES = {
@@ -45,7 +45,7 @@ _ROLES = {
     "done": "dones",
     _EPISODE: _EPISODE,
 }
-_NEEDED = {*_ROLES, *_PLACES, _TIME}
+_NEEDED = {*_ROLES, *_INDICES, _TIME}
 _OBSERVATION = "observation"
 _OF_INFO = set(
     "codebase_version storage_format robot_type total_episodes total_frames total_tasks "
@@ -155,7 +155,7 @@ class _Dataset:
             if name in seen:
                 key = key_name(name.removeprefix(_OBSERVATION).lstrip("."))
                 out[name] = "observations" if len(seen) == 1 else f"observations/{key}"
-            elif name not in _PLACES:
+            elif name not in _INDICES:
                 role = _ROLES.get(name, f"extras/{name}")
                 out[name] = f"extras/{name}" if role in out.values() else role
         return out

@@ -30,7 +30,7 @@ from mmreplay.ids import Array
 
 _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
 _EPISODE = "extras/episode."
-_PLACES = ("is_first", "is_last")
+_MARKS = ("is_first", "is_last")
 """What the order of the steps also says."""
 
 _ENCODINGS = ("numbers", "image", "bytes", "zlib")
@@ -163,7 +163,7 @@ class _Dataset:
         leaves = {
             path: one
             for path, one in self._leaves(steps, _STEPS)
-            if path not in _PLACES and losses.takes(path, needed=path in roles)
+            if path not in _MARKS and losses.takes(path, needed=path in roles)
         }
         seen = [path for path in leaves if path.split("/")[0] == _OBSERVATION]
         if not seen:
