@@ -26,27 +26,8 @@ from mmreplay.system.staging import locked_temporary_directory
 StorePath = str | os.PathLike[str] | None
 
 
-class StoreDirectory:
-    """The path of a store that exists, will exist, or (`path` None) is temporary."""
-
-    def __init__(self, path: StorePath) -> None:
-        self._remove: weakref.finalize[..., StoreDirectory] | None = None
-        if path is not None:
-            self.path = Path(path)
-            return
-        folder, lock = locked_temporary_directory()
-        self.path = Path(str(folder)) / "store.zarr"
-        self._remove = weakref.finalize(self, _remove, folder, lock, os.getpid())
-
-    @property
-    def is_temporary(self) -> bool:
-        """Whether `close` removes it."""
-        return self._remove is not None
-
-    def close(self) -> None:
-        """Remove a temporary directory."""
-        if self._remove is not None:
-            self._remove()
+def _nothing() -> None:
+    """There is no temporary store."""
 
 
 def _remove(folder: AnyPath, lock: DirectoryLock, owner: int) -> None:
@@ -57,21 +38,14 @@ def _remove(folder: AnyPath, lock: DirectoryLock, owner: int) -> None:
 
 
 class DeferredStore:
-    """A buffer whose store is created by its first observation, which has the shape.
-
-    An existing store at `path` is continued. A context manager; without a path it may be dropped
-    without `close()`.
-
-    Args:
-        path: the store's directory; None for a temporary one, in Python's `tempfile` folder.
-        capacity: most transitions to keep; None keeps all.
-    """
+    """A buffer whose store is created by its first observation; one at `path` is continued."""
 
     def __init__(self, path: StorePath, capacity: int | None) -> None:
         self._capacity = capacity
         self._path = None if path is None else Path(path)
         self._core: ReplayBuffer | None = None
-        self._directory: StoreDirectory | None = None
+        self._temporary: Path | None = None
+        self._remove: Callable[[], object] = _nothing
         self._closed = False
 
     def _stored(self) -> tuple[Field | dict[str, Field], dict[str, Any]] | None:
@@ -96,15 +70,17 @@ class DeferredStore:
         """Create the store, or open it: `settings` are those of `kind`."""
         if self._closed:
             raise ClosedError(f"{self!r}: this buffer was closed; create another one")
-        if self._directory is None:
-            self._directory = StoreDirectory(self._path)
-        if self._directory.is_temporary:  # it need not survive a power cut
-            settings["flush_s"] = 0
+        if self._path is None:
+            settings["flush_s"] = 0  # it need not survive a power cut
+            if self._temporary is None:
+                folder, lock = locked_temporary_directory()
+                self._temporary = Path(str(folder)) / "store.zarr"
+                self._remove = weakref.finalize(self, _remove, folder, lock, os.getpid())
         try:
-            self._core = kind(self._directory.path, self._capacity, **settings)
+            self._core = kind(self._path or self._temporary, self._capacity, **settings)
         except BaseException:
-            self._directory.close()
-            self._directory = None
+            self._remove()
+            self._temporary = None
             raise
 
     @property
@@ -131,16 +107,16 @@ class DeferredStore:
             if self._core is not None:
                 self._core.close()
         finally:
-            if self._directory is not None:
-                self._directory.close()
+            self._remove()
 
     def _discard(self) -> None:
         """Delete the store; the next observation creates another one."""
-        if self._core is not None and self._directory is not None:
+        if self._core is not None:
+            where = self._core.store.path
             self._core.close()
-            durable_writes.remove_tree(self._directory.path)
-            self._directory.close()
-        self._core = self._directory = None
+            durable_writes.remove_tree(where)
+            self._remove()
+        self._core = self._temporary = None
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from mmreplay.batches.runs import Frames
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, NpyColumn, Unreadable, blocks, columns_of
 from mmreplay.exchange.losses import Losses
@@ -26,12 +27,9 @@ from mmreplay.exchange.source_files import (
     open_file,
     source_files,
 )
-from mmreplay.exchange.steps import Frames, Incoming
-from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
+from mmreplay.exchange.stored import Stored, table_rows, table_shapes
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
-
-__all__ = ["open_columns", "read", "read_columns", "write"]
 
 _COPY_BYTES = 1 << 20
 _SUFFIX = ".npy"
@@ -72,7 +70,7 @@ def read_columns(
 ) -> Incoming:
     """Columns by name as a dataset; raises FormatError if they do not fit together."""
     tables = Tables(columns, where, losses, missing)
-    final = {key: columns[name] for key, name in tables.frame_columns("final_observations").items()}
+    final = {key: columns[name] for key, name in tables.frames["final_observations"].items()}
 
     def final_rows(_block: Block, start: int, stop: int) -> Frames:
         return {key: column.read(start, stop) for key, column in final.items()}

@@ -17,8 +17,6 @@ from mmreplay.exchange.fields import need
 from mmreplay.exchange.source_files import checked_name
 from mmreplay.ids import Array
 
-__all__ = ["KEY", "arrow_field", "arrow_table", "from_arrow", "shape_of", "to_arrow"]
-
 KEY = b"mmreplay"
 """In a field's metadata: shape and dtype of its rows, as JSON."""
 

@@ -14,24 +14,10 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.source_files import check_row
-from mmreplay.exchange.steps import block_steps
 from mmreplay.ids import Array
-
-__all__ = [
-    "ArrayColumn",
-    "Column",
-    "FlatColumn",
-    "NpyColumn",
-    "PerEpisode",
-    "Shape",
-    "Unreadable",
-    "blocks",
-    "columns_of",
-    "joined",
-    "row_bytes",
-]
 
 _SUPPORTED = ((1, 0), (2, 0))
 _OF_HEADERS = (
@@ -76,6 +62,10 @@ class Column(Protocol):
         """Rows [start, stop); `start` is where the last read stopped."""
 
 
+RowShape = Shape | Column
+"""What tells the shape and dtype of a column."""
+
+
 class ArrayColumn:
     """A column that can be sliced: an array, or a dataset of HDF5 or zarr."""
 
@@ -102,7 +92,7 @@ class FlatColumn:
 
 
 class PerEpisode:
-    """A value per episode, of which `ends` has the rows, as a column of steps."""
+    """A value per episode as a column of steps; `ends` has the row after each episode."""
 
     def __init__(self, values: Array, ends: Array, *, at_end: bool = False) -> None:
         self.shape: tuple[int, ...] = (int(ends[-1]),)

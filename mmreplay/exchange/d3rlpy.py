@@ -19,10 +19,8 @@ from mmreplay.exchange.columns import Column, FlatColumn, PerEpisode
 from mmreplay.exchange.fields import flags
 from mmreplay.exchange.hdf5_files import Hdf5Source, open_hdf5
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Incoming
+from mmreplay.exchange.tables import Incoming
 from mmreplay.exchange.transitions import FinalObservation
-
-__all__ = ["read"]
 
 _NAME = re.compile(r"(observations|actions|rewards|terminated)_(\d{1,9})(?:_(\d+))?\Z")
 _COUNTS = ("num_episodes", "version", "columns")

@@ -1,13 +1,11 @@
 """diffusion_policy's replay buffers: a zarr v2 group with ``data/...`` and ``meta/episode_ends``.
 
-Only the column ``action`` has a fixed name: all others are observations, unless the option
-`observations` names them. There are no rewards and no flags, unless there are columns ``reward``
-and ``terminal``.
+All columns are observations, except ``action``, ``reward``, ``terminal`` and ``extra.…``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,13 +15,10 @@ from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import Column, PerEpisode, Unreadable, blocks
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once
-from mmreplay.exchange.steps import Incoming
-from mmreplay.exchange.tables import Tables
+from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.exchange.zarr2_files import Zarr2Column, Zarr2Files
 from mmreplay.ids import Array
-
-__all__ = ["read"]
 
 _EXTRA = "extra."
 _ROLES = {"action": "actions", "reward": "rewards", "terminal": "terminations"}
@@ -34,13 +29,9 @@ _END_BYTES = 64
 
 @contextmanager
 def read(
-    source: Path,
-    losses: Losses,
-    *,
-    observations: str | Sequence[str] | None = None,
-    final_observation: FinalObservation = "repeat",
+    source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
-    """A directory, or a .zip of one; `observations` is the name of a column, or several names."""
+    """A directory, or a .zip of one."""
     with ExitStack() as stack:
         files = Zarr2Files(source, stack)
         arrays = files.arrays(losses)
@@ -50,21 +41,14 @@ def read(
         ends = _episode_ends(files, losses)
         if "action" not in names or not len(ends):
             raise FormatError(f"{source}: expected data/action and an episode, found {names}")
-        chosen = [one for one in names if one not in _ROLES and not one.startswith(_EXTRA)]
-        if observations is not None:
-            chosen = [observations] if isinstance(observations, str) else list(observations)
-        for name in chosen:
-            if name not in names or name in _ROLES:
-                raise FormatError(
-                    f"{source}: no column {name!r} of observations: there are {names}"
-                )
+        seen = [one for one in names if one not in _ROLES and not one.startswith(_EXTRA)]
         n_rows, n_after = int(ends[-1]), 0
         columns: dict[str, Column] = {}
         called: dict[str, str] = {}
         for name in names:
             role = _ROLES.get(name, f"extras/{name.removeprefix(_EXTRA)}")
-            if name in chosen:
-                role = "observations" if len(chosen) == 1 else f"observations/{name}"
+            if name in seen:
+                role = "observations" if len(seen) == 1 else f"observations/{name}"
             columns[role] = column = _column(files, name)
             called[role] = _DATA + name
             if isinstance(column, Zarr2Column):
@@ -72,8 +56,6 @@ def read(
                     raise FormatError(f"{source}: {name}: {column.shape[0]:,} rows, of {n_rows:,}")
                 n_after = max(n_after, column.shape[0] - n_rows)
                 column.shape = (n_rows, *column.shape[1:])
-            elif observations is not None and name in chosen:
-                raise FormatError(f"{source}: {name}: {getattr(column, 'problem', '')}")
         losses.add("rows after the last end: they belong to no episode, left out", n_after)
         columns["episode"] = PerEpisode(np.arange(len(ends)), ends)
         tables = Tables(

@@ -22,26 +22,15 @@ from typing import cast
 import numpy as np
 
 from mmreplay.arguments import whole_number
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
-from mmreplay.exchange.columns import NpyColumn, row_bytes
-from mmreplay.exchange.fields import (
-    Extras,
-    add_extra,
-    extra_name,
-    field,
-    flags,
-    has_values,
-    reward_dtype,
-)
+from mmreplay.exchange.columns import NpyColumn, Shape, row_bytes
+from mmreplay.exchange.fields import flags, has_values
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, open_file, source_files
-from mmreplay.exchange.steps import Incoming, block_steps
-from mmreplay.exchange.tables import Block
-from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
+from mmreplay.exchange.tables import Block, Incoming, Tables
+from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-from mmreplay.schema import FRAME
-
-__all__ = ["read"]
 
 _FILE = re.compile(r"\$store\$_([^/]+)_ckpt\.(\d{1,18})\.gz\Z")
 _COUNTS = re.compile(r"add_count_ckpt\.\d+\.gz\Z")
@@ -74,41 +63,20 @@ def read(
     shared = set.intersection(*found.values())
     others = set().union(*found.values()) - shared
     losses.add_names("arrays that only some checkpoints have", others)
+    n_steps = sum(min(_counts(source, number)) for number in numbers)
+    called = {name if name in _STEP else f"extras/{name}": name for name in sorted(shared)}
+    columns = {"truncations": Shape((n_steps,), np.dtype(np.bool_))}
     with ExitStack() as opened:
-        names = [*_STEP, *(one for one in sorted(shared - {*_STEP}) if losses.takes(one))]
+        names = [name for name in called.values() if name in _STEP or losses.takes(name)]
         first = _open(source, numbers[0], names, opened)
-        extras: Extras = {}
-        for name in names[len(_STEP) :]:
-            shape, dtype = first[name].shape[1:], first[name].dtype
-            add_extra(extras, name, extra_name(name), shape, dtype, losses)
-        frame, action = first["observation"], first["action"]
-        rewards = reward_dtype(first["reward"].dtype, "reward")
-        frames = {FRAME: field(frame.shape[1:], frame.dtype, "observation")}
-        actions = field(action.shape[1:], action.dtype, "action")
-    if (source / f"episode_end_indices_ckpt.{numbers[0]}.gz").exists():
-        losses.add(
-            "episode_end_indices: a pickle; truncated episodes are found by the padding after them"
-        )
-    names = [*_STEP, *extras]
-    rows = _rows(source, numbers, names)
-    tables = (
-        Table(
-            {FRAME: block["observation"]},
-            block["action"],
-            block["reward"],
-            block["terminal"],
-            block["ends"],
-            {new: block[name] for name, (new, _) in extras.items()},
-        )
-        for block in _without_padding(rows, n_padding, losses)
-    )
-    yield Incoming(
-        frames,
-        actions,
-        rewards,
-        dict(extras.values()),
-        to_steps(tables, final_observation, losses),
-        n_steps=sum(min(_counts(source, number)) for number in numbers),
+        for role, name in called.items():
+            if name in first:
+                columns[role] = Shape((n_steps, *first[name].shape[1:]), first[name].dtype)
+    tables = Tables(columns, source, losses, final_observation, called=called)
+    rows = _rows(source, numbers, [called[one] for one in tables.used if one in called])
+    blocks = _without_padding(rows, n_padding, losses)
+    yield tables.incoming(
+        {role: block[called.get(role, role)] for role in tables.used} for block in blocks
     )
 
 
@@ -154,11 +122,7 @@ def _counts(source: Path, number: int) -> tuple[int, int]:
 
 
 def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]:
-    """The rows of some checkpoints, oldest first, each row once.
-
-    If the counts grow, they are checkpoints of one buffer, which may overlap; otherwise they are
-    separate. A full buffer begins at its cursor.
-    """
+    """The rows of some checkpoints, oldest first; those of one buffer, whose counts grow, once."""
     seen = 0
     for number in numbers:
         count, capacity = _counts(source, number)
@@ -192,7 +156,7 @@ def _part(
 
 
 def _without_padding(rows: Iterator[Block], n_padding: int, losses: Losses) -> Iterator[Block]:
-    """Blocks without rows of padding, with ``ends``; the last rows of each wait for the next."""
+    """Blocks without padding, with ``truncations``; the last rows of each wait for the next."""
     held: Block | None = None
     after_end = True
     for new in itertools.chain(rows, [None]):
@@ -215,7 +179,7 @@ def _taken(
     n = len(block["reward"])
     terminal = block["terminal"]
     zero = ~terminal & _is_zero(block)
-    ends = terminal.copy()
+    cut = np.zeros(n, np.bool_)
     keep = np.ones(n, np.bool_)
     for start, stop in _runs(zero):
         if stop == n and not last:
@@ -227,7 +191,7 @@ def _taken(
         elif n_padding and length == n_padding:
             keep[start:stop] = False
             if start:
-                ends[start - 1] = True
+                cut[start - 1] = True
             losses.add("ends of truncated episodes: found by the padding after them")
     stop = n
     if not last:  # the row before padding ends an episode, and padding may come next
@@ -235,7 +199,7 @@ def _taken(
             stop -= 1
         stop = max(stop - 1, 0)
     part = {name: rows[:stop][keep[:stop]] for name, rows in block.items()}
-    part["ends"] = ends[:stop][keep[:stop]]
+    part["truncations"] = cut[:stop][keep[:stop]]
     if stop:
         after_end = bool(terminal[stop - 1]) or (after_end and not keep[:stop].any())
     rest = {name: rows[stop:] for name, rows in block.items()} if stop < n else None

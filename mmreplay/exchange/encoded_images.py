@@ -16,8 +16,6 @@ from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
 from mmreplay.ids import Array
 
-__all__ = ["decoded"]
-
 _FORMATS = ("PNG", "JPEG")
 
 

@@ -20,8 +20,6 @@ from mmreplay.storage.lane_metadata import path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 
-__all__ = ["Exported", "export_dataset"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exported:
@@ -102,17 +100,14 @@ def export_dataset(
                 durable_writes.sync_directory(folder.parent)
             if not is_free:
                 raise StoreExistsError(f"{where}: another process created it meanwhile")
+    n_bytes = where.stat().st_blocks * 512
+    if where.is_dir():
+        n_bytes = sum(checked_reads.allocated_bytes(where).values())
     return Exported(
         str(user_paths.as_path(dst)),
         format,
         stored.n_steps,
         stored.n_episodes,
-        _bytes_on_disk(where),
+        n_bytes,
         losses.all(),
     )
-
-
-def _bytes_on_disk(where: Path) -> int:
-    if where.is_dir():
-        return sum(checked_reads.allocated_bytes(where).values())
-    return where.stat().st_blocks * 512

@@ -8,31 +8,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError, MissingExtraError, SchemaError
+from mmreplay.errors import FormatError, MissingExtraError
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.schema import Field
-
-__all__ = [
-    "Extras",
-    "add_extra",
-    "check_key",
-    "check_names",
-    "extra_name",
-    "field",
-    "flags",
-    "has_values",
-    "is_numeric",
-    "key_name",
-    "key_names",
-    "need",
-    "reward_dtype",
-]
 
 Extras = dict[str, tuple[str, Field]]
 """Name and field of extra columns, by their foreign names."""
@@ -112,24 +96,6 @@ def key_names(names: Iterable[str], where: object) -> dict[str, str]:
                 f"{key_name(name)!r} in a store; rename one of them"
             )
     return out
-
-
-def check_names(names: Iterable[str], is_own: Callable[[str], bool], what: str) -> None:
-    """Raise SchemaError for a column of a store whose name the format uses itself."""
-    if clash := [name for name in names if is_own(name)]:
-        raise SchemaError(
-            f"{what}: the format itself uses the name {clash[0]!r}; record them under another "
-            f"name, or export to a format that keeps them apart, such as arrays or minari"
-        )
-
-
-def check_key(key: str, is_own: Callable[[str], bool] = lambda _name: False) -> None:
-    """Raise SchemaError if observations cannot have the name that the option `key` gives them."""
-    if key_name(key) != key or key == "zarr.json" or is_own(key):
-        raise SchemaError(
-            f"key: expected a name of up to 100 letters, digits, '_', '-' and '.', which does not "
-            f"start with '.' and is not a column of the format, found {key!r:.80}"
-        )
 
 
 def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:

@@ -21,6 +21,7 @@ from mmreplay.exchange import (
     diffusion_policy,
     dqn_replay,
     lerobot,
+    lerobot_files,
     minari,
     minari_export,
     ogbench,
@@ -28,8 +29,6 @@ from mmreplay.exchange import (
     rlds,
     robomimic,
 )
-
-__all__ = ["ExchangeFormat", "checked_options", "exchange_formats", "named"]
 
 Read = Callable[..., Any]
 Write = Callable[..., None]
@@ -104,8 +103,8 @@ _ALL = (
         "a Minari dataset of HDF5, Arrow or Parquet files",
         minari.read,
         minari_export.write,
-        not_in="texts in observations and infos, actions of several arrays, options of episodes "
-        "that are not numbers or not in all of them",
+        not_in="texts in observations and infos, infos of resets, actions of several arrays, "
+        "options of episodes that are not numbers or not in all of them",
         not_out="the environment, unless the store was imported from Minari; lanes",
     ),
     ExchangeFormat(
@@ -118,7 +117,7 @@ _ALL = (
         "ogbench",
         "an OGBench .npz file",
         ogbench.read,
-        not_in="rewards, which these files do not have; extra columns of final observations",
+        not_in="rewards, unless the file has them; extra columns of final observations",
     ),
     ExchangeFormat(
         "dqn_replay",
@@ -150,7 +149,7 @@ _ALL = (
         "lerobot",
         "a LeRobot dataset of version 3: Parquet files, with images in them or videos beside them",
         lerobot.read,
-        lerobot.write,
+        lerobot_files.write,
         not_in="final observations; truncations, without next.terminated or next.truncated; texts "
         "other than tasks; depth maps",
         not_out="final observations; lanes; the store's metadata, unless it came from LeRobot",

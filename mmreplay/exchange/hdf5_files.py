@@ -24,8 +24,6 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once, check_claim, check_row, checked_name
 from mmreplay.ids import Array
 
-__all__ = ["Hdf5Source", "new_hdf5", "open_hdf5"]
-
 _MOST_DEPTH = 100
 """HDF5 itself recurses, and overflows the stack."""
 
@@ -40,22 +38,16 @@ _NUMBERED = re.compile(r"(?<=_)\d+(?=[/@]|\Z)")
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Hdf5Source]:
-    """A file, for reading; raises FormatError for one that claims more than it can hold.
-
-    MissingExtraError without h5py.
-    """
+    """A file, for reading; raises FormatError for one that claims more than it can hold."""
     with need("h5py").File(checked_name(path), "r") as file:
         yield Hdf5Source(file, path)
 
 
 class Hdf5Source:
-    """An opened file.
+    """An opened file; read its datasets only by `column`.
 
     Attributes:
-        path: of the file.
-        file: the ``h5py.File``; read datasets by `column` only.
-        columns: the datasets by their path, ascending; links to other files, virtual datasets and
-            others that cannot be read are `Unreadable`.
+        columns: the datasets by their path, ascending; what cannot be read is `Unreadable`.
         groups: the paths of groups.
         attribute_names: of groups and datasets, as ``PATH@NAME``.
     """
@@ -70,10 +62,10 @@ class Hdf5Source:
         self.columns = dict(sorted(self.columns.items(), key=lambda item: item[0].split("/")))
 
     def column(self, name: str) -> Column:
-        """A dataset; raises FormatError if there is none, or it cannot be read."""
+        """A dataset; raises FormatError if it is missing or cannot be read."""
         one = self.columns.get(name)
         if not isinstance(one, Shape):
-            problem = "there is no such dataset" if one is None else one.problem
+            problem = "the file does not have it" if one is None else one.problem
             raise FormatError(f"{self.path}: {name!r:.200}: {problem}")
         return ArrayColumn(self.file[name])
 
@@ -101,10 +93,7 @@ class Hdf5Source:
         return dict(self.file[name].attrs)
 
     def add_rest(self, used: Iterable[str], losses: Losses) -> None:
-        """Count datasets and attributes that are not used; episodes are counted together.
-
-        `used` has paths of datasets, and of attributes as ``PATH@NAME``.
-        """
+        """Count datasets, and attributes as ``PATH@NAME``, that are not in `used`."""
         counts: Counter[str] = Counter()
         taken = set(used)
         for name in [*self.columns, *self.attribute_names]:
@@ -200,11 +189,7 @@ def new_hdf5(path: Path) -> Iterator[Any]:
 
 
 class _Written(io.FileIO):
-    """Once a write has failed, ignores further writes.
-
-    HDF5 repeats a failed write when the file is closed and when the process ends, and aborts the
-    process if that fails too.
-    """
+    """Ignores writes after a failed one, as HDF5 repeats that and then aborts the process."""
 
     error: OSError | None = None
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import (
     FormatError,
     MmreplayError,
@@ -26,7 +27,7 @@ from mmreplay.errors import (
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.source_files import check_claim, check_row, source_files
-from mmreplay.exchange.steps import Incoming, Steps
+from mmreplay.exchange.tables import Incoming
 from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
@@ -36,8 +37,6 @@ from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
-
-__all__ = ["Imported", "import_dataset"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,7 +148,17 @@ def import_dataset(
         runs = _rounded(steps, writer.schema.reward_dtype, losses)
         write_runs(built, runs, os.cpu_count() or 1, wrote)
         with Store([built]) as store_made:
-            made = _describe(user_paths.as_path(dst), format, store_made, losses)
+            episodes = store_made.episodes
+            made = Imported(
+                str(user_paths.as_path(dst)),
+                format,
+                len(store_made),
+                len(episodes),
+                int(episodes["terminated"].sum()),
+                int(episodes["truncated"].sum()),
+                sum(checked_reads.allocated_bytes(store_made.path).values()),
+                losses.all(),
+            )
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
             raise StoreExistsError(f"{where}: another process created it meanwhile")
     return made
@@ -175,15 +184,9 @@ def _reading(source: object, name: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError):
             check_limit(error, source)
-        if isinstance(error, NotADirectoryError):
-            why = "expected a directory, found a file"
-        elif isinstance(error, IsADirectoryError):
-            why = "expected a file, found a directory"
-        else:
-            why = f"{type(error).__name__}: {error!s:.300}"
         raise FormatError(
-            f"{source}: cannot be read as {name}: {why}; see `mmreplay import --help` for the "
-            f"formats"
+            f"{source}: cannot be read as {name}: {type(error).__name__}: {error!s:.300}; see "
+            f"`mmreplay import --help` for the formats"
         ) from error
 
 
@@ -227,17 +230,3 @@ def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> It
         what = f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded"
         losses.add(what, n_rounded)
         yield dataclasses.replace(run, reward=stored)
-
-
-def _describe(where: Path, name: str, store: Store, losses: Losses) -> Imported:
-    episodes = store.episodes
-    return Imported(
-        str(where),
-        name,
-        len(store),
-        len(episodes),
-        int(episodes["terminated"].sum()),
-        int(episodes["truncated"].sum()),
-        sum(checked_reads.allocated_bytes(store.path).values()),
-        losses.all(),
-    )

@@ -15,27 +15,24 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import KEY, from_arrow
 from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import key_name, need
-from mmreplay.exchange.lerobot_files import write
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import files_below
 from mmreplay.exchange.parquet_pages import batches_of, open_parquet, small_table
 from mmreplay.exchange.source_files import add_other_files, inside, read_json
-from mmreplay.exchange.steps import Incoming, block_steps
-from mmreplay.exchange.tables import Block, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.exchange.video_frames import VideoFrames
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
-__all__ = ["read", "write"]
-
 _EPISODE, _TIME = "episode_index", "timestamp"
-_PLACES = ("index", "frame_index")
+_INDICES = ("index", "frame_index")
 """What the order of the rows also says."""
 
 _ROLES = {
@@ -48,7 +45,7 @@ _ROLES = {
     "done": "dones",
     _EPISODE: _EPISODE,
 }
-_NEEDED = {*_ROLES, *_PLACES, _TIME}
+_NEEDED = {*_ROLES, *_INDICES, _TIME}
 _OBSERVATION = "observation"
 _OF_INFO = set(
     "codebase_version storage_format robot_type total_episodes total_frames total_tasks "
@@ -158,7 +155,7 @@ class _Dataset:
             if name in seen:
                 key = key_name(name.removeprefix(_OBSERVATION).lstrip("."))
                 out[name] = "observations" if len(seen) == 1 else f"observations/{key}"
-            elif name not in _PLACES:
+            elif name not in _INDICES:
                 role = _ROLES.get(name, f"extras/{name}")
                 out[name] = f"extras/{name}" if role in out.values() else role
         return out

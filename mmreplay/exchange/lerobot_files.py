@@ -16,18 +16,16 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import whole_number_or_none
+from mmreplay.batches.runs import BLOCK_BYTES, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.arrow_columns import KEY
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.lerobot_stats import stats_of
+from mmreplay.exchange.lerobot_stats import Stats
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import BLOCK_BYTES, Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.pictures.png import png
 from mmreplay.schema import FRAME, Field
-
-__all__ = ["write"]
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
 _EPISODES_PER_GROUP = 500
@@ -235,8 +233,8 @@ class _Out:
             )
         return numbers
 
-    def _new_stats(self) -> dict[str, Any]:
-        return {name: stats_of(one.dtype, one.shape) for name, one in self._features.items()}
+    def _new_stats(self) -> dict[str, Stats]:
+        return {name: Stats(one.dtype, one.shape) for name, one in self._features.items()}
 
     def append(self, run: Steps) -> None:
         """Some steps."""

@@ -1,7 +1,7 @@
 """Statistics of the features of a LeRobot dataset, with which policies normalize their inputs.
 
-Invariant: memory does not grow with the number of steps. Quantiles of numbers are weighted means of
-those of blocks of steps, as LeRobot averages those of episodes; quantiles of images are exact.
+Invariant: memory does not grow with the number of steps. Quantiles are weighted means of those of
+blocks of steps, as LeRobot averages those of episodes; of images, a sample of each block counts.
 """
 
 from __future__ import annotations
@@ -13,43 +13,35 @@ import numpy as np
 
 from mmreplay.ids import Array
 
-__all__ = ["ImageStats", "NumberStats", "stats_of"]
-
 _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
-_LEVELS = 256
+_IMAGES = 16
+"""Most images of a block that are looked at."""
 
 
-class NumberStats:
-    """Statistics of numbers, for each element of a row.
+class Stats:
+    """For each element of a row, or each channel of images from 0 to 1.
 
-    Attributes:
-        n: rows so far.
-        parts: min, max, mean, sum of squared deviations, and the quantiles; (5 + 4, size).
+    `parts` is (4 + 5, elements): min, max, mean, variance times n, and the quantiles.
     """
 
-    def __init__(self, shape: Sequence[int]) -> None:
-        self._shape = tuple(shape)
+    def __init__(self, dtype: str, shape: Sequence[int]) -> None:
+        self._is_image = dtype == "image"
+        self._shape = (shape[-1], 1, 1) if self._is_image else tuple(shape)
         self.n = 0
         self.parts: Array = np.empty(0)
 
     def add(self, rows: Array) -> None:
         """Count (n, …) more, n > 0."""
-        values = rows.reshape(len(rows), -1).astype(np.float64)
-        mean = values.mean(0)
-        self._merge(
-            len(values),
-            np.stack(
-                [
-                    values.min(0),
-                    values.max(0),
-                    mean,
-                    ((values - mean) ** 2).sum(0),
-                    *np.quantile(values, list(_QUANTILES.values()), axis=0),
-                ]
-            ),
-        )
+        n = len(rows)
+        if self._is_image:
+            values = rows[:: -(-n // _IMAGES)].reshape(-1, self._shape[0]) / 255
+        else:
+            values = rows.reshape(n, -1).astype(np.float64)
+        quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
+        parts = values.min(0), values.max(0), values.mean(0), values.var(0) * n, *quantiles
+        self._merge(n, np.stack(parts))
 
-    def merge(self, other: NumberStats) -> None:
+    def merge(self, other: Stats) -> None:
         """Count all rows of the other one."""
         self._merge(other.n, other.parts)
 
@@ -70,46 +62,3 @@ class NumberStats:
         found = {"min": low, "max": high, "mean": mean, "std": np.sqrt(squares / self.n)}
         found |= dict(zip(_QUANTILES, quantiles, strict=True))
         return {name: one.tolist() for name, one in found.items()} | {"count": [self.n]}
-
-
-class ImageStats:
-    """The same for each channel of images, from 0 to 1, with shape (1, 1) per channel."""
-
-    def __init__(self, channels: int) -> None:
-        self.counts, self.n = np.zeros((channels, _LEVELS), np.int64), 0
-
-    def add(self, rows: Array) -> None:
-        """See `NumberStats`."""
-        self.n += len(rows)
-        for number in range(len(self.counts)):
-            self.counts[number] += np.bincount(rows[..., number].reshape(-1), minlength=_LEVELS)
-
-    def merge(self, other: ImageStats) -> None:
-        """See `NumberStats`."""
-        self.counts += other.counts
-        self.n += other.n
-
-    def values(self) -> dict[str, Any]:
-        """See `NumberStats`."""
-        levels = np.arange(_LEVELS) / (_LEVELS - 1)
-        n = int(self.counts[0].sum())
-        sums = self.counts.cumsum(1)
-        mean = self.counts @ levels / n
-
-        def level(count: float) -> Array:
-            """The level at which `count` pixels are reached."""
-            return levels[[int(one.searchsorted(count)) for one in sums]]
-
-        found = {
-            "min": level(1),
-            "max": level(n),
-            "mean": mean,
-            "std": np.sqrt(np.maximum(self.counts @ levels**2 / n - mean**2, 0)),
-        } | {name: level(max(part * n, 1)) for name, part in _QUANTILES.items()}
-        out = {name: one.reshape(-1, 1, 1).tolist() for name, one in found.items()}
-        return out | {"count": [self.n]}
-
-
-def stats_of(dtype: str, shape: Sequence[int]) -> NumberStats | ImageStats:
-    """For a feature as info.json describes it."""
-    return ImageStats(shape[-1]) if dtype == "image" else NumberStats(shape)

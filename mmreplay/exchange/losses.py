@@ -11,8 +11,6 @@ from typing import Any
 
 from mmreplay.errors import SchemaError, printable
 
-__all__ = ["Loss", "Losses"]
-
 _SHOWN = 8
 """Names that one loss lists."""
 
@@ -35,12 +33,7 @@ class Loss:
 
 
 class Losses:
-    """Counts the losses of one import or export, in the order of their first occurrence.
-
-    Args:
-        columns: names, or the groups they are in, of the columns to convert; None for all.
-        leave_out: names of columns, or of groups, that are not converted.
-    """
+    """Counts the losses of one import or export, and knows which columns to convert."""
 
     def __init__(
         self, columns: Sequence[str] | None = None, leave_out: Sequence[str] | None = None

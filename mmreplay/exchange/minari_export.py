@@ -1,7 +1,4 @@
-"""A store as a dataset of Minari, written by Minari itself.
-
-Exporting a store that was imported from Minari gives the same dataset.
-"""
+"""A store as a dataset of Minari, written by Minari itself."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
@@ -24,18 +22,13 @@ from mmreplay.exchange.spaces import (
     space_of_actions,
     spaces_of,
 )
-from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["write"]
-
 _EXTRA = "minari"
 _ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
 """As Minari reads it, with a version."""
-
-_WHOLE = tuple(np.dtype(one).name for one in np.typecodes["AllInteger"])
 
 _NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
@@ -51,10 +44,6 @@ def write(
     """A folder with ``data``; `dataset_id` defaults to that of the source, or ``mmreplay/NAME-v0``.
 
     Images are not JPEG. Extra columns that are not Minari's own become infos, 0 at the reset.
-
-    Raises:
-        SchemaError: an id that Minari does not read.
-        MissingExtraError: Minari is not installed.
     """
     minari = need("minari", _EXTRA)
     need("h5py" if data_format == "hdf5" else "pyarrow", _EXTRA)
@@ -92,13 +81,7 @@ def _checked_id(known: Mapping[str, Any], target: Path, given: object) -> str:
 
 
 class _Out:
-    """The parts of an export.
-
-    Attributes:
-        metadata: of the dataset, without what Minari computes.
-        observation_space, action_space: as JSON.
-        others: attributes of each episode other than seed and options; empty if there are none.
-    """
+    """The parts of an export; `others` are attributes of episodes besides seed and options."""
 
     def __init__(self, stored: Stored, losses: Losses, *, is_hdf5: bool) -> None:
         self._stored, self._is_hdf5 = stored, is_hdf5
@@ -112,19 +95,17 @@ class _Out:
         self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
         action = {FRAME: stored.schema.action}
         self.action_space = self._space("action", spaces[1], action, losses)
-        if not is_hdf5 and self._has_small_numbers():
+        spaces = leaves(self.observation_space) + leaves(self.action_space)
+        if not is_hdf5 and any(one.kind == "Discrete" for one in spaces):
             losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
-        self._rewards = np.dtype(known["rewards"]) if known.get("rewards") in _WHOLE else None
         about: dict[str, str] = known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in extras}
         self.others: list[dict[str, Any]] = []
-        kept = {k: given for k, given in known.get("infos", {}).items() if k in extras}
-        self._infos: dict[str, str] = {k: path for k, (path, _) in kept.items()}
-        self._resets = {k: f"reset_{k}" for k, (_, has_reset) in kept.items() if has_reset}
-        minaris = {*self._infos, *self._attributes, *self._resets.values()}
-        ours = sorted(extras.keys() - minaris)
+        infos: dict[str, str] = known.get("infos", {})
+        self._infos = {k: path for k, path in infos.items() if k in extras}
+        ours = sorted(extras.keys() - {*self._infos, *self._attributes})
         self._infos |= {name: name for name in ours}
-        for name in (*ours, *(kept.keys() - self._resets.keys())):
+        for name in self._infos:
             losses.add(
                 f"extra column {name}: exported as an info, with 0 at the reset",
                 stored.n_episodes,
@@ -149,12 +130,6 @@ class _Out:
         )
         return spaces_of(fields)
 
-    def _has_small_numbers(self) -> bool:
-        frames = self._stored.frames
-        found = [(one, frames[one.name].dtype) for one in leaves(self.observation_space)]
-        found.append((leaves(self.action_space)[0], self._stored.schema.action.dtype))
-        return any(one.kind == "Discrete" and dtype != np.int64 for one, dtype in found)
-
     def buffers(self) -> Iterator[Any]:
         """The episodes, one after the other."""
         buffer = need("minari.data_collector", _EXTRA).EpisodeBuffer
@@ -173,16 +148,11 @@ class _Out:
                 options=options,
                 observations=_nested(self.observation_space, frames),
                 actions=np.concatenate([r.action for r in runs]),
-                rewards=self._as_they_were(np.concatenate([r.reward for r in runs])),
+                rewards=np.concatenate([r.reward for r in runs]),
                 terminations=terminal,
                 truncations=truncated,
                 infos=self._infos_of(runs),
             )
-
-    def _as_they_were(self, rewards: Array) -> Array:
-        """As integers if the source had integers, and all rewards are."""
-        whole = rewards if self._rewards is None else rewards.astype(self._rewards)
-        return whole if np.array_equal(whole, rewards) else rewards
 
     def _about(self, first: Steps) -> tuple[int | None, dict[str, Any] | None]:
         """Seed and options of an episode; the rest goes to `others`."""
@@ -205,9 +175,7 @@ class _Out:
         out: dict[str, Any] = {}
         for name, path in self._infos.items():
             rows = np.concatenate([r.extras[name] for r in runs])
-            first = runs[0].extras.get(self._resets.get(name, ""))
-            start: Array = np.zeros_like(rows[:1]) if first is None else first[:1]
-            rows = np.concatenate((start, rows))
+            rows = np.concatenate((np.zeros_like(rows[:1]), rows))
             # Minari cannot read arrays of numbers that it writes to Arrow files.
             _put(out, path, rows if self._is_hdf5 or rows.ndim > 1 else list(rows))
         return out

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,22 +27,10 @@ from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
 
-__all__ = ["Episodes", "open_episodes"]
-
 HDF5_NAME = "main_data.hdf5"
 _EPISODE = re.compile(r"episode_(\d{1,9})\Z")
 _INDEX = re.compile(r"_index_(\d+)\Z")
 _SCALARS = ("rewards", "terminations", "truncations")
-
-
-class Episodes(Protocol):
-    """The episodes of a dataset."""
-
-    def attributes(self, number: int) -> dict[str, Any]:
-        """Attributes of an episode, by flat name."""
-
-    def columns(self, number: int) -> dict[str, Column]:
-        """Its columns; some may be `Unreadable`, or of texts."""
 
 
 def open_episodes(
@@ -53,7 +41,7 @@ def open_episodes(
     spaces: Mapping[str, Leaf],
     losses: Losses,
     stack: ExitStack,
-) -> Episodes:
+) -> Hdf5Episodes | ArrowEpisodes:
     """The `n` episodes below ``data/``; `images` are JPEG. Raises FormatError for another `kind`.
 
     Other files, groups and datasets are losses.
@@ -67,9 +55,9 @@ def open_episodes(
 
     add_other_files(folder, is_used, losses)
     if kind == "hdf5":
-        return _Hdf5Episodes(stack.enter_context(open_hdf5(folder / HDF5_NAME)), n, images, losses)
+        return Hdf5Episodes(stack.enter_context(open_hdf5(folder / HDF5_NAME)), n, images, losses)
     if kind in ("arrow", "parquet"):
-        return _ArrowEpisodes(folder, kind, images, spaces)
+        return ArrowEpisodes(folder, kind, images, spaces)
     raise FormatError(f"{folder}: data_format {kind!r}: expected hdf5, arrow or parquet")
 
 
@@ -86,7 +74,9 @@ class _Jpegs:
         return decoded(images, self.shape[1:], self._name)
 
 
-class _Hdf5Episodes:
+class Hdf5Episodes:
+    """Episodes as groups of a file."""
+
     def __init__(
         self, file: Hdf5Source, n: int, images: Mapping[str, Leaf], losses: Losses
     ) -> None:
@@ -106,9 +96,11 @@ class _Hdf5Episodes:
         file.add_rest(used, losses)
 
     def attributes(self, number: int) -> dict[str, Any]:
+        """Attributes of an episode, by flat name."""
         return self._file.attributes(f"episode_{number}")
 
     def columns(self, number: int) -> dict[str, Column]:
+        """Its columns; some may be `Unreadable`, or of texts."""
         out: dict[str, Column] = {}
         for path in self._paths[f"episode_{number}"]:
             parts = [_INDEX.sub(r"\1", key) for key in path.split("/")[1:]]
@@ -128,7 +120,9 @@ def _one_of(column: Column, number: int) -> Any:
     return column.read(number, number + 1)[0]
 
 
-class _ArrowEpisodes:
+class ArrowEpisodes:
+    """Episodes as folders of Arrow or Parquet files."""
+
     def __init__(
         self, folder: Path, kind: str, images: Mapping[str, Leaf], spaces: Mapping[str, Leaf]
     ) -> None:
@@ -136,8 +130,8 @@ class _ArrowEpisodes:
         self._images, self._spaces = images, spaces
 
     def attributes(self, number: int) -> dict[str, Any]:
-        given = read_json(self._folder / str(number) / "metadata.json")
-        return _flat(given)
+        """Attributes of an episode, by flat name."""
+        return _flat(read_json(self._folder / str(number) / "metadata.json"))
 
     def _table(self, number: int) -> Any:
         pa, tables = need("pyarrow"), []
@@ -152,6 +146,7 @@ class _ArrowEpisodes:
         return pa.concat_tables(tables).combine_chunks()
 
     def columns(self, number: int) -> dict[str, Column]:
+        """Its columns; some may be `Unreadable`."""
         table = self._table(number)
         out: dict[str, Column] = {}
         for name in table.column_names:
@@ -193,6 +188,10 @@ class _ArrowEpisodes:
             out[name] = Unreadable(f"not numbers, but {array.type}")
         else:
             out[name] = ArrayColumn(from_arrow(array, shape, dtype, f"{where}: {name}"))
+
+
+Episodes = Hdf5Episodes | ArrowEpisodes
+"""The episodes of a dataset."""
 
 
 def _flat(given: Mapping[str, Any], above: str = "") -> dict[str, Any]:

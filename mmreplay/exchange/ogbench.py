@@ -1,6 +1,6 @@
 """OGBench's .npz files: ``terminals`` marks the last row of a trajectory, the final observation.
 
-Rewards are not in these files.
+Rewards are usually not in these files.
 """
 
 from __future__ import annotations
@@ -13,69 +13,44 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange import arrays
-from mmreplay.exchange.columns import blocks
+from mmreplay.exchange.columns import RowShape, Shape, blocks
 from mmreplay.exchange.fields import flags, has_values
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Incoming
-from mmreplay.exchange.tables import Block, Tables
-from mmreplay.exchange.transitions import Table, to_steps
-from mmreplay.schema import FRAME
+from mmreplay.exchange.tables import Block, Incoming, Tables
 
-__all__ = ["read"]
+_ENDS, _SEEN = "terminals", "observations"
 
 
 @contextmanager
 def read(source: Path, losses: Losses) -> Iterator[Incoming]:
     """A file, as OGBench downloads it."""
     with arrays.open_columns(source, losses) as columns:
-        if "terminals" not in columns:
-            raise FormatError(f"{source}: expected a column 'terminals', found {sorted(columns)}")
-        tables = Tables(columns, source, losses, "repeat", needs_rewards=False)
-        about = tables.incoming(())
-        rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows)
-        names = {name: new for name, (new, _) in tables.extras.items()}
-        observations = tables.frame_columns("observations")[FRAME]
-        for name in sorted({*tables.used} - {*names, observations, "actions", "terminals"}):
-            losses.add(f"column {name}: left out, as OGBench's files have none", tables.n_rows)
-        steps = _tables(rows, observations, names, np.dtype(about.reward_dtype), losses, source)
-        yield Incoming(
-            about.frames,
-            about.action,
-            about.reward_dtype,
-            about.extras,
-            to_steps(steps, "repeat", losses),
-            n_steps=tables.n_rows,
-        )
+        for name in (_ENDS, _SEEN):
+            if name not in columns:
+                raise FormatError(f"{source}: expected a column {name!r}, found {sorted(columns)}")
+        ends = columns.pop(_ENDS)
+        made: dict[str, RowShape] = {"truncations": Shape(ends.shape, np.dtype(np.bool_))}
+        made["next_observations"] = columns[_SEEN]
+        tables = Tables(made | columns, source, losses, "repeat", needs_rewards=False)
+        used = {name: columns[name] for name in tables.used if name not in made}
+        rows = blocks(used | {_ENDS: ends}, tables.n_rows, source)
+        yield tables.incoming(_steps(rows, losses, source))
 
 
-def _tables(
-    rows: Iterator[Block],
-    observations: str,
-    names: dict[str, str],
-    rewards: np.dtype[np.generic],
-    losses: Losses,
-    source: object,
-) -> Iterator[Table]:
+def _steps(rows: Iterator[Block], losses: Losses, source: object) -> Iterator[Block]:
     """Blocks of steps; the last row of a block waits for the next one."""
     held: Block | None = None
     for new in rows:
         block = new
         if held is not None:
             block = {name: np.concatenate((held[name], part)) for name, part in new.items()}
-        is_final = flags(block["terminals"], f"{source}: terminals")
+        is_final = flags(block[_ENDS], f"{source}: {_ENDS}")
         held = None if is_final[-1] else {name: part[-1:].copy() for name, part in block.items()}
-        for name in ("actions", *names):
+        for name in sorted(block.keys() - {_ENDS, _SEEN}):
             is_lost = is_final & has_values(block[name])
             losses.add(f"column {name} of final observations: left out", int(is_lost.sum()))
         before = np.flatnonzero(~is_final[:-1])
-        ends = int(is_final[before + 1].sum())
-        losses.add("trajectories of one row: they have no step", int(is_final.sum()) - ends)
-        yield Table(
-            {FRAME: block[observations][before]},
-            block["actions"][before],
-            np.zeros(len(before), rewards),
-            np.zeros(len(before), np.bool_),
-            is_final[before + 1],
-            {name: block[path][before] for path, name in names.items()},
-            {FRAME: block[observations][before + 1]},
-        )
+        ends = is_final[before + 1]
+        losses.add("trajectories of one row: they have no step", int(is_final.sum() - ends.sum()))
+        steps = {name: part[before] for name, part in block.items()}
+        yield steps | {"truncations": ends, "next_observations": block[_SEEN][before + 1]}

@@ -15,20 +15,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import BLOCK_BYTES, Frames, block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
-from mmreplay.exchange.columns import Shape, Unreadable, row_bytes
+from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet_pages import batches_of, open_parquet
 from mmreplay.exchange.source_files import add_other_files, source_files
-from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
-from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Block, RowShape, Tables, table_rows, table_shapes
+from mmreplay.exchange.stored import Stored, table_rows, table_shapes
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-
-__all__ = ["files_below", "read", "write"]
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
 _LOOKED_AT = 8
@@ -46,7 +44,7 @@ def read(
     paths = files_below(source, losses) if source.is_dir() else [source]
     columns = _shapes_of(paths, losses)
     tables = Tables(columns, source, losses, final_observation)
-    final = tables.frame_columns("final_observations")
+    final = tables.frames["final_observations"]
     names = [*tables.used, *final.values()]
     size = block_steps(row_bytes({name: columns[name] for name in names}))
 
@@ -92,11 +90,7 @@ def _shape_of(file: Any, name: str, n_rows: int) -> Shape | Unreadable:
 
 
 def files_below(folder: Path, losses: Losses | None = None) -> list[Path]:
-    """In the order of the numbers in their names: part-10 comes after part-9.
-
-    Names that begin with a dot or an underscore are losses, as all others. Raises FormatError if
-    nothing is left.
-    """
+    """In the order of the numbers in their names; raises FormatError if there are none."""
 
     def is_table(name: str) -> bool:
         return name.endswith(".parquet") and not any(part[0] in "._" for part in name.split("/"))

@@ -22,8 +22,6 @@ from mmreplay.exchange.source_files import (
     open_file,
 )
 
-__all__ = ["batches_of", "open_parquet", "small_table", "table_of"]
-
 _HEADER_BYTES = 64 << 10
 _UNCOMPRESSED, _COMPRESSED, _KINDS_OF_PAGES, _N_VALUES = 2, 3, (5, 7, 8), 1
 _VALUE_BYTES = 8

@@ -16,35 +16,24 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import Frames, block_steps
 from mmreplay.errors import FormatError, SchemaError
+from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.encoded_images import decoded
-from mmreplay.exchange.fields import (
-    Extras,
-    add_extra,
-    extra_name,
-    field,
-    flags,
-    is_numeric,
-    key_names,
-    need,
-    reward_dtype,
-)
+from mmreplay.exchange.fields import has_values, is_numeric, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, read_json
-from mmreplay.exchange.steps import Incoming, block_steps
+from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.tf_records import Example, records
-from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
+from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-from mmreplay.schema import FRAME, Field
-
-__all__ = ["read"]
 
 _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
-_PLACES = ("is_first", "is_last")
+_EPISODE = "extras/episode."
+_MARKS = ("is_first", "is_last")
 """What the order of the steps also says."""
 
 _ENCODINGS = ("numbers", "image", "bytes", "zlib")
-_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
 @contextmanager
@@ -67,8 +56,8 @@ def read(
     if folder != source:
         inside = f"{folder.relative_to(source).as_posix()}/"
         add_other_files(source, lambda name: name.startswith(inside), losses)
-    dataset = _Dataset(folder, losses, split, action, is_step=last_step == "step")
-    yield dataset.incoming(final_observation)
+    dataset = _Dataset(folder, losses, split, action, final_observation)
+    yield dataset.incoming(is_step=last_step == "step")
 
 
 def _folder(source: Path) -> Path:
@@ -93,10 +82,6 @@ class _Leaf:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     encoding: Literal["numbers", "image", "bytes", "zlib"]
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class _Rows:
@@ -128,7 +113,7 @@ class _Rows:
         return np.stack(rows).reshape(-1, *leaf.shape)
 
     def _unpacked(self, data: bytes) -> bytes:
-        size = self._leaf.row_bytes
+        size = math.prod(self._leaf.shape) * self._leaf.dtype.itemsize
         if self._leaf.encoding == "zlib":
             data = zlib.decompressobj().decompress(data, size + 1)
         if len(data) != size:
@@ -163,49 +148,48 @@ class _Dataset:
     """An opened dataset."""
 
     def __init__(
-        self, folder: Path, losses: Losses, split: str | None, action: str, *, is_step: bool
+        self,
+        folder: Path,
+        losses: Losses,
+        split: str | None,
+        action: str,
+        missing: FinalObservation,
     ) -> None:
-        self._folder, self._losses, self._is_step = folder, losses, is_step
+        self._folder, self._losses = folder, losses
         self._info = read_json(folder / "dataset_info.json")
-        about = read_json(folder / "features.json")
-        steps, others = self._parts(about)
+        steps, others = self._parts(read_json(folder / "features.json"))
         self._named: set[str] = set()
+        roles = {action: "actions", _REWARD: "rewards", _TERMINAL: "terminations"}
         leaves = {
             path: one
             for path, one in self._leaves(steps, _STEPS)
-            if losses.takes(path, needed=path in (action, _REWARD, _TERMINAL, *_PLACES))
+            if path not in _MARKS and losses.takes(path, needed=path in roles)
         }
-        seen = {
-            path.removeprefix(f"{_OBSERVATION}").lstrip("/"): one
-            for path, one in leaves.items()
-            if path.split("/")[0] == _OBSERVATION
-        }
+        seen = [path for path in leaves if path.split("/")[0] == _OBSERVATION]
         if not seen:
             raise FormatError(f"{folder}: expected steps with an observation, found {list(steps)}")
         if action not in leaves:
-            arrays = ", ".join(path for path in leaves if path.split("/")[0] != _OBSERVATION)
+            arrays = ", ".join(path for path in leaves if path not in seen)
             raise FormatError(
                 f"{folder}: expected a feature {action!r} that is an array, as a store has one "
                 f"action; found {arrays}; choose one with the option `action`"
             )
-        keys = {key: seen[path] for key, path in key_names(seen, folder).items()}
-        self._frames = {FRAME: next(iter(keys.values()))} if len(keys) == 1 else keys
-        self._action = leaves[action]
-        self._reward, self._terminal = leaves.get(_REWARD), leaves.get(_TERMINAL)
-        known = {action, _REWARD, _TERMINAL, *_PLACES}
-        self._fields: Extras = {}
-        self._extras = {
-            extra_name(path): one
-            for path, one in leaves.items()
-            if path not in known
-            and path.split("/")[0] != _OBSERVATION
-            and add_extra(self._fields, path, extra_name(path), one.shape, one.dtype, losses)
+        if _TERMINAL not in leaves:
+            losses.add("is_terminal: the source has none, so all episodes are truncated")
+        key_of = {path: path.removeprefix(_OBSERVATION) if len(seen) > 1 else "" for path in seen}
+        roles |= {path: f"observations{key}" for path, key in key_of.items()}
+        self._steps = {roles.get(path, f"extras/{path}"): one for path, one in leaves.items()}
+        self._episode = {f"{_EPISODE}{path}": one for path, one in self._leaves(others, "")}
+        columns = {
+            role: Shape((0, *one.shape), one.dtype)
+            for role, one in (self._steps | self._episode).items()
         }
-        self._episode = {
-            extra_name(f"episode.{path}"): one
-            for path, one in self._leaves(others, "")
-            if losses.takes(path)
-        }
+        columns["episode"] = Shape((0,), np.dtype(np.int64))
+        called = {role: one.path.removeprefix("steps/") for role, one in self._steps.items()}
+        called |= {role: role.removeprefix(_EPISODE) for role in self._episode}
+        self._tables = Tables(columns, folder, losses, missing, needs_rewards=False, called=called)
+        self._size = block_steps(row_bytes({one: columns[one] for one in self._tables.used}))
+        self._frames = self._tables.frames["observations"]
         self._shards = list(self._shard_paths(split))
         used = {"features.json", "dataset_info.json", *(path.name for path, _ in self._shards)}
         add_other_files(folder, used.__contains__, losses)
@@ -239,124 +223,85 @@ class _Dataset:
 
     def _shard_paths(self, split: str | None) -> Iterator[tuple[Path, int]]:
         """Files in order, and how many episodes each has."""
-        info = self._info
-        splits = {one["name"]: one for one in info["splits"]}
+        splits = {one["name"]: one for one in self._info["splits"]}
         if split is not None and split not in splits:
             raise SchemaError(f"split: expected one of {', '.join(splits)}, found {split!r:.80}")
         if split is None and len(splits) > 1:
             self._losses.add(f"splits: {', '.join(splits)} are joined", 1)
         for name, one in splits.items():
-            if split not in (None, name):
-                continue
-            lengths = [int(n) for n in one.get("shardLengths", ())]
-            template = one.get("filepathTemplate") or _TEMPLATE
-            for number, length in enumerate(lengths):
-                index, count = f"{number:05d}", f"{len(lengths):05d}"
-                text = template
-                for part, value in {
-                    "{DATASET}": info["name"],
-                    "{SPLIT}": name,
-                    "{FILEFORMAT}": self._kind,
-                    "{SHARD_INDEX}": index,
-                    "{NUM_SHARDS}": count,
-                    "{SHARD_X_OF_Y}": f"{index}-of-{count}",
-                }.items():
-                    text = text.replace(part, value)
-                yield self._folder / Path(text).name, length
+            if split in (None, name):
+                lengths = [int(n) for n in one.get("shardLengths", ())]
+                start = f"{self._info['name']}-{name}.{self._kind}"
+                for number, length in enumerate(lengths):
+                    file = f"{start}-{number:05d}-of-{len(lengths):05d}"
+                    yield self._folder / Path(file).name, length
 
     @property
     def _kind(self) -> str:
         return str(self._info.get("fileFormat", "tfrecord"))
 
-    def incoming(self, missing: FinalObservation) -> Incoming:
-        """Fields, metadata and steps."""
-        frames = {key: field(one.shape, one.dtype, one.path) for key, one in self._frames.items()}
-        self._rewards = np.dtype("float32")
-        if self._reward is None:
-            self._losses.add("rewards: the source has none, so they are 0")
-        else:
-            self._rewards = reward_dtype(self._reward.dtype, "reward")
-        if self._terminal is None:
-            self._losses.add("is_terminal: the source has none, so all episodes are truncated")
-        of_episode = {name: Field(one.shape, one.dtype) for name, one in self._episode.items()}
-        about = {"name": self._info["name"], "version": self._info.get("version")}
-        return Incoming(
-            frames,
-            field(self._action.shape, self._action.dtype, self._action.path),
-            self._rewards,
-            dict(self._fields.values()) | of_episode,
-            to_steps(self._tables(), missing, self._losses),
-            {"rlds": about},
-        )
+    def incoming(self, *, is_step: bool) -> Incoming:
+        """Fields, metadata and steps; `is_step`: the last step of an episode is one."""
 
-    def _tables(self) -> Iterator[Table]:
+        def final_rows(block: Block, _start: int, _stop: int) -> Frames:
+            return {key: block[f"final {key}"] for key in self._frames}
+
+        about = {"name": self._info["name"], "version": self._info.get("version")}
+        blocks = self._blocks(is_step=is_step)
+        return self._tables.incoming(blocks, None if is_step else final_rows, {"rlds": about})
+
+    def _blocks(self, *, is_step: bool) -> Iterator[Block]:
+        n_before = 0
         for path, length in self._shards:
             number = 0
             for data in records(path, self._kind):
-                yield from self._episode_tables(Example(data, f"{path}: episode {number}"))
+                example = Example(data, f"{path}: episode {number}")
+                for block, n_rows in self._parts_of(example, is_step=is_step):
+                    yield block | {"episode": np.full(n_rows, n_before + number)}
                 number += 1
             if number != length:
                 raise FormatError(
                     f"{path}: expected {length} episodes, as dataset_info.json says, found {number}"
                 )
+            n_before += number
 
-    def _episode_tables(self, example: Example) -> Iterator[Table]:
-        """An episode, a block at a time."""
-        leaves = [self._action, *self._frames.values(), *self._extras.values()]
-        leaves += [one for one in (self._reward, self._terminal) if one is not None]
-        columns = {one.path: _Rows(one, example) for one in leaves}
-        counts = {path: len(rows) for path, rows in columns.items()}
+    def _parts_of(self, example: Example, *, is_step: bool) -> Iterator[tuple[Block, int]]:
+        """An episode in blocks, with the final observation in the last one, unless `is_step`."""
+        used = {*self._tables.used}
+        columns = {role: _Rows(one, example) for role, one in self._steps.items() if role in used}
+        counts = {self._steps[role].path: len(rows) for role, rows in columns.items()}
         if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
         for name in example.names():
             if not any(part in self._named for part in (name, *_above(name))):
                 self._losses.add(f"feature {name}: not in features.json, left out")
-        n_rows = len(columns[self._action.path])
-        n_steps = n_rows if self._is_step else n_rows - 1
+        n_steps = len(columns["actions"]) - (not is_step)
         if n_steps < 1:
             self._losses.add("episodes without a step")
             return
-        rewards: Array = np.zeros(n_rows, self._rewards)
-        if self._reward is not None:
-            rewards = columns[self._reward.path][:].reshape(n_rows)
-        terminal = np.zeros(n_rows, np.bool_)
-        if self._terminal is not None:
-            path = self._terminal.path
-            terminal = flags(columns[path][:], f"{example.where}: {path}")
-        self._losses.add(
-            "is_terminal before the last step of an episode: left out", int(terminal[:-1].sum())
-        )
-        if not self._is_step:
-            for one in leaves:
-                is_lost = one is not self._terminal and one not in self._frames.values()
+        for role, rows in columns.items() if not is_step else ():
+            if role != "terminations" and role not in self._frames.values():
                 self._losses.add(
-                    f"{one.path.removeprefix('steps/')} of last steps: not 0, left out, as these "
-                    f"steps are only observations; the option last_step=step keeps them",
-                    int(is_lost and bool(columns[one.path][-1:].any())),
+                    f"{self._steps[role].path.removeprefix('steps/')} of last steps: not 0, left "
+                    f"out, as these steps are only observations; the option last_step=step keeps "
+                    f"them",
+                    int(has_values(rows[-1:])[0]),
                 )
         of_episode = {}
-        for name, leaf in self._episode.items():
-            of_episode[name] = _Rows(leaf, example)[:2]
-            if len(of_episode[name]) != 1:
+        for role in used.intersection(self._episode):
+            leaf = self._episode[role]
+            of_episode[role] = _Rows(leaf, example)[:2]
+            if len(of_episode[role]) != 1:
                 raise FormatError(f"{example.where}: {leaf.path}: expected one value")
-        size = block_steps(sum(one.row_bytes for one in leaves))
-        for start in range(0, n_steps, size):
-            stop = min(start + size, n_steps)
-            n, ends = stop - start, np.arange(start, stop) == n_steps - 1
-            # The final observation is in the same list.
-            more = int(stop == n_steps and not self._is_step)
-            frames = {
-                key: columns[one.path][start : stop + more] for key, one in self._frames.items()
-            }
-            extras = {name: columns[one.path][start:stop] for name, one in self._extras.items()}
-            extras |= {name: np.repeat(rows, n, 0) for name, rows in of_episode.items()}
-            yield Table(
-                {key: rows[:n] for key, rows in frames.items()},
-                columns[self._action.path][start:stop],
-                rewards[start:stop],
-                ends & terminal[-1],
-                ends,
-                extras,
-                None,
-                {key: rows[n:] for key, rows in frames.items()} if more else None,
-            )
+        for start in range(0, n_steps, self._size):
+            stop = min(start + self._size, n_steps)
+            block = {role: rows[start:stop] for role, rows in columns.items()}
+            block |= {role: np.repeat(row, stop - start, 0) for role, row in of_episode.items()}
+            if not is_step:
+                is_last = stop == n_steps
+                if is_last and "terminations" in columns:  # or that of the final observation
+                    marks = columns["terminations"][stop - 1 :]
+                    block["terminations"][-1:] = marks.max(0, keepdims=True)
+                for key, role in self._frames.items():
+                    block[f"final {key}"] = columns[role][stop : stop + is_last]
+            yield block, stop - start

@@ -15,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError
+from mmreplay.batches.runs import Steps
+from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
-from mmreplay.exchange.fields import check_key, check_names, extra_name
+from mmreplay.exchange.fields import extra_name
 from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Tables
+from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
-
-__all__ = ["read", "write"]
 
 _NUMBER = re.compile(r"(\d+)\Z")
 _GYM = 2
@@ -124,17 +122,13 @@ def _order(name: str) -> tuple[int, str]:
     return (int(found[1]) if found else -1, name)
 
 
-def write(
-    stored: Stored,
-    target: Path,
-    losses: Losses,
-    *,
-    key: str = "obs",
-    next_obs: bool = True,
-) -> None:
-    """A file; `key` names observations that are not a dict; `next_obs` False leaves these out."""
-    check_key(key)
-    check_names(stored.schema.extras, _OWN.__contains__, "robomimic: extra columns")
+def write(stored: Stored, target: Path, losses: Losses, *, next_obs: bool = True) -> None:
+    """A file, with ``obs/obs`` for observations that are not a dict."""
+    if clash := [name for name in stored.schema.extras if name in _OWN]:
+        raise SchemaError(
+            f"robomimic: extra columns: the format itself uses the name {clash[0]!r}; record them "
+            f"under another name, or export to arrays or minari"
+        )
     about: Mapping[str, Any] = stored.metadata.get("robomimic") or {}
     masks = [name for name in about.get("masks", ()) if name in stored.schema.extras]
     args = about.get("env_args") or {
@@ -146,7 +140,7 @@ def write(
         losses.add("final observations: left out, as next_obs=False", stored.n_episodes)
     if not stored.schema.action.shape:
         losses.add("scalar actions: exported as vectors of length 1", 1)
-    names = {one: one if stored.schema.is_dict else key for one in stored.frames}
+    names = {one: one if stored.schema.is_dict else "obs" for one in stored.frames}
     demos: dict[str, list[str]] = {name: [] for name in masks}
     number = start = 0
     with new_hdf5(target) as file:

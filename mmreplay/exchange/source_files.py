@@ -18,21 +18,6 @@ from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.exchange.losses import Losses
 from mmreplay.system.checked_reads import open_regular
 
-__all__ = [
-    "AT_ONCE_BYTES",
-    "ROW_BYTES",
-    "add_other_files",
-    "check_at_once",
-    "check_claim",
-    "check_member",
-    "check_row",
-    "checked_name",
-    "inside",
-    "open_file",
-    "read_json",
-    "source_files",
-]
-
 AT_ONCE_BYTES = 256 << 20
 """The largest piece that is decoded at once: a chunk, a page, an array that is needed whole."""
 

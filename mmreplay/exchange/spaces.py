@@ -20,17 +20,6 @@ from mmreplay.exchange.fields import key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.schema import FRAME, Field
 
-__all__ = [
-    "Leaf",
-    "compacted",
-    "expanded",
-    "leaves",
-    "only",
-    "space_of",
-    "space_of_actions",
-    "spaces_of",
-]
-
 _MOST_BYTES = 64 << 20
 _ARRAYS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255
@@ -38,14 +27,9 @@ _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
-    """An array of a space.
+    """An array of a space: its field, and the keys and numbers that lead to it.
 
-    Attributes:
-        name: of its field.
-        path: keys, and numbers in tuples, that lead to it.
-        kind: of space.
-        shape: of a value.
-        is_image: whether Minari may keep it as JPEG.
+    `is_image`: Minari may keep it as JPEG.
     """
 
     name: str
@@ -137,10 +121,9 @@ def expanded(text: str) -> dict[str, Any] | None:
 def space_of_actions(
     low: int, high: int, dtype: np.dtype[Any], about: Mapping[str, Any], losses: Losses
 ) -> dict[str, Any]:
-    """The Discrete space of actions from `low` to `high`.
+    """The Discrete space of the environment's actions, or of those from `low` to `high`.
 
-    It is that of the environment if its metadata, `about`, have it, else that of the actions that
-    occur, which is a loss. Raises SchemaError for actions that no such space holds.
+    Raises SchemaError for actions that no such space holds.
     """
     start, n = about.get("action_start", 0), about.get("n_actions")
     if type(start) is type(n) is int and n > 0:

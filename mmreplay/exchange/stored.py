@@ -11,25 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Steps
+from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import read_runs, row_bytes
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field, Schema
 
-__all__ = ["Stored"]
-
 
 class Stored:
-    """A store that is exported.
-
-    Attributes:
-        schema: of the store.
-        frames: the fields of observations by key, the sole one under `FRAME`.
-        metadata: as given to `create`.
-        lengths: (n,) int64, steps of each episode.
-        n_steps: in all.
-    """
+    """A store that is exported; `lengths` has the steps of each episode."""
 
     def __init__(
         self, store: Store, losses: Losses, progress: Callable[[int, int], None] | None
@@ -81,3 +72,39 @@ class Stored:
             if run.ends:
                 yield runs
                 runs = []
+
+
+def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """The columns of an exported table: shape, with the rows first, and dtype, by name."""
+    n, schema = stored.n_steps, stored.schema
+    out: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+    for key, one in stored.frames.items():
+        suffix = f"/{key}" if schema.is_dict else ""
+        out[f"observations{suffix}"] = ((n, *one.shape), one.dtype)
+        out[f"final_observations{suffix}"] = ((stored.n_episodes, *one.shape), one.dtype)
+    out["actions"] = ((n, *schema.action.shape), schema.action.dtype)
+    out["rewards"] = ((n,), schema.reward_dtype)
+    for name in ("terminations", "truncations", "life_losses"):
+        out[name] = ((n,), np.dtype(np.bool_))
+    for name, one in schema.extras.items():
+        out[f"extras/{name}"] = ((n, *one.shape), one.dtype)
+    return out
+
+
+def table_rows(run: Steps, *, is_dict: bool) -> dict[str, Array]:
+    """The columns of some steps, by name; a final observation only where an episode ends."""
+    n, out = len(run), {}
+    last = np.zeros(n, np.bool_)
+    last[-1] = run.ends
+    for key, rows in run.observation.items():
+        suffix = f"/{key}" if is_dict else ""
+        out[f"observations{suffix}"] = rows[:-1]
+        out[f"final_observations{suffix}"] = rows[n : n + run.ends]
+    return out | {
+        "actions": run.action,
+        "rewards": run.reward,
+        "terminations": run.terminal & last,
+        "truncations": ~run.terminal & last,
+        "life_losses": run.terminal & ~last,
+        **{f"extras/{name}": rows for name, rows in run.extras.items()},
+    }

@@ -5,12 +5,16 @@ Invariant: a column is used as its name says, kept as an extra column, or counte
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from mmreplay.batches.runs import Frames, Steps
 from mmreplay.errors import FormatError
+from mmreplay.exchange.columns import RowShape
 from mmreplay.exchange.fields import (
     Extras,
     add_extra,
@@ -22,13 +26,9 @@ from mmreplay.exchange.fields import (
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Frames, Incoming, Steps
-from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
-from mmreplay.schema import FRAME
-
-__all__ = ["Block", "FinalRows", "RowShape", "Tables", "problem_of", "table_rows", "table_shapes"]
+from mmreplay.schema import FRAME, Field
 
 Block = dict[str, Array]
 """Rows of columns by name."""
@@ -64,49 +64,35 @@ _LIKE_ENDS = {
 _ENDS = ("terminations", "truncations", "dones", "episode")
 
 
-def _role_of(base: str) -> str:
-    return _ROLES.get(base, "")
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Incoming:
+    """An opened foreign dataset.
 
+    Attributes:
+        frames: fields of observations by key, the sole one under `FRAME`.
+        steps: in order; read as they are asked for.
+        metadata: JSON values for the store's metadata.
+        n_steps: about how many; 0 if unknown.
+    """
 
-class RowShape(Protocol):
-    """Shape, the number of rows first, and dtype of a column."""
+    frames: Mapping[str, Field]
+    action: Field
+    reward_dtype: npt.DTypeLike
+    extras: Mapping[str, Field]
+    steps: Iterable[Steps]
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    n_steps: int = 0
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, ...)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
-
-
-def problem_of(column: RowShape) -> str:
-    """Why a store cannot hold a column; empty if it can."""
-    problem: str = getattr(column, "problem", "")
-    if not problem and not is_numeric(column.dtype):
-        problem = f"a store cannot hold rows of {column.dtype}"
-    if not problem and not column.shape:
-        problem = "a single value, not one row per step"
-    return problem
+    def frame(self) -> Field | Mapping[str, Field]:
+        """As `create` takes it."""
+        return self.frames[FRAME] if list(self.frames) == [FRAME] else self.frames
 
 
 class Tables:
-    """A table of columns by name.
+    """A table of columns by name; `called` has their names in the source, where these differ.
 
     Raises FormatError if observations, actions or rewards are missing, or do not fit together.
-    Other columns, and parts of observations, that cannot be converted are losses.
-
-    Args:
-        columns: shape and dtype of each.
-        where: their source, for messages.
-        losses: counts what cannot be converted.
-        missing: what to do without a final observation.
-        needs_rewards: False: missing rewards are 0.
-        called: names of columns in the source, where they differ.
-
-    Attributes:
-        n_rows: steps in all.
-        extras: name and field of each further column, by its foreign name.
     """
 
     def __init__(
@@ -124,7 +110,8 @@ class Tables:
         self._roles: dict[str, str] = {}
         usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
         others = self._assign_roles(usable)
-        self._frames = {role: self._parts_of(role) for role in _OF_FRAMES}
+        # The columns of observations, next and final ones, by the keys of observations.
+        self.frames = {role: self._parts_of(role) for role in _OF_FRAMES}
         self._check_roles(usable, needs_rewards=needs_rewards)
         self._check_shapes(columns)
         self.n_rows = columns[self._roles["actions"]].shape[0]
@@ -133,7 +120,7 @@ class Tables:
             self._add_extra(name, role, columns[name])
         self._fields = {
             key: field(columns[name].shape[1:], columns[name].dtype, name)
-            for key, name in self.frame_columns("observations").items()
+            for key, name in self.frames["observations"].items()
         }
         action = columns[self._roles["actions"]]
         self._action = field(action.shape[1:], action.dtype, "actions")
@@ -141,17 +128,21 @@ class Tables:
         if "rewards" in self._roles:
             self._rewards = reward_dtype(columns[self._roles["rewards"]].dtype, "rewards")
         else:
-            losses.add("rewards: the source has none, so they are 0", self.n_rows)
+            losses.add("rewards: the source has none, so they are 0", max(self.n_rows, 1))
 
     def _is_usable(self, name: str, column: RowShape) -> bool:
         """Whether a column is asked for and can be read; everything else is a loss."""
         base, _, key = name.partition("/")
         shown = self._called.get(name, name)
-        role = _role_of(base)
+        role = _ROLES.get(base, "")
         is_needed = bool(role) and not key and role not in _OF_FRAMES[1:]
         if not self._losses.takes(shown, needed=is_needed and role != "observations"):
             return False
-        problem = problem_of(column)
+        problem: str = getattr(column, "problem", "")
+        if not problem and not is_numeric(column.dtype):
+            problem = f"a store cannot hold rows of {column.dtype}"
+        if not problem and not column.shape:
+            problem = "a single value, not one row per step"
         if problem and is_needed:
             raise FormatError(f"{self._where}: {shown}: {problem}")
         if problem:
@@ -164,7 +155,7 @@ class Tables:
         others: dict[str, str] = {}
         for name in columns:
             base, _, key = name.partition("/")
-            role = _role_of(base)
+            role = _ROLES.get(base, "")
             part = f"{role}/{key}" if key else role
             if not role or (key and role not in _OF_FRAMES) or part in self._roles:
                 others[name] = part
@@ -186,12 +177,8 @@ class Tables:
         }
         return {key: found[given] for key, given in key_names(found, self._where).items()}
 
-    def frame_columns(self, role: str) -> dict[str, str]:
-        """The columns of observations, next or final ones, by the keys of observations."""
-        return self._frames[role]
-
     def _check_roles(self, columns: Mapping[str, RowShape], *, needs_rewards: bool) -> None:
-        wanted = {"observations": bool(self._frames["observations"])}
+        wanted = {"observations": bool(self.frames["observations"])}
         wanted["actions"] = "actions" in self._roles
         wanted["rewards"] = "rewards" in self._roles or not needs_rewards
         for role, is_there in wanted.items():
@@ -210,12 +197,12 @@ class Tables:
             )
 
     def _check_shapes(self, columns: Mapping[str, RowShape]) -> None:
-        first = self._frames["observations"]
+        first = self.frames["observations"]
         for role in _OF_FRAMES[1:]:
-            parts = self._frames[role]
+            parts = self.frames[role]
             others = [name for key, name in parts.items() if key not in first]
             self._losses.add_names(f"{role} of parts that observations do not have", others)
-            self._frames[role] = parts = {key: parts[key] for key in parts if key in first}
+            self.frames[role] = parts = {key: parts[key] for key in parts if key in first}
             if parts and parts.keys() != first.keys():
                 raise FormatError(
                     f"{self._where}: {role}: expected the parts {', '.join(first)} of the "
@@ -245,14 +232,8 @@ class Tables:
             )
 
     def _of_steps(self) -> list[str]:
-        flat = [
-            name for role, name in self._roles.items() if _role_of(role) and role not in _OF_FRAMES
-        ]
-        return [
-            *flat,
-            *self._frames["observations"].values(),
-            *self._frames["next_observations"].values(),
-        ]
+        flat = [name for role, name in self._roles.items() if role in _NAMES.keys() - _OF_FRAMES]
+        return [*flat, *(name for role in _OF_FRAMES[:2] for name in self.frames[role].values())]
 
     @property
     def used(self) -> list[str]:
@@ -266,10 +247,7 @@ class Tables:
         metadata: Mapping[str, Any] | None = None,
         n_final: int | None = None,
     ) -> Incoming:
-        """The table as a dataset, from blocks of the columns in `used`.
-
-        `final` gives final observations; `n_final` is their number, if that is known.
-        """
+        """The table as a dataset, from blocks of the columns in `used`; `n_final`, if known."""
         tables = self.tables(rows, final, n_final)
         return Incoming(
             self._fields,
@@ -286,9 +264,9 @@ class Tables:
     ) -> Iterator[Table]:
         """Blocks of columns as tables."""
         if not any(role in self._roles for role in _ENDS):
-            self._losses.add("ends of episodes: the source marks none, so all is one episode")
-        frames = self.frame_columns("observations")
-        after = self.frame_columns("next_observations")
+            self._losses.add("ends of episodes: the source marks no end, so all is one episode")
+        frames = self.frames["observations"]
+        after = self.frames["next_observations"]
         n_final = 0
         for block, continues in self._with_next(rows):
             terminal, ends = self._ends(block, continues)
@@ -369,40 +347,4 @@ class Tables:
         name = self._roles.get(role)
         if name is None:
             return np.zeros(len(block[self._roles["actions"]]), np.bool_)
-        return flags(block[name], f"{self._where}: {name}")
-
-
-def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """The columns of an exported table: shape, with the rows first, and dtype, by name."""
-    n, schema = stored.n_steps, stored.schema
-    out: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-    for key, one in stored.frames.items():
-        suffix = f"/{key}" if schema.is_dict else ""
-        out[f"observations{suffix}"] = ((n, *one.shape), one.dtype)
-        out[f"final_observations{suffix}"] = ((stored.n_episodes, *one.shape), one.dtype)
-    out["actions"] = ((n, *schema.action.shape), schema.action.dtype)
-    out["rewards"] = ((n,), schema.reward_dtype)
-    for name in ("terminations", "truncations", "life_losses"):
-        out[name] = ((n,), np.dtype(np.bool_))
-    for name, one in schema.extras.items():
-        out[f"extras/{name}"] = ((n, *one.shape), one.dtype)
-    return out
-
-
-def table_rows(run: Steps, *, is_dict: bool) -> Block:
-    """The columns of some steps, by name; a final observation only where an episode ends."""
-    n, out = len(run), {}
-    last = np.zeros(n, np.bool_)
-    last[-1] = run.ends
-    for key, rows in run.observation.items():
-        suffix = f"/{key}" if is_dict else ""
-        out[f"observations{suffix}"] = rows[:-1]
-        out[f"final_observations{suffix}"] = rows[n : n + run.ends]
-    return out | {
-        "actions": run.action,
-        "rewards": run.reward,
-        "terminations": run.terminal & last,
-        "truncations": ~run.terminal & last,
-        "life_losses": run.terminal & ~last,
-        **{f"extras/{name}": rows for name, rows in run.extras.items()},
-    }
+        return flags(block[name], f"{self._where}: {self._called.get(name, name)}")

@@ -22,11 +22,32 @@ from mmreplay.exchange.source_files import checked_name, open_file
 from mmreplay.format.compression import crc32c
 from mmreplay.ids import Array
 
-__all__ = ["Example", "records"]
-
 _LENGTH, _SUM = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
 _WORD = 0xFFFFFFFF
+
+_PROTO = """
+name: "example.proto" package: "records" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature"
+  field { name: "bytes_list" number: 1 type_name: ".records.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".records.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".records.Int64List" oneof_index: 0 }
+  oneof_decl { name: "kind" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".records.Features.Entry" }
+  nested_type { name: "Entry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type_name: ".records.Feature" } } }
+message_type { name: "Example"
+  field { name: "features" number: 1 label: LABEL_OPTIONAL type_name: ".records.Features" } }
+"""
+"""Source: TensorFlow, tensorflow/core/example/example.proto and feature.proto."""
 
 
 def records(path: Path, kind: str) -> Iterator[bytes]:
@@ -112,46 +133,9 @@ class Example:
 @functools.cache
 def _message() -> Any:
     """The class of an example."""
-
-    def message(name: str, *fields: tuple[str, str, str], **more: Any) -> dict[str, Any]:
-        about = []
-        for number, (label, count, kind) in enumerate(fields, 1):
-            one: dict[str, Any] = {"name": label, "number": number, "label": f"LABEL_{count}"}
-            if kind.isupper():
-                about.append(one | {"type": f"TYPE_{kind}"})
-            else:
-                about.append(one | {"type": "TYPE_MESSAGE", "typeName": f".records.{kind}"})
-        return {"name": name, "field": about} | more
-
-    kinds = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
-    feature = message("Feature", *((name, "OPTIONAL", kind) for name, kind in kinds.items()))
-    for one in feature["field"]:
-        one["oneofIndex"] = 0
-    entry = message(
-        "FeatureEntry",
-        ("key", "OPTIONAL", "STRING"),
-        ("value", "OPTIONAL", "Feature"),
-        options={"mapEntry": True},
-    )
-    # Source: TensorFlow, tensorflow/core/example/example.proto and feature.proto.
-    about = {
-        "name": "example.proto",
-        "package": "records",
-        "syntax": "proto3",
-        "messageType": [
-            message("BytesList", ("value", "REPEATED", "BYTES")),
-            message("FloatList", ("value", "REPEATED", "FLOAT")),
-            message("Int64List", ("value", "REPEATED", "INT64")),
-            feature | {"oneofDecl": [{"name": "kind"}]},
-            message(
-                "Features", ("feature", "REPEATED", "Features.FeatureEntry"), nestedType=[entry]
-            ),
-            message("Example", ("features", "OPTIONAL", "Features")),
-        ],
-    }
     library = functools.partial(need, package="protobuf")
     file = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
     pool = library("google.protobuf.descriptor_pool").DescriptorPool()
-    pool.Add(library("google.protobuf.json_format").ParseDict(about, file))
+    pool.Add(library("google.protobuf.text_format").Parse(_PROTO, file))
     factory = library("google.protobuf.message_factory")
     return factory.GetMessageClass(pool.FindMessageTypeByName("records.Example"))

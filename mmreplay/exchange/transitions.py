@@ -13,11 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mmreplay.batches.runs import Frames, Steps
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.steps import Frames, Steps
 from mmreplay.ids import Array
-
-__all__ = ["FinalObservation", "Table", "to_steps"]
 
 FinalObservation = Literal["repeat", "drop"]
 """Whether a last step without a known next observation repeats its own, or is left out."""
@@ -34,18 +32,7 @@ _BROKEN = (
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Consecutive transitions, (n, ...) each.
-
-    Attributes:
-        observation: before the steps, by key.
-        action: of the steps.
-        reward: of the steps.
-        terminal: bool: the world ended, or a life was lost.
-        ends: bool: the episode ended.
-        extras: further columns.
-        next_observation: after the steps; None if the table has none.
-        final: after the last step of each episode that ends here, one row each; None if unknown.
-    """
+    """Consecutive transitions, (n, ...) each; `final` has a row per end of an episode."""
 
     observation: Frames
     action: Array
@@ -63,21 +50,15 @@ class Table:
 def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses) -> Iterator[Steps]:
     """The steps of a table that comes in blocks of rows.
 
-    Args:
-        tables: the blocks, in order.
-        missing: what to do with the last step of a truncated episode without a final observation.
-            After a terminal step the observation does not count, so it is always repeated.
-        losses: counts these, and where `next_observation` is not the observation of the next row.
+    After a terminal step the observation does not count, so it is repeated whatever `missing` is.
     """
     begins, held = True, None
     for table in tables:
         if not len(table):
             continue
-        if table.next_observation is not None:
-            yield from _joined(table, held, losses, begins=begins)
-            begins, held = bool(table.ends[-1]), _last(table)
-            continue
         joined = table if held is None else _concatenated(held, table)
+        if joined.next_observation is not None:
+            joined = _cut(joined, joined.next_observation, losses)
         held = None if joined.ends[-1] else _last(joined)
         bounds = [0, *(np.flatnonzero(joined.ends) + 1).tolist()]
         for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
@@ -86,8 +67,9 @@ def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses)
         if held is not None and len(joined) - bounds[-1] > 1:
             yield _run(joined, bounds[-1], len(joined) - 1, None, begins=begins, ends=False)
             begins = False
-    if held is not None and held.next_observation is None:
+    if held is not None:
         losses.add("an unfinished episode at the end of the source: truncated")
+        held = dataclasses.replace(held, final=held.next_observation)
         yield from _ended(held, 0, 1, 0, missing, losses, begins=begins)
 
 
@@ -115,25 +97,18 @@ def _ended(
             yield _run(table, start, stop - 1, None, begins=begins, ends=True)
 
 
-def _joined(table: Table, before: Table | None, losses: Losses, *, begins: bool) -> Iterator[Steps]:
-    """The rows of a table that has the observations after its steps."""
-    after = table.next_observation or {}
-    goes_on = ~table.ends[:-1] & _equal(
+def _cut(table: Table, after: Frames, losses: Losses) -> Table:
+    """The same with ends where `after` does not continue, and with final observations."""
+    ends = table.ends.copy()
+    goes_on = _equal(
         {key: rows[:-1] for key, rows in after.items()},
         {key: rows[1:] for key, rows in table.observation.items()},
     )
-    losses.add(_BROKEN, int((~goes_on & ~table.ends[:-1]).sum()))
-    if not begins and before is not None:
-        first = {key: rows[:1] for key, rows in table.observation.items()}
-        if not _equal(before.next_observation or {}, first)[0]:
-            losses.add(_BROKEN)
-            begins = True
-    bounds = [0, *(np.flatnonzero(~goes_on) + 1).tolist(), len(table)]
-    for start, stop in itertools.pairwise(bounds):
-        last = {key: rows[stop - 1 : stop] for key, rows in after.items()}
-        ends = stop < len(table) or bool(table.ends[-1])
-        yield _run(table, start, stop, last, begins=begins, ends=ends)
-        begins = True
+    losses.add(_BROKEN, int((~goes_on & ~ends[:-1]).sum()))
+    ends[:-1] |= ~goes_on
+    return dataclasses.replace(
+        table, ends=ends, final={key: rows[ends] for key, rows in after.items()}
+    )
 
 
 def _run(

@@ -18,23 +18,12 @@ from mmreplay.exchange.fields import need
 from mmreplay.exchange.source_files import ROW_BYTES, checked_name
 from mmreplay.ids import Array
 
-__all__ = ["VideoFrames"]
-
 _CONTAINER = "mp4"
 _CODECS = ("h264", "hevc", "libdav1d", "av1", "mpeg4")
 
-_FAR_S = 2.0
-"""Seek to frames that are further ahead; decode up to nearer ones."""
-
 
 class VideoFrames:
-    """Frames (h, w, c) uint8.
-
-    Args:
-        shape: of a frame.
-        fps: frames per second.
-        stack: closes the videos.
-    """
+    """Frames (h, w, c) uint8; `stack` closes the videos."""
 
     def __init__(self, shape: tuple[int, ...], fps: float, stack: ExitStack) -> None:
         self._shape, self._half = shape, 0.5 / fps
@@ -61,19 +50,9 @@ class VideoFrames:
             raise FormatError(f"{path}: cannot be decoded: {error!s:.200}") from error
 
     def _at(self, path: Path, seconds: float) -> Array:
-        if path != self._path:
-            self._close()
-            # Without a format FFmpeg tries all of them, including playlists of other files.
-            self._file = need("av", "pictures").open(checked_name(path), format=_CONTAINER)
-            self._path = path
-            self._check(self._file.streams.video[0])
-            self._frames = self._file.decode(video=0)
-            self._ahead = next(self._frames, None)
-        if not self._is_near(seconds):
-            stream = self._file.streams.video[0]
-            self._file.seek(max(int(seconds / stream.time_base), 0), stream=stream)
-            self._frames = self._file.decode(video=0)
-            self._ahead = next(self._frames, None)
+        is_behind = self._ahead is None or seconds < self._ahead.time - self._half
+        if path != self._path or is_behind:
+            self._open(path)
         while self._ahead is not None and self._ahead.time < seconds - self._half:
             self._ahead = next(self._frames, None)
         if self._ahead is None or self._ahead.time > seconds + self._half:
@@ -87,6 +66,15 @@ class VideoFrames:
         if rows.shape != self._shape:
             raise FormatError(f"{path}: expected frames of {self._shape}, found {rows.shape}")
         return np.ascontiguousarray(rows)
+
+    def _open(self, path: Path) -> None:
+        self._close()
+        # Without a format FFmpeg tries all of them, including playlists of other files.
+        self._file = need("av", "pictures").open(checked_name(path), format=_CONTAINER)
+        self._path = path
+        self._check(self._file.streams.video[0])
+        self._frames = self._file.decode(video=0)
+        self._ahead = next(self._frames, None)
 
     def _check(self, stream: Any) -> None:
         """Check the codec and the size of frames before anything is decoded."""
@@ -108,8 +96,3 @@ class VideoFrames:
         # A stream may change its size later.
         about.options = {"max_pixels": str(ROW_BYTES)}
         stream.thread_type = "AUTO"
-
-    def _is_near(self, seconds: float) -> bool:
-        """Whether decoding onward reaches that time soon."""
-        found = None if self._ahead is None else self._ahead.time
-        return found is not None and found - self._half <= seconds <= found + _FAR_S

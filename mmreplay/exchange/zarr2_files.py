@@ -33,8 +33,6 @@ from mmreplay.exchange.source_files import (
 from mmreplay.format.compression import ChunkCodec, make_codec
 from mmreplay.ids import Array
 
-__all__ = ["Zarr2Column", "Zarr2Files"]
-
 _META, _ATTRIBUTES = ".zarray", ".zattrs"
 _META_BYTES = 1 << 20
 _CODECS = ("blosc", "zstd", "gzip")

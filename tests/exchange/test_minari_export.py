@@ -10,41 +10,17 @@ import mmreplay
 from mmreplay import Field, SchemaError, export_dataset, import_dataset
 from tests.support.minari_dataset import put, write_minari
 from tests.support.played_episodes import (
-    ARGUMENTS,
-    DICT,
     assert_same,
     but_lives,
     play,
     read_back,
     write,
-    write_vector,
 )
 
 
 @pytest.fixture
 def dataset(tmp_path):
     return write_minari(tmp_path / "set")
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [{"frame": Field((3,), "float32")}, DICT, ARGUMENTS],
-    ids=["array", "dict", "arguments"],
-)
-@pytest.mark.parametrize("make", [write, write_vector])
-@pytest.mark.parametrize("block", [3, 1000])
-def test_there_and_back_every_byte_is_the_same(
-    tmp_path, quick_disk, monkeypatch, frames, make, block
-):
-    for module in ("maintenance.episodes", "exchange.minari"):
-        monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
-    episodes = play(frames=frames, action=Field((), "int64"))
-    made = export_dataset(make(tmp_path / "a.zarr", episodes), "minari", tmp_path / "out")
-    assert (made.transitions, made.episodes) == (25, 4)
-    back = import_dataset("minari", tmp_path / "out", tmp_path / "b.zarr")
-    assert (back.transitions, back.terminated, back.truncated) == (25, 2, 2)
-    assert but_lives(back.losses) == []
-    assert_same(read_back(tmp_path / "b.zarr"), episodes)
 
 
 NAMES = ("logp", "info.logp", "reset_info.logp", "log.prob", "actions_")
@@ -64,29 +40,6 @@ def test_extra_columns_come_back_under_their_names(tmp_path, quick_disk):
         source = tmp_path / f"a{number + 1}.zarr"
         assert but_lives(import_dataset("minari", out, source).losses) == []
         assert_same(read_back(source), episodes)
-
-
-def test_all_that_stands_in_a_dataset_comes_back(dataset, tmp_path, quick_disk):
-    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
-    assert (made.terminated, made.truncated, made.losses) == (1, 1, ())
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert store.trajectory(0).extras["info.x"].tolist() == [10, 20, 30]
-        assert store.trajectory(1).extras["episode.seed"].tolist() == [8] * 4
-    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
-    files = [h5py.File(one / "data" / "main_data.hdf5") for one in (dataset, tmp_path / "out")]
-    with files[0] as before, files[1] as after:
-        names = []
-        before.visit(names.append)
-        for name in names:
-            assert dict(after[name].attrs) == dict(before[name].attrs)
-            if isinstance(before[name], h5py.Dataset):
-                assert after[name].dtype == before[name].dtype, name
-                assert after[name][:].tobytes() == before[name][:].tobytes(), name
-    about = json.loads((tmp_path / "out" / "data" / "metadata.json").read_text())
-    assert (about["note"], about["total_steps"], about["dataset_id"]) == (
-        *("kept", 7),
-        "mmreplay/out-v0",
-    )
 
 
 def exported(folder, values, dtype="int64", metadata=None):

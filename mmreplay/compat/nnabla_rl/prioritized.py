@@ -28,17 +28,13 @@ from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY
 
 _VARIANTS = {"proportional": "proportional", "rank_based": "rank"}
 _NORMALIZATIONS = ("batch_max", "buffer_max")
-_ROUNDS = 16
+_ROUNDS = 1000
 
 Clip = tuple[float, float] | None
 
 
 class Prioritized(ReplayBuffer):
-    """Draws by priority, and takes the errors of what it drew.
-
-    `first_mass` is the priority ** alpha of experiences without an error. `by_batch` divides
-    weights by the largest one of the batch instead of the buffer.
-    """
+    """Draws by priority; `first_mass` is the priority ** alpha of experiences without an error."""
 
     def __init__(
         self,
@@ -96,13 +92,7 @@ class Prioritized(ReplayBuffer):
                 return
             drawn, chances = sampler.draw(index, self._buffer.generator.random(wrong.size))
             ids[wrong], weights[wrong] = drawn, sampler.weights(chances)(beta)
-        # Runs are rare: draw among all of them, in time proportional to the buffer.
-        wrong = (~runs.begin(ids)).nonzero()[0]
-        every = index.ids()
-        chances = sampler.probabilities(index, every)
-        begins = np.where(runs.begin(every), chances, 0)
-        chosen = self._buffer.generator.choice(len(every), wrong.size, p=begins / begins.sum())
-        ids[wrong], weights[wrong] = every[chosen], sampler.weights(chances[chosen])(beta)
+        raise RuntimeError(f"num_steps: runs of {num_steps} are too rare to be drawn by priority")
 
     def sample_indices(
         self, indices: Sequence[int], num_steps: int = 1

@@ -24,11 +24,10 @@ Draw = Callable[[Index], Ids]
 
 
 class Runs:
-    """The runs of `length` experiences that follow one another.
+    """The runs of `length` experiences that follow one another, without the `offset` oldest.
 
     A run crosses the end of an episode only if a terminal state ended it (non_terminal = 0), or if
-    its trajectory continues; never a time limit or an interruption. The `offset` oldest
-    experiences do not count. The caller holds the lock of the index.
+    its trajectory continues. The caller holds the lock of the index.
     """
 
     def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
@@ -75,10 +74,7 @@ class Runs:
 
 
 def episodes_of(index: Index) -> tuple[Ids, Ids, LaneEpisodes]:
-    """The first rows and the steps of the ended episodes, (E,) each; and all episodes.
-
-    These stores have one lane of one environment: an id is a row.
-    """
+    """The first rows (here also ids) and steps of the ended episodes, (E,) each; all episodes."""
     found = index.episodes(0)
     return *index.ended(0, np.arange(found.start, found.stop)), found
 

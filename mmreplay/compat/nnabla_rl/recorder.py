@@ -46,11 +46,7 @@ _Step = tuple[Frames | None, tuple[Any, ...], dict[str, Any]]
 
 
 class Recorder(DeferredStore):
-    """The buffer that experiences are appended to; created by the first one.
-
-    A store that exists is opened at once. `kind` is the name of the class whose store this is,
-    `states` how states become frames. Raises FormatError for the store of another class.
-    """
+    """The buffer that experiences are appended to; raises FormatError for another class's store."""
 
     def __init__(
         self, path: StorePath, capacity: int | None, kind: str, states: States, opener: Open
@@ -90,10 +86,7 @@ class Recorder(DeferredStore):
         self._last = None if ended or cut else content(following)
 
     def append_trajectory(self, given: Sequence[Any]) -> None:
-        """Append experiences as one trajectory, with an episode for each run of consecutive steps.
-
-        Raises SchemaError if there are none, or one does not fit.
-        """
+        """Append one trajectory, with an episode for each run of consecutive steps."""
         steps = [checked(one) for one in given]
         if not steps:
             raise SchemaError("trajectory: expected one experience or more, found none")

@@ -197,13 +197,13 @@ def test_clear_forgets_everything_and_goes_on(tmp_path, name):
 
 def test_the_seed_makes_the_batches_repeatable():
     found = []
-    for seed in (4, 4, None, None):
+    for seed in (4, 4, None):
         with ExperienceReplayBuffer(env_of(DISCRETE), 50, 20, random_seed=seed) as buffer:
-            for i in range(40):
+            for i in range(25):
                 buffer.add(np.array([i]), 0, 0.0, False, 0)
             found.append(buffer.sample()[0][:, 0].tolist())
     assert found[0] == found[1]
-    assert len({tuple(one) for one in found}) == 3
+    assert found[1] != found[2]
 
 
 def test_a_store_at_a_path_is_continued(tmp_path):

@@ -31,9 +31,15 @@ def flat(**more):
     } | more
 
 
-@pytest.mark.parametrize("target", ["out.npz", "out"])
-@pytest.mark.parametrize("frames", [{"frame": Field((3,), "uint8")}, DICT], ids=["array", "dict"])
-@pytest.mark.parametrize("make", [write, write_vector])
+@pytest.mark.parametrize(
+    ("target", "frames", "make"),
+    [
+        ("out.npz", {"frame": Field((3,), "uint8")}, write),
+        ("out", DICT, write),
+        ("out", {"frame": Field((3,), "uint8")}, write_vector),
+        ("out.npz", DICT, write_vector),
+    ],
+)
 def test_there_and_back_every_byte_is_the_same(tmp_path, quick_disk, target, frames, make):
     episodes = play(frames=frames)
     made = export_dataset(make(tmp_path / "a.zarr", episodes), "arrays", tmp_path / target)

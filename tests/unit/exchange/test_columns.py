@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay import FormatError
-from mmreplay.exchange.columns import NpyColumn, Unreadable, columns_of
+from mmreplay.exchange.columns import NpyColumn
 
 
 def npy(array, **settings):
@@ -57,9 +57,3 @@ def test_a_header_that_is_damaged_is_refused(header):
     data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
     with pytest.raises(FormatError, match=r"x.npy: not an array in numpy's format: "):
         column(data)
-
-
-def test_lists_are_arrays_if_they_have_one_shape():
-    found = columns_of({"a": [1, 2], "ragged": [[1], [1, 2]]})
-    assert found["a"].read(0, 2).tolist() == [1, 2]
-    assert isinstance(found["ragged"], Unreadable)

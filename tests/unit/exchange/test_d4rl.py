@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import FormatError, SchemaError, import_dataset
+from mmreplay import FormatError, import_dataset
 
 N = 30
 
@@ -53,40 +53,14 @@ def test_next_observations_are_the_final_ones(given, tmp_path, quick_disk):
     after[[9, 19, 29]] = 7
     path = write(tmp_path / "a.hdf5", given | {"next_observations": after})
     made = import_dataset("d4rl", path, tmp_path / "a.zarr")
-    assert (made.transitions, len(made.losses)) == (30, 2)
+    assert (made.transitions, len(made.losses)) == (30, 3)
     with mmreplay.open(tmp_path / "a.zarr") as store:
         for number in range(3):
             assert (store.trajectory(number).observation[-1] == 7).all()
 
 
-@pytest.mark.parametrize(
-    ("terminals", "most", "lengths"),
-    [([9], 10, [10, 10, 10]), ([9], 8, [8, 2, 8, 8, 4]), ([4, 15], 11, [5, 11, 11, 3])],
-)
-def test_episodes_are_cut_where_d4rl_cuts_them(
-    given, tmp_path, quick_disk, terminals, most, lengths
-):
-    del given["timeouts"]
-    given["terminals"] = np.isin(np.arange(N), terminals)
-    path = write(tmp_path / "a.hdf5", given)
-    import_dataset("d4rl", path, tmp_path / "a.zarr", max_episode_steps=most)
-    expected, count = [], 0
-    for step in range(N):  # as d4rl.qlearning_dataset counts
-        count += 1
-        if given["terminals"][step] or count == most:
-            expected.append(count)
-            count = 0
-    expected += [count] * bool(count)
-    assert expected == lengths
-    with mmreplay.open(tmp_path / "a.zarr") as store:
-        assert store.episodes["length"].tolist() == expected
-        assert store.episodes["terminated"].sum() == len(terminals)
-
-
 def test_what_is_none_is_refused(given, tmp_path):
     path = write(tmp_path / "a.hdf5", given)
-    with pytest.raises(SchemaError, match="max_episode_steps: expected a whole number"):
-        import_dataset("d4rl", path, tmp_path / "a.zarr", max_episode_steps=0)
     del given["actions"]
     with pytest.raises(FormatError, match="expected a column 'actions'"):
         import_dataset("d4rl", write(tmp_path / "b.hdf5", given), tmp_path / "a.zarr")

@@ -42,26 +42,21 @@ def test_all_columns_but_the_action_are_observations(pusht, tmp_path, quick_disk
         assert np.array_equal(batch.action, columns["action"])
 
 
-def test_a_zip_and_a_choice_of_observations(pusht, tmp_path, quick_disk):
+def test_a_zip_and_a_choice_of_columns(pusht, tmp_path, quick_disk):
     with zarr.storage.ZipStore(tmp_path / "in.zip", mode="w") as archive:
         columns = pusht(archive)
     import_dataset(
-        "diffusion_policy", tmp_path / "in.zip", tmp_path / "a.zarr", observations="state"
+        "diffusion_policy", tmp_path / "in.zip", tmp_path / "a.zarr", leave_out=["data/img"]
     )
     with mmreplay.open(tmp_path / "a.zarr") as store:
         batch = store.transitions(store.ids, stack=None)
-        assert np.array_equal(batch.observation, columns["state"])
-        assert np.array_equal(batch.extras["img"], columns["img"])
+        assert np.array_equal(batch.observation["state"], columns["state"])
 
 
 def test_what_does_not_fit_is_refused(pusht, tmp_path):
     pusht(tmp_path / "in.zarr", short=np.ones((3, 1)))
     with pytest.raises(FormatError, match="short: 3 rows, of 10"):
         import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
-    with pytest.raises(FormatError, match="no column 'pose' of observations"):
-        import_dataset(
-            "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations=["pose"]
-        )
     with pytest.raises(FormatError, match="episode_ends: expected an array of zarr v2, found no"):
         import_dataset("diffusion_policy", tmp_path, tmp_path / "a.zarr")
 
@@ -119,7 +114,7 @@ def test_no_codec_but_ours_is_reached(pusht, tmp_path, change, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FormatError, match=message):
         import_dataset(
-            "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
+            "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", columns=["data/state"]
         )
 
 
@@ -147,5 +142,3 @@ def test_what_is_left_out_is_reported(pusht, tmp_path, quick_disk):
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert set(store.schema.frames) == {"state", "obs.force"}
         assert len(store) == 9
-    with pytest.raises(FormatError, match="img: cannot be read"):
-        import_dataset("diffusion_policy", path, tmp_path / "b.zarr", observations="img")

@@ -1,6 +1,5 @@
 """The list of formats, and the arguments that name them."""
 
-import subprocess
 import sys
 
 import pytest
@@ -44,7 +43,6 @@ def test_an_option_that_there_is_not(tmp_path):
     [
         ("arrays", {"compressed": "no"}, "compressed: expected true or false, found 'no'"),
         ("robomimic", {"next_obs": 0}, "next_obs: expected true or false, found 0"),
-        ("robomimic", {"key": False}, "key: expected a text, found False"),
         ("lerobot", {"task": 3}, "task: expected a text, found 3"),
         ("parquet", {"compression": [1]}, "compression: expected one of zstd, snappy, gzip, "),
         ("minari", {"data_format": "csv"}, "data_format: expected one of hdf5, arrow, parquet, f"),
@@ -58,7 +56,6 @@ def test_options_of_another_type_are_refused(tmp_path, name, options, message):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("robomimic", {"key": "a/b"}, "key: expected a name of up to 100 letters, .* found 'a/b'"),
         ("lerobot", {"fps": 0}, "fps: expected a whole number"),
         ("lerobot", {"task": ""}, "task: expected a text that is not empty"),
     ],
@@ -102,16 +99,5 @@ def test_options_tell_what_they_can_be():
     assert formats["parquet"].import_options == {"final_observation": ["repeat", "drop"]}
     choices = ["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
     assert formats["parquet"].export_options == {"compression": choices}
-    assert formats["robomimic"].export_options == {"key": [], "next_obs": ["true", "false"]}
+    assert formats["robomimic"].export_options == {"next_obs": ["true", "false"]}
     assert formats["ogbench"].export_options == {}
-
-
-def test_the_list_of_formats_needs_no_library_of_any():
-    code = (
-        "import sys, mmreplay; mmreplay.exchange_formats(); "
-        "print(*{one.partition('.')[0] for one in sys.modules} & {'h5py', 'pyarrow', 'zarr'})"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.split() == []

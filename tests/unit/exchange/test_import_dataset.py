@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, number):
 def test_a_file_where_a_directory_is_expected_and_the_other_way_round(tmp_path):
     (tmp_path / "a.npz").touch()
     with pytest.raises(
-        FormatError, match=r"a\.npz: cannot be read as minari: expected a directory, found a file; "
+        FormatError, match=r"a\.npz: cannot be read as minari: NotADirectoryError: "
     ):
         import_dataset("minari", tmp_path / "a.npz", tmp_path / "a.zarr")
     (tmp_path / "b.hdf5").mkdir()

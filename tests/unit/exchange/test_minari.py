@@ -18,7 +18,7 @@ def dataset(tmp_path):
 def test_what_is_no_dataset_is_refused(dataset, tmp_path):
     about = dataset / "data" / "metadata.json"
     about.write_text(json.dumps({"total_episodes": 0}))
-    with pytest.raises(FormatError, match="a dataset without an episode"):
+    with pytest.raises(FormatError, match="the dataset has no episode"):
         import_dataset("minari", dataset, tmp_path / "a.zarr")
     about.write_text(json.dumps({"total_episodes": 3}))
     with pytest.raises(FormatError, match="cannot be read as minari: KeyError"):
@@ -56,7 +56,7 @@ def test_an_end_that_is_no_flag_is_refused(dataset, tmp_path, quick_disk, name):
     with h5py.File(dataset / "data" / "main_data.hdf5", "a") as file:
         del file[f"episode_1/{name}"]
         file[f"episode_1/{name}"] = np.array([0, 0, np.nan, 1])
-    with pytest.raises(FormatError, match=f"episode 1: {name}: expected flags, .* found nan"):
+    with pytest.raises(FormatError, match=f"data: {name}: expected flags, .* found nan"):
         import_dataset("minari", dataset, tmp_path / "a.zarr")
 
 

@@ -51,10 +51,9 @@ def test_a_file_without_ends_is_refused(tmp_path):
         import_dataset("ogbench", tmp_path / "a.npz", tmp_path / "a.zarr")
 
 
-def test_columns_that_these_files_do_not_have_are_said(tmp_path, quick_disk):
-    path = write(tmp_path / "a.npz", [4, 2], rewards=np.ones(8), truncations=np.zeros(8))
-    made = import_dataset("ogbench", path, tmp_path / "a.zarr")
-    assert [(one.count, one.what) for one in made.losses if "have none" in one.what] == [
-        (8, f"column {name}: left out, as OGBench's files have none")
-        for name in ("rewards", "truncations")
-    ]
+def test_rewards_are_used_if_there_are_any(tmp_path, quick_disk):
+    path = write(tmp_path / "a.npz", [4, 2], rewards=np.arange(8.0))
+    import_dataset("ogbench", path, tmp_path / "a.zarr")
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        found = [store.trajectory(number).reward.tolist() for number in range(2)]
+    assert found == [[0, 1, 2, 3], [5, 6]]

@@ -19,9 +19,10 @@ from tests.support.played_episodes import (
 )
 
 
-@pytest.mark.parametrize("make", [write, write_vector])
-@pytest.mark.parametrize("block", [3, 1000])
-@pytest.mark.parametrize("frames", [DICT, ARGUMENTS], ids=["dict", "arguments"])
+@pytest.mark.parametrize(
+    ("make", "block", "frames"),
+    [(write, 3, DICT), (write_vector, 1000, ARGUMENTS), (write_vector, 3, DICT)],
+)
 def test_there_and_back_every_byte_is_the_same(
     tmp_path, quick_disk, monkeypatch, make, block, frames
 ):
@@ -89,11 +90,11 @@ def test_without_next_obs_the_last_one_stands_in(tmp_path, quick_disk):
 
 def test_numbers_as_actions_and_one_observation(tmp_path, quick_disk):
     store = write(tmp_path / "a.zarr", play(action=Field((), "int64")))
-    out = export_dataset(store, "robomimic", tmp_path / "a.hdf5", key="state", next_obs=False)
+    out = export_dataset(store, "robomimic", tmp_path / "a.hdf5", next_obs=False)
     assert [one.what[:7] for one in out.losses] == ["final o", "scalar "]
     with h5py.File(tmp_path / "a.hdf5") as file:
         assert file["data/demo_0/actions"].shape == (7, 1)
-        assert file["data/demo_0/obs/state"].shape == (7, 3)
+        assert file["data/demo_0/obs/obs"].shape == (7, 3)
         assert "next_obs" not in file["data/demo_0"]
 
 

@@ -6,14 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from mmreplay import Field, FormatError
+from mmreplay import FormatError
 from mmreplay.exchange.spaces import (
     Leaf,
     compacted,
     expanded,
     leaves,
     only,
-    space_of,
 )
 
 
@@ -69,15 +68,3 @@ def test_what_was_compacted_comes_back(space):
     assert len(text) < 900
     assert json.dumps(expanded(text)) == json.dumps(space)
     assert expanded("no text of ours") is None
-
-
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        (Field((2,), "uint8"), box((2,), "uint8", 0, 255)),
-        (Field((1,), "bool"), box((1,), "bool", 0, 1)),
-        (Field((), "float32"), box((), "float32", -math.inf, math.inf)),
-    ],
-)
-def test_a_space_for_a_field(field, expected):
-    assert space_of(field) == expected

@@ -38,7 +38,7 @@ class Lists:
 
 
 @given(EPISODES, st.one_of(st.none(), st.integers(1, 12)), st.integers(1, 5), st.integers(0, 9))
-@settings(deadline=None, max_examples=by_effort(5, 25, 100))  # each makes a store
+@settings(deadline=None, max_examples=by_effort(4, 25, 100))  # each makes a store
 def test_runs_cross_terminal_states_only(experiences, episodes, capacity, steps, seed):
     naive = Lists(experiences, episodes, capacity)
     kept, runs = naive.kept, naive.runs(steps)
@@ -94,7 +94,7 @@ def test_runs_are_drawn_uniformly(experiences, kind, steps):
         runs = naive.runs(steps)
         place = {experience[2]: i for i, experience in enumerate(naive.kept)}
         counts = np.zeros(len(naive.kept))
-        for _ in range(400):
+        for _ in range(200):
             found, _ = buffer.sample(3, steps)
             for one in found if steps == 1 else found[0]:
                 counts[place[one[2]]] += 1

@@ -16,7 +16,7 @@ EPISODES = st.lists(st.tuples(st.integers(1, 7), st.sampled_from(ENDS)), min_siz
 
 
 @given(EPISODES, st.one_of(st.none(), st.integers(1, 12)), st.sampled_from(["array", "tuple"]))
-@settings(deadline=None, max_examples=by_effort(5, 25, 100))  # each makes a store
+@settings(deadline=None, max_examples=by_effort(3, 25, 100))  # each makes a store
 def test_every_index_is_what_was_appended(experiences, episodes, capacity, kind):
     appended = [
         one

@@ -29,7 +29,7 @@ def small_reclaim(monkeypatch):
     st.lists(st.tuples(PIECES, st.sampled_from(ENDS)), min_size=1, max_size=9),
     st.one_of(st.none(), st.integers(1, 4)),
 )
-@settings(deadline=None, max_examples=by_effort(4, 8, 8))  # each makes a store
+@settings(deadline=None, max_examples=by_effort(3, 8, 8))  # each makes a store
 def test_trajectories_against_a_list_of_lists(experiences, episodes, most):
     every = []
     with nnabla_rl.TrajectoryReplayBuffer(most) as buffer:
