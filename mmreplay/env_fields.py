@@ -304,7 +304,7 @@ def field_of(space: Space[Any], where: str) -> Field:
         return Field((), "int64")
     if not isinstance(space, _NUMERIC) or space.shape is None or space.dtype is None:
         raise SchemaError(
-            f"{where}: a {type(space).__name__} space has no fixed shape and dtype; mmreplay "
+            f"{where}: {type(space).__name__} has no fixed shape and dtype; mmreplay "
             f"stores Box, Discrete, MultiBinary and MultiDiscrete, and Dict and Tuple of these as "
             f"observations. Turn it into one of them with gymnasium.wrappers.TransformObservation "
             f"or TransformAction"

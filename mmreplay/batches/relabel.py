@@ -1,8 +1,8 @@
 """Goals from other frames of the episode: drawn in the index, shown as columns of the store.
 
-Invariant: a relabelled sample is, byte for byte, what a store would give for it in which that goal
-stands in every row of the episode, with the rewards (and, if asked for, the ends) that follow from
-it. So nothing of stacks and returns is made here: the gatherer reads columns that say otherwise.
+Invariant: a relabelled sample is, byte for byte, what a store would give in which that goal is in
+every row of the episode, with the rewards (and ends, if requested) that follow from it. So stacks
+and returns are not made here: the gatherer reads columns that were changed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ STRATEGIES = ("future", "final", "episode")
 FIRST_OBSERVATION = -2
 """Marks a goal of the first observation of an episode: no step comes before it."""
 
-Chances = Callable[[int], tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]]
-"""Of so many samples (B,) which to relabel, and (B,) draws in [0, 1): the same each time."""
-
 GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
-"""Called with (N, *goal) achieved, (N, *goal) desired and extras of (N, ...): one number a step."""
+"""Called with (N, *goal) achieved and desired, and extras of (N, ...): one number per step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """The paths of the columns, and the functions of rewards and ends."""
+    """Which goals to draw, the paths of the columns, and the functions of rewards and ends."""
 
+    strategy: str
+    probability: float
     achieved: str
     desired: str
     extras: dict[str, str]
@@ -45,22 +44,19 @@ class Task:
 
 
 class Relabelling:
-    """The gatherer of one batch: draws goals in the index, reads columns that hold them."""
+    """The gatherer of one batch: draws goals in the index, reads columns that hold them.
+
+    `draws` gives (2, B) numbers in [0, 1), the same each time: whether to relabel each sample, and
+    where in its range of frames the goal lies.
+    """
 
     def __init__(
         self,
         gatherer: TransitionGatherer,
         task: Task,
-        strategy: str,
-        chances: Chances,
+        draws: Callable[[int], npt.NDArray[np.float64]],
     ) -> None:
-        """Take the draws, so that a repeated read gets the same goals.
-
-        `chances` tells which samples to relabel, and how far along its range of frames each goal
-        lies, as a share of that.
-        """
-        self._gatherer, self._task, self._strategy = gatherer, task, strategy
-        self._chances = chances
+        self._gatherer, self._task, self._draws = gatherer, task, draws
         self._some = np.empty(0, np.bool_)
         self._frames = self._marks = self._oldest = np.empty(0, np.int64)
         self._span: Span | None = None
@@ -68,14 +64,15 @@ class Relabelling:
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Draw the goals' frames from the same state of the index as the steps."""
         span = index.span(ids)
-        self._some, draws = self._chances(ids.size)
+        chances, draws = self._draws(ids.size)
+        self._some = chances < self._task.probability
         # The frame after the last step, and those after all steps that can be sampled, with the
         # episode's first one. Of earlier ones more or fewer are still on disk, depending on when it
         # was last flushed.
         first = last = span.left
-        if self._strategy == "future":
+        if self._task.strategy == "future":
             first = np.ones_like(last)
-        elif self._strategy == "episode":
+        elif self._task.strategy == "episode":
             first = (span.back > span.oldest) - span.oldest
         frames = self._frames = first + (draws * (last + 1 - first)).astype(np.int64)
         self._span = span
@@ -100,7 +97,7 @@ class Relabelling:
         return steps
 
     def oldest(self, steps: Steps) -> Ids:  # noqa: ARG002 (goals may lie before the steps)
-        """The ids of the oldest steps that a batch tells of, those with its goals: int64 (B,)."""
+        """The ids of the oldest steps that are read, with those of the goals: int64 (B,)."""
         return self._oldest
 
     def copy(self, batch: Batch, out: Batch) -> Batch:
@@ -125,10 +122,7 @@ class _Goals:
     def __init__(
         self, task: Task, columns: Mapping[str, Column], steps: Steps, goals: Ids, marks: Ids
     ) -> None:
-        """Read the goals achieved at `goals` (B,), places of frames; -1 leaves a sample alone.
-
-        `marks` (B,) are what samples are told of where their goals come from.
-        """
+        """Read the goals achieved at `goals` (B,) frames; -1 leaves a sample alone."""
         self._task, self._columns, self._around = task, columns, steps
         self._marks = marks
         self.some = (goals >= 0).nonzero()[0]
@@ -136,7 +130,7 @@ class _Goals:
         self._known: tuple[Ids, tuple[Array, Array, dict[str, Array]]] | None = None
 
     def columns(self) -> dict[str, Column]:
-        """All columns; axis 0 of the ids that they are asked for is the sample."""
+        """All columns; axis 0 of their ids is the sample."""
         task, columns = self._task, self._columns
         out: dict[str, Column] = {**columns, task.mark: _Mark(self._marks)}
         if not self.some.size:
@@ -189,7 +183,7 @@ class _Replaced:
     """A column with other values for some samples."""
 
     def __init__(self, column: Column, some: Ids, values: Callable[[Ids], Array]) -> None:
-        """`values` gives what the column holds for the samples `some`, from the ids of all."""
+        """`values` returns the column's values for the samples `some`, from the ids of all."""
         self._column, self._some, self._values = column, some, values
         self.row_shape, self.dtype = column.row_shape, column.dtype
 
@@ -201,7 +195,7 @@ class _Replaced:
 
 
 class _Mark:
-    """A column that tells where each sample's goal comes from."""
+    """A column with the origin of each sample's goal."""
 
     row_shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] = np.dtype("int64")

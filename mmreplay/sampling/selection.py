@@ -20,10 +20,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 
 
 class Keys:
-    """Ids in another order: by lane, environment and time, so that an episode's are consecutive.
-
-    In lanes of one environment, keys are ids.
-    """
+    """Ids ordered by lane, environment and time: of one environment they are the ids."""
 
     def __init__(self, environments: Sequence[int]) -> None:
         self.environments = np.array(environments, np.int64)
@@ -57,11 +54,8 @@ class Keys:
 class Selection:
     """Runs of consecutive steps of episodes, which do not overlap.
 
-    Args:
-        keys: (n,) of each run's first step, ascending.
-        steps: (n,) the number of steps of each, 1 or more.
-        environments: of each lane.
-        uuids: of each lane, to detect another store at its path.
+    `keys` (n,) are of each run's first step, ascending, `steps` (n,) the number of its steps.
+    `environments` and `uuids` are of each lane, the latter to detect another store at its path.
     """
 
     def __init__(
@@ -97,10 +91,7 @@ class Selection:
         return Selection(self.keys[chosen], self.steps[chosen], self.environments, self.uuids)
 
     def now(self, index: Index) -> SelectedIndex:
-        """What can be sampled now; the caller holds the lock of the store.
-
-        Raises SchemaError if some of its ids never were transitions of this index.
-        """
+        """What can be sampled now; SchemaError if its newest rows were lost."""
         if index is not self._index:
             self._check(index)
             self._index, self._now = index, None
@@ -164,11 +155,9 @@ class SelectedIndex:
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are not among them: bool (B,)."""
-        out = np.ones(ids.shape, np.bool_)
-        known = ((ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.environments))).nonzero()[0]
-        wanted = self.selection.of_lanes.of(ids[known])
+        known = (ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.environments))
+        wanted = self.selection.of_lanes.of(np.where(known, ids, 0))
         runs = self.keys.searchsorted(wanted, "right") - 1
-        there = (runs >= 0).nonzero()[0]
-        ends = self.keys[runs[there]] + self.steps[runs[there]]
-        out[known[there]] = wanted[there] >= ends
-        return out
+        known &= runs >= 0
+        ends = np.append(self.keys + self.steps, 0)[runs]  # there may be no run at all
+        return np.asarray(~known | (wanted >= ends))

@@ -186,6 +186,6 @@ def test_a_batch_has_the_fields_of_the_interface(load):
 
 def test_an_episode_that_is_too_short_is_named(load, path):
     for call in ("sample_sequences", "sequence_batches", "sample_portions"):
-        with pytest.raises(EmptyBufferError, match="the longest has 4 ") as caught:
+        with pytest.raises(EmptyBufferError, match="has the 5 steps of a window") as caught:
             getattr(load(), call)(3, 5)
         assert str(path) in str(caught.value)

@@ -145,8 +145,12 @@ def test_a_function_that_returns_no_batch_is_named(data, wrong, found):
 
 
 def test_what_is_no_function_is_refused(data):
-    with pytest.raises(SchemaError, match="functions"):
-        Decorated(data, [plus_one])
+    for wrong in ([plus_one], lambda batch: batch, lambda batch, generator, more: batch):
+        with pytest.raises(SchemaError, match=r"functions: .* of \(batch, generator\), found .*: "):
+            Decorated(data, wrong)
+    with pytest.raises(SchemaError, match="create an instance of it"):
+        Decorated(data, transforms.RandomShift)
+    Decorated(data, np.add)  # takes two of anything: what it returns is checked
     with pytest.raises(SchemaError, match=r"expected what mmreplay\.load returns"):
         Decorated([1, 2], plus_one)
 

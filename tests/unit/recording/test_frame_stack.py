@@ -186,7 +186,7 @@ def test_settings_and_environments_without_a_stack_are_refused():
             FrameStack(env, **settings)
     with pytest.raises(SchemaError, match=r"found a vector .* keeps the newest frames"):
         FrameStack(SyncVectorEnv([OneScreen]))
-    with pytest.raises(SchemaError, match="observation_space: a Text space"):
+    with pytest.raises(SchemaError, match="observation_space: Text has no"):
         FrameStack(SpacesEnv(spaces.Dict({"word": spaces.Text(3)})))
     with pytest.raises(SchemaError, match="before reset"):
         FrameStack(env).step(0)
