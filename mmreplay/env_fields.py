@@ -46,30 +46,21 @@ _NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscret
 class EnvFields:
     """What a store needs to hold an environment's rows.
 
-    Attributes:
-        frame: one field; or, for a Dict or Tuple observation, one for each of its arrays, named by
-            the way to it: ``{"camera": {"rgb": …}, "pose": …}`` gives ``camera.rgb`` and ``pose``,
-            a Tuple gives ``0``, ``1``, …
-        action: the action's field; of a Discrete space shape ``()`` and int64.
-        lanes: the number of environments of a vector environment, None for a single one.
-        paths: where each frame field lies in the observation; empty for a plain array.
-        padding: how the environment pads the stacks that it returns; None if it returns frames.
-        is_stack_of_one: whether an observation has an axis of 1 in front that its frame has not.
+    Arrays of a Dict or Tuple observation are named by their path: ``{"camera": {"rgb": …}}`` gives
+    ``camera.rgb``, a Tuple ``0``, ``1``, …
     """
 
     frame: Field | dict[str, Field]
     action: Field
-    lanes: int | None
-    paths: Mapping[str, tuple[Any, ...]]
-    padding: str | None = None
-    is_stack_of_one: bool = False
+    lanes: int | None  # environments of a vector environment
+    paths: Mapping[str, tuple[Any, ...]]  # of each frame field in a dict observation
+    padding: str | None = None  # of the stacks that the environment returns
+    is_stack_of_one: bool = False  # observations have an axis of 1 in front, frames do not
 
     def to_frame(self, observation: Observation) -> Frame:
-        """An observation, or a batch of them with one more axis in front, as frames.
+        """An observation, or a batch of them, as `Writer.reset` takes it.
 
-        What `Writer.reset` takes: an array of the field's dtype, or a flat dict of them;
-        `LazyFrames` stay what they are. Raises SchemaError if the observation lacks a part that its
-        space has.
+        `LazyFrames` are returned as they are. SchemaError if a part of the space is missing.
         """
         if not isinstance(self.frame, dict):
             frame = _frame(observation, self.frame.dtype)
@@ -96,8 +87,7 @@ def env_fields(env: AnyEnv) -> EnvFields:
 
     For a `FrameStack`, also below wrappers that keep its observations, they are those of one frame;
     for vector environments of ale-py and EnvPool with ``stack_num=1``, without the axis of 1.
-    Raises SchemaError for spaces without a fixed shape and dtype, and for an action of several
-    arrays.
+    SchemaError: a space without a fixed shape and dtype, or an action of several arrays.
     """
     if not hasattr(env, "action_space"):
         raise SchemaError(
@@ -234,11 +224,7 @@ def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
 
 
 def advice_on_stacks(env: AnyEnv) -> str | None:
-    """Advice for an environment whose observations are stacks that would be stored whole.
-
-    None if they are frames, or `LazyFrames`, of which one frame is stored. Environments in other
-    processes are not examined.
-    """
+    """Advice for an environment in this process whose stacks would be stored whole; or None."""
     layer: Any = env
     how = ""
     # A vector environment joins the `LazyFrames` of its environments.
@@ -264,16 +250,11 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
     # An outer wrapper may extract the newest frame.
     if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
         return None
-    for_policies = (
-        "a policy that needs stacks keeps the newest frames of each environment itself"
-        if is_joined
-        else "for a policy that needs stacks use mmreplay.FrameStack, of which single frames are "
-        "stored"
-    )
     return (
         f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
-        f"{stack} times; create it without stacks{how}, and sample with stack={stack}; "
-        f"{for_policies}"
+        f"{stack} times; create it without stacks{how}, and sample with stack={stack}; a policy "
+        f"that needs stacks can keep the newest frames itself, or use mmreplay.FrameStack around a "
+        f"single environment"
     )
 
 
@@ -322,10 +303,7 @@ def _frame(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as an array, of this dtype if it means the same; otherwise the writer refuses it.
-
-    Many environments return float64 for a float32 space.
-    """
+    """The value as an array, of this dtype if it means the same; else the writer refuses it."""
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.dtype == dtype:
         return array

@@ -100,9 +100,7 @@ def parts(
 
     whole, begins = store.live.look(read)
     # Runs of one episode stay together: they follow one another, with the same begin.
-    is_first = np.ones(begins.size, np.bool_)
-    is_first[1:] = begins[1:] != begins[:-1]
-    numbers = is_first.cumsum() - 1
+    numbers = (np.diff(begins, prepend=-1) != 0).cumsum() - 1
     n = int(numbers[-1]) + 1 if numbers.size else 0
     if n < 2:  # noqa: PLR2004 (two parts)
         raise SchemaError(
@@ -141,14 +139,14 @@ def _of_everything(live: LiveLanes, index: Index) -> Selection:
 def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
     """The requested ids; raises InvalidIdError for one that cannot be sampled."""
     given: Any = ids
-    listed = None
+    every = None
     if callable(ids):
-        # Listed once: a writer may continue while a function looks at them.
-        listed = every_selected_id(store, selection)
-        given = ids(listed)
+        every = every_selected_id(store, selection)
+        given = ids(every)
     array = np.asarray(given)
     if array.dtype == np.bool_:
-        every = every_selected_id(store, selection) if listed is None else listed
+        if every is None:  # listed once: a writer may continue meanwhile
+            every = every_selected_id(store, selection)
         if array.shape != every.shape:
             raise SchemaError(
                 f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"
@@ -174,7 +172,6 @@ def _of_ids(live: LiveLanes, index: Index, ids: Ids) -> Selection:
     order = keys.argsort(kind="stable")
     keys = keys[order]
     begins = keys - index.span(ids[order]).back  # of the episode
-    is_first = np.ones(keys.size, np.bool_)
-    is_first[1:] = (keys[1:] != keys[:-1] + 1) | (begins[1:] != begins[:-1])
+    is_first = (np.diff(keys, prepend=-2) != 1) | (np.diff(begins, prepend=-1) != 0)
     firsts = is_first.nonzero()[0]
     return Selection(keys[firsts], np.diff(firsts, append=keys.size), lanes, live.uuids)

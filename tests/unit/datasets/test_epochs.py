@@ -29,7 +29,7 @@ def stores(tmp_path_factory):
     def load(kind, **settings):
         if kind not in made:
             folder = tmp_path_factory.mktemp("epochs")
-            made[kind] = epoch_stores.record(folder, kind, by_effort(1500, 6000, 20_000))
+            made[kind] = epoch_stores.record(folder, kind, by_effort(1200, 6000, 20_000))
         return mmreplay.load(made[kind], **settings)
 
     return load
@@ -60,13 +60,13 @@ def flat(batches):
 
 
 @pytest.mark.parametrize("kind", epoch_stores.KINDS)
-@pytest.mark.parametrize("given", [SMALL, {}, {"shuffle": False}, {"shuffle": "full"}], ids=str)
+@pytest.mark.parametrize("given", [SMALL, {"shuffle": False}, {"shuffle": "full"}], ids=str)
 def test_batches_are_what_the_store_gives_for_their_ids(stores, same, kind, given):
     with stores(kind, n_step=2) as data:
         seen = []
         for number, batch in enumerate(data.batches(100, **given)):
             seen.append(batch.id)
-            if number % 5 == 0:
+            if number % 9 == 0:
                 assert same(batch, data.transitions(batch.id))
         assert np.array_equal(np.sort(np.concatenate(seen)), data.ids)
 

@@ -57,18 +57,6 @@ def test_a_goal_is_reached_where_it_was_achieved_and_nowhere_else(buffer):
     assert np.array_equal(after["achieved_goal"], goal)
 
 
-def test_with_probability_zero_the_batches_are_those_of_the_data(tmp_path, buffer):
-    buffer.flush()
-    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as plain:
-        expected = plain.sample(64)
-    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as data:
-        found = Hindsight(data, sparse, probability=0).sample(64)
-    assert found.id.tolist() == expected.id.tolist()
-    assert found.reward.tolist() == expected.reward.tolist()
-    assert found.extras["hindsight"].tolist() == [-1] * 64
-    assert (found.observation["desired_goal"] == -1).all()
-
-
 def test_the_same_seed_gives_the_same_goals_also_after_resuming(tmp_path, quick_disk):
     def run(path, *, interrupted):
         buffer = new(path, seed=7)

@@ -207,9 +207,6 @@ def test_a_window_of_an_epoch_that_was_evicted_is_named_when_it_is_due(tmp_path,
         assert next(epoch).id.tolist() == [one for one in later if one in buffer.ids]
 
 
-# ---------------------------------------------------------------- by priority
-
-
 # ---------------------------------------------------------------- failures
 
 
