@@ -131,15 +131,29 @@ class _Goals:
 
     def columns(self) -> dict[str, Column]:
         """All columns; axis 0 of their ids is the sample."""
-        task, columns = self._task, self._columns
-        out: dict[str, Column] = {**columns, task.mark: _Mark(self._marks)}
-        if not self.some.size:
-            return out
-        out[task.desired] = _Replaced(columns[task.desired], self.some, self._desired)
-        out["rewards"] = _Replaced(columns["rewards"], self.some, self._rewards)
-        if task.terminal is not None:
-            out["non_terminals"] = _Replaced(columns["non_terminals"], self.some, self._live)
+        task, out = self._task, dict(self._columns)
+        out[task.mark] = _Made((), np.dtype("int64"), self._mark)
+        if self.some.size:
+            out[task.desired] = self._replaced(task.desired, self._desired)
+            out["rewards"] = self._replaced("rewards", self._rewards)
+            if task.terminal is not None:
+                out["non_terminals"] = self._replaced("non_terminals", self._live)
         return out
+
+    def _mark(self, _: Ids, out: Array) -> Array:
+        out[...] = self._marks
+        return out
+
+    def _replaced(self, path: str, values: Callable[[Ids], Array]) -> Column:
+        """A column with other values for some samples, made from the ids of all."""
+        column = self._columns[path]
+
+        def take(ids: Ids, out: Array | None) -> Array:
+            rows = column.take(ids, out)
+            rows[self.some] = values(ids)
+            return rows
+
+        return _Made(column.row_shape, column.dtype, take)
 
     def _desired(self, ids: Ids) -> Array:
         """The goals, to be spread over the frames of each sample."""
@@ -179,33 +193,14 @@ class _Goals:
         )
 
 
-class _Replaced:
-    """A column with other values for some samples."""
+@dataclasses.dataclass(slots=True, eq=False)
+class _Made:
+    """A column whose rows a function returns."""
 
-    def __init__(self, column: Column, some: Ids, values: Callable[[Ids], Array]) -> None:
-        """`values` returns the column's values for the samples `some`, from the ids of all."""
-        self._column, self._some, self._values = column, some, values
-        self.row_shape, self.dtype = column.row_shape, column.dtype
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[Ids, Any], Array]
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """Rows by id."""
-        rows = self._column.take(ids, out)
-        rows[self._some] = self._values(ids)
-        return rows
-
-
-class _Mark:
-    """A column with the origin of each sample's goal."""
-
-    row_shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = np.dtype("int64")
-
-    def __init__(self, marks: Ids) -> None:
-        self._marks = marks
-
-    def take(self, ids: Ids, out: Array | None = None) -> Array:  # noqa: ARG002 (as of any column)
-        """The same marks, whatever `ids` are."""
-        if out is None:
-            return self._marks.copy()
-        out[...] = self._marks
-        return out
+        return self.read(ids, out)

@@ -137,10 +137,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
             SchemaError: a value that `state_dict` did not return.
         """
-        sampler, given = self.sampler, dict[str, Any]()
+        sampler, n_batches = self.sampler, self.sampler.n_batches
         if isinstance(state, Mapping):  # else it is refused below
-            given.update(state)
-        n_batches = whole_number("batches", given.get("batches", sampler.n_batches), 0)
+            n_batches = whole_number("batches", state.get("batches", n_batches), 0)
         super().load_state_dict(state)
         sampler.n_batches = n_batches
 

@@ -79,12 +79,7 @@ class Selection:
 
     def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
         """The runs that hold the `steps` steps from each of `ids` (n,) on; -1 for none."""
-        # Nothing is selected of lanes that were added since.
-        known = ids >> LANE_SHIFT < len(self.environments)
-        wanted = self.of_lanes.of(np.where(known, ids, 0))
-        runs = self.keys.searchsorted(wanted, "right") - 1
-        ends = self.keys[runs] + self.steps[runs]
-        return np.where(known & (runs >= 0) & (wanted + steps <= ends), runs, -1)
+        return _runs_of(self.of_lanes, self.keys, self.steps, ids, steps)
 
     def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
         """Some of the runs."""
@@ -155,9 +150,14 @@ class SelectedIndex:
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are not among them: bool (B,)."""
-        known = (ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.environments))
-        wanted = self.selection.of_lanes.of(np.where(known, ids, 0))
-        runs = self.keys.searchsorted(wanted, "right") - 1
-        known &= runs >= 0
-        ends = np.append(self.keys + self.steps, 0)[runs]  # there may be no run at all
-        return np.asarray(~known | (wanted >= ends))
+        return np.asarray(_runs_of(self.selection.of_lanes, self.keys, self.steps, ids) < 0)
+
+
+def _runs_of(of_lanes: Keys, keys: Ids, steps: Ids, ids: Ids, size: Ids | int = 1) -> Ids:
+    """See `Selection.runs_of`."""
+    # Nothing is selected of lanes that were added since.
+    known = (ids >= 0) & (ids >> LANE_SHIFT < of_lanes.environments.size)
+    wanted = of_lanes.of(np.where(known, ids, 0))
+    runs = keys.searchsorted(wanted, "right") - 1
+    ends = np.append(keys + steps, 0)[runs]  # 0 of -1: before the first run
+    return np.where(known & (runs >= 0) & (wanted + size <= ends), runs, -1)

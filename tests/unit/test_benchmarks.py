@@ -117,12 +117,6 @@ def test_the_decodes_of_a_batch_are_those_of_its_frames_and_no_more(recording, t
         assert np.array_equal(frames, column.take(wanted.ravel()))
 
 
-def test_an_unknown_subject_is_wrong_usage():
-    done = run("sampling")
-    assert done.returncode == 2
-    assert "no such subject: sampling" in done.stderr
-
-
 def test_a_figure_is_the_median_of_the_runs_medians():
     clock = timing.Clock()
     for seconds in ([1.0, 2.0, 90.0], [3.0, 4.0, 5.0], [2.0, 3.0, 4.0]):

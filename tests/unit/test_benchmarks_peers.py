@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import experience, results
-from benchmarks.peers import catalogue, page, steps
+from benchmarks.peers import page, steps
 from benchmarks.peers.arrays import Arrays
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.peer import Setup
@@ -140,11 +140,3 @@ def test_the_page_shows_the_figures_of_each_library():
     assert "0; killed by the kernel" in shown
     for name in document["details"]["libraries"]:
         assert f"| {name} | " in shown
-
-
-def test_each_library_has_a_maker_and_a_reason_for_each_table():
-    assert {one.name for one in catalogue.ENTRIES} == set(catalogue._MAKERS)
-    for one in catalogue.ENTRIES:
-        assert one.sampling
-        assert one.adding
-        assert one.keeping

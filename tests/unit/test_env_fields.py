@@ -81,11 +81,6 @@ def test_a_nested_dict_is_flattened_with_the_way_as_its_name():
     assert frame["touch.1"] == sample["touch"][1]
 
 
-def test_a_tuple_is_a_dict_of_its_parts():
-    fields = fields_of(spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (2,))]))
-    assert fields.frame == {"0": Field((), "int64"), "1": Field((2,), "float32")}
-
-
 def test_invalid_characters_in_a_key_are_replaced():
     fields = fields_of(spaces.Dict({"agent pos": spaces.Discrete(3), "a/b": spaces.Discrete(2)}))
     assert set(fields.frame) == {"agent_pos", "a.b"}

@@ -90,28 +90,6 @@ def test_the_reward_gets_the_extras_of_the_steps(tmp_path, quick_disk):
     assert seen == [{"scale": ((6,), "int16"), "pose": ((6, 4), "float32")}]
 
 
-def test_success_ends_the_window_where_the_task_says_so(tmp_path, quick_disk):
-    def success(achieved, desired, info):
-        return sparse(achieved, desired, info) == 0
-
-    with new(tmp_path / "s.zarr", n_step=3, gamma=0.5) as buffer:
-        play(buffer, 10)
-        on = Hindsight(buffer, sparse, probability=1).relabel([0] * 200)
-        ends = Hindsight(buffer, sparse, probability=1, terminal=success).relabel([0] * 200)
-    for batch, is_over in ((on, False), (ends, True)):
-        first = batch.extras["hindsight"] == 0
-        assert first.any()
-        assert not first.all()
-        expected = [0.0, 0.0, 1] if is_over else [-0.75, 0.125, 3]
-        row = batch.next_observation["observation"][first, 0]
-        found = {*zip(batch.reward[first], batch.discount[first], row, strict=True)}
-        assert found == {tuple(expected)}
-        assert set(batch.non_terminal[first].tolist()) == {not is_over}
-        late = batch.extras["hindsight"] > 2
-        assert set(batch.reward[late].tolist()) == {-1.75}
-        assert set(batch.discount[late].tolist()) == {0.125}
-
-
 def test_out_is_filled_again_and_only_if_it_came_from_here(buffer):
     hindsight = Hindsight(buffer, sparse, probability=0.5)
     batch = hindsight.sample(32)

@@ -73,29 +73,6 @@ def test_new_rows_have_the_largest_priority_ever_given(prioritized_of):
     assert buffer.priorities(buffer.ids).tolist() == [0.2, 0.1, 5, 5]
 
 
-@pytest.mark.parametrize("many", [{}, {"lanes": 3}], ids=str)
-def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, many):
-    buffer = prioritized_of(capacity=100, epsilon=0.0, **many)
-    random = np.random.default_rng(0)
-    known, out, n_late = {}, [], 0
-    for number in range(40):
-        play(buffer, int(random.integers(0, 12)), end=bool(number % 3))
-        if not len(buffer):
-            continue
-        out.append(buffer.sample(9).id)
-        if number % 11 == 0:
-            buffer.flush()
-        while len(out) > 4:
-            ids = out.pop(int(random.integers(len(out))))
-            errors = random.random(9)
-            buffer.update_priorities(ids, errors)
-            known |= dict(zip(ids.tolist(), errors.tolist(), strict=True))
-            n_late += int(np.count_nonzero(~np.isin(ids, buffer.ids)))
-        found = dict(zip(buffer.ids.tolist(), buffer.priorities(buffer.ids).tolist(), strict=True))
-        assert found == {i: known.get(i, 1.0) for i in found}
-    assert buffer.n_late_updates == n_late > 0
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
