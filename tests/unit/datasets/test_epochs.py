@@ -253,8 +253,7 @@ def replace(path, how):
         recorded(path, base=1000)
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("how", ["pack", "create"])
+@pytest.mark.parametrize(("how", "prefetch"), [("pack", 0), ("create", 2)])
 @pytest.mark.parametrize(
     "epoch_of",
     [
