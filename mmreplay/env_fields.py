@@ -183,12 +183,8 @@ def action_names(env: AnyEnv) -> list[str] | None:
     if isinstance(env, VectorEnv) and hasattr(env, "ale"):
         # ale-py's vector environment has no single environments.
         return [action.name for action in env.ale.get_action_set()]
-    tell = getattr(_first(env).unwrapped, "get_action_meanings", None)
-    if not callable(tell):
-        return None
-    names = tell()
-    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    return list(names) if is_list else None
+    meanings = getattr(_first(env).unwrapped, "get_action_meanings", None)
+    return [str(name) for name in meanings()] if callable(meanings) else None
 
 
 def versions() -> dict[str, str]:
@@ -211,41 +207,42 @@ def _own_stack(env: Any) -> int | None:
     return stack
 
 
+def _layers(env: Any) -> Iterator[Any]:
+    """An environment and what it wraps, of a vector its first environment."""
+    yield env
+    if isinstance(env, (Wrapper, VectorWrapper)):
+        yield from _layers(env.env)
+    elif isinstance(env, SyncVectorEnv):
+        yield from _layers(env.envs[0])
+
+
 def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
     """The space of one frame, and the padding of stacks if a wrapper has a `frame_space`."""
-    layer = env
-    while isinstance(layer, Wrapper):
+    for layer in _layers(env):
         frame_space = getattr(layer, "frame_space", None)
         # An outer wrapper that changes the observation has another space.
         if frame_space is not None and layer.observation_space is env.observation_space:
             return frame_space, getattr(layer, "padding", None)
-        layer = layer.env
     return env.observation_space, None
 
 
 def advice_on_stacks(env: AnyEnv) -> str | None:
     """Advice for an environment in this process whose stacks would be stored whole; or None."""
-    layer: Any = env
-    how = ""
-    # A vector environment joins the `LazyFrames` of its environments.
-    is_joined = isinstance(env, VectorEnv)
-    while not (
-        isinstance(layer, FrameStackObservation) or (is_joined and hasattr(layer, "frame_space"))
-    ):
-        if isinstance(layer, (Wrapper, VectorWrapper)):
-            layer = layer.env
-        elif isinstance(layer, SyncVectorEnv):
-            layer = layer.envs[0]
-        else:
+    how, is_vector = "", isinstance(env, VectorEnv)
+    for layer in _layers(env):
+        space = layer.observation_space
+        if isinstance(layer, FrameStackObservation):
+            stack: int | None = layer.stack_size
             break
-    if isinstance(layer, FrameStackObservation):
-        stack, space = layer.stack_size, layer.observation_space
-    elif hasattr(layer, "frame_space"):
-        stack, space = layer.stack, layer.observation_space
-    elif (own := _own_stack(layer)) is not None:
-        stack, space, how = own, layer.single_observation_space, " (stack_num=1)"
+        # A vector environment joins the `LazyFrames` of its environments.
+        if is_vector and hasattr(layer, "frame_space"):
+            stack = layer.stack
+            break
     else:
-        return None
+        stack, how = _own_stack(layer), " (stack_num=1)"
+        if stack is None:
+            return None
+        space = layer.single_observation_space
     stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
     # An outer wrapper may extract the newest frame.
     if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):

@@ -309,7 +309,9 @@ class Dataset(WindowSource):
             InvalidIdError: an id that cannot be sampled here, named.
             SchemaError: no such episode, a mask of another length, or neither argument.
         """
-        return self._selected(subsets.chosen(self.store, self._selection, episodes, ids))
+        return self._selected(
+            subsets.chosen(self.store, self._selection, episodes, ids, lambda: self.ids)
+        )
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Two datasets, as from `select`, with each episode in one of them.

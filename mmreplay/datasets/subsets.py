@@ -43,21 +43,14 @@ def episode_table(store: Store, selection: Selection | None) -> Episodes:
     return out
 
 
-def every_selected_id(store: Store, selection: Selection | None) -> Ids:
-    """All ids that can be sampled, ascending."""
-    if selection is None:
-        return store.ids
-    check_lanes(selection, store.live)
-    return store.live.look(lambda index: selection.now(index).ids())
-
-
 def chosen(
     store: Store,
     selection: Selection | None,
     episodes: EpisodeChoice | None,
     ids: IdChoice | None,
+    every_id: Callable[[], Ids],
 ) -> Selection:
-    """What is chosen of a store or a selection; see `Dataset.select`."""
+    """What is chosen of a store or a selection with these ids; see `Dataset.select`."""
     if episodes is None and ids is None:
         raise SchemaError(
             "select: expected episodes= or ids=: a mask, numbers, or a function that returns either"
@@ -69,7 +62,7 @@ def chosen(
         table = table[mask_of("episodes", given, len(table), "episodes")]
         out = _of_runs(store.live, np.ascontiguousarray(table["id"]), table["length"])
     if ids is not None:
-        wanted = _wanted(store, selection, ids)
+        wanted = _wanted(store, selection, ids, every_id)
         if out is not None:
             wanted = wanted[out.runs_of(wanted) >= 0]
         out = store.live.look(lambda index: _of_ids(store.live, index, wanted))
@@ -136,17 +129,19 @@ def _of_everything(live: LiveLanes, index: Index) -> Selection:
     return _of_runs(live, firsts, steps)
 
 
-def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
+def _wanted(
+    store: Store, selection: Selection | None, ids: IdChoice, every_id: Callable[[], Ids]
+) -> Ids:
     """The requested ids; raises InvalidIdError for one that cannot be sampled."""
     given: Any = ids
     every = None
     if callable(ids):
-        every = every_selected_id(store, selection)
+        every = every_id()
         given = ids(every)
     array = np.asarray(given)
     if array.dtype == np.bool_:
         if every is None:  # listed once: a writer may continue meanwhile
-            every = every_selected_id(store, selection)
+            every = every_id()
         if array.shape != every.shape:
             raise SchemaError(
                 f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"

@@ -107,21 +107,6 @@ def test_batches_of_vectors_are_the_ticks(name, tmp_path):
         ticks.check(batch)
 
 
-def test_what_is_written_by_hand_is_there_when_it_is_opened_again(frames, tmp_path):
-    setup = Setup(tmp_path, len(frames.numbers), frames.shape)
-    for kind, kept in (("memmap", 600), ("zarr", 512)):  # two blocks of 256 rows
-        own = dataclasses.replace(setup, folder=tmp_path / kind)
-        own.folder.mkdir()
-        first = Arrays(own, kind)
-        for block in frames.steps(0, 600):
-            for step in block:
-                first.append(step)
-        first.save()
-        again = Arrays(own, kind)
-        assert abs(len(again) - kept) <= len(LENGTHS)
-        frames.check(again.plain(again.sample(200)), Promise(), len(again))
-
-
 def test_the_plots_are_made_of_the_results():
     document = results.load(RESULTS / "peers.json")
     for name, _ in page.PLOTS.values():

@@ -35,6 +35,7 @@ def test_one_store_is_loaded_with_its_settings(loaded):
     [
         (Field((4, 6)), (4, 4, 6)),
         (Field((4, 6), "float32"), (4, 6)),
+        (Field((4, 6), "bool"), (4, 6)),
         ({"image": Field((4, 6)), "speed": Field((2,), "float32")}, (4, 4, 6)),
         ({"image": Field((4, 6, 3)), "speed": Field((2,), "float32")}, (4, 6, 3)),
     ],
