@@ -65,6 +65,14 @@ def true_or_false(name: str, value: object) -> bool:
     return bool(value)
 
 
+def check_number(name: str, value: Any, most: float = math.inf) -> None:
+    """Refuse what is not a finite number from 0 to `most`."""
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= most or value == math.inf:
+        bounds = ", 0 or more" if most == math.inf else f" in [0, {most}]"
+        raise SchemaError(f"{name}: expected a number{bounds}, found {value!r:.80}")
+
+
 def low_and_high(name: str, value: Any) -> tuple[float, float]:
     """Two numbers, the lower one first."""
     bounds = np.array(value) if isinstance(value, (tuple, list)) else np.empty(0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import check_takes
+from mmreplay.arguments import check_number, check_takes
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
 from mmreplay.batches.transitions import TransitionGatherer
@@ -84,10 +84,8 @@ class Hindsight(Around, EpochSource):
             check_takes("terminal", terminal, "achieved_goal", "desired_goal", "info")
         if strategy not in STRATEGIES:
             raise SchemaError(f"strategy: expected one of {STRATEGIES}, found {strategy!r}")
-        checked: Any = probability
+        check_number("probability", probability, 1)
         source: Any = data
-        if not isinstance(checked, (int, float, np.number)) or not 0 <= checked <= 1:
-            raise SchemaError(f"probability: expected a number in [0, 1], found {probability!r}")
         if not isinstance(source, Dataset) or type(source).sample is not Dataset.sample:
             raise SchemaError(
                 f"data: expected what mmreplay.load returns, or a replay buffer, found {data!r}; "
@@ -167,13 +165,11 @@ class Hindsight(Around, EpochSource):
 
 def _check_goals(store: Store, achieved: str, desired: str) -> None:
     frames = store.schema.frames
-    for name in (achieved, desired):
-        if not store.schema.is_dict or name not in frames:
-            raise SchemaError(
-                f"{store.path}: expected dict observations with {achieved!r} and {desired!r}, "
-                f"found {sorted(frames)}; name the goals' keys with achieved_goal= and "
-                f"desired_goal="
-            )
+    if not store.schema.is_dict or not {achieved, desired} <= frames.keys():
+        raise SchemaError(
+            f"{store.path}: expected dict observations with {achieved!r} and {desired!r}, found "
+            f"{sorted(frames)}; name the goals' keys with achieved_goal= and desired_goal="
+        )
     if not frames[achieved].same_data(frames[desired]):
         raise SchemaError(
             f"{store.path}: expected goals of one shape and dtype, found "

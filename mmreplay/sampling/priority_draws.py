@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import low_and_high, whole_number_or_none
+from mmreplay.arguments import check_number, low_and_high, whole_number_or_none
 from mmreplay.episode_index import Index
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
@@ -65,14 +65,9 @@ class Prioritization:
     normalize: str = "batch"
 
     def __post_init__(self) -> None:
-        for name, value, least, most in (
-            ("alpha", self.alpha, 0, math.inf),
-            ("beta", self.beta, 0, 1),
-            ("epsilon", self.epsilon, 0, math.inf),
-        ):
-            if not _is_number(value) or not least <= value <= most or math.isinf(value):
-                text = ", 0 or more" if math.isinf(most) else f" in [{least}, {most}]"
-                raise SchemaError(f"{name}: expected a number{text}, found {value!r}")
+        check_number("alpha", self.alpha)
+        check_number("beta", self.beta, 1)
+        check_number("epsilon", self.epsilon)
         whole_number_or_none("betasteps", self.betasteps)
         if self.error_clip is not None:
             low_and_high("error_clip", self.error_clip)
@@ -287,7 +282,3 @@ def _no_transition(wrong: int) -> InvalidIdError:
         f"id {wrong} (lane {wrong >> LANE_SHIFT}, row {wrong & ROW_MASK}) is not a transition; use "
         f"the ids of a batch"
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
