@@ -102,17 +102,17 @@ def test_a_relabelled_sample_equals_one_of_the_episode_recorded_with_that_goal(d
 
 @pytest.mark.parametrize("environments", [None, 2])
 def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk, environments):
-    layout = layout_of((), capacity=150, environments=environments)
+    layout = layout_of((), capacity=60, environments=environments)
     model = layout.model()
     with layout.create(tmp_path / "s.zarr") as writer:
         pair = Pair(writer, model, np.random.default_rng(0))
-        lost = frozenset({100, 180})
-        pair.episode(Episode(200, "terminated", lost))
-        pair.episode(Episode(30, "truncated"))
-        pair.episode(Episode(190, "interrupted", lost), (environments or 1) - 1)
+        lost = frozenset({40, 70})
+        pair.episode(Episode(80, "terminated", lost))
+        pair.episode(Episode(12, "truncated"))
+        pair.episode(Episode(75, "interrupted", lost), (environments or 1) - 1)
         writer.flush()
         with mmreplay.load(tmp_path / "s.zarr", 4, 5, padding="zero") as data:
-            assert 149 <= len(data) <= 150
+            assert 59 <= len(data) <= 60
             assert data.store.lanes[0].base > 0
             for strategy, terminal in (("future", success), ("episode", None)):
                 check_samples(data, model, strategy, terminal)

@@ -59,8 +59,15 @@ def flat(batches):
 # ---------------------------------------------------------------- batches
 
 
-@pytest.mark.parametrize("kind", epoch_stores.KINDS)
-@pytest.mark.parametrize("given", [SMALL, {"shuffle": False}, {"shuffle": "full"}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        *((kind, SMALL) for kind in epoch_stores.KINDS),
+        ("two lanes", {"shuffle": False}),
+        ("many environments", {"shuffle": "full"}),
+    ],
+    ids=str,
+)
 def test_batches_are_what_the_store_gives_for_their_ids(stores, same, kind, given):
     with stores(kind, n_step=2) as data:
         seen = []
@@ -114,8 +121,16 @@ def begun(data, n_batches, **given):
     return some, json.loads(json.dumps(data.state_dict()))
 
 
-@pytest.mark.parametrize("given", [SMALL, {}, {"shuffle": False}, {"shuffle": "full"}], ids=str)
-@pytest.mark.parametrize("kind", ["one lane", "many environments"])
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("one lane", SMALL),
+        ("many environments", {}),
+        ("one lane", {"shuffle": False}),
+        ("many environments", {"shuffle": "full"}),
+    ],
+    ids=str,
+)
 def test_an_epoch_goes_on_where_it_was_left(stores, kind, given):
     with stores(kind, seed=3) as data, stores(kind, seed=3) as twin:
         flat(data.batches(64, **given))

@@ -116,11 +116,11 @@ def test_state_that_is_loaded_brings_back_the_batches_of_then(buffer_of, story, 
 )
 def test_fields_that_do_not_match_are_refused_and_nothing_goes(buffer_of, story, wrong):
     buffer = buffer_of()
-    story.play(buffer.writer, 300)
+    story.play(buffer.writer, 60)
     buffer.close()
     with pytest.raises(SchemaError, match="expected"):
         buffer_of(capacity=5, **wrong)
-    assert len(buffer_of(**RAW)) == 300
+    assert len(buffer_of(**RAW)) == 60
 
 
 def test_a_capacity_is_of_all_environments_together(buffer_of):

@@ -21,10 +21,10 @@ def test_the_windows_of_an_index_that_grows_are_those_of_a_new_one(environments,
     histories = [History(n, number, capacity=capacity) for number, n in enumerate(environments)]
     index = loaded(histories)
     samplers = {one: WindowSampler(one) for one in WINDOWS[::7]}
-    for turn in range(50):
+    for turn in range(30):
         chance.choice(histories).play(chance.randrange(1, 9))
         follow(index, histories)
-        if turn % 7 and turn < 45:  # most changes are not seen one by one
+        if turn % 7 and turn < 26:  # most changes are not seen one by one
             continue
         for windows, sampler in samplers.items():
             expected = naive_starts(index, windows)
