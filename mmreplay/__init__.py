@@ -142,37 +142,30 @@ def open(path: str | os.PathLike[str]) -> Store:
 
 
 _LAZY = {
-    "FrameStack": "mmreplay.recording.frame_stack",  # an extra
-    "RecordExperience": "mmreplay.recording.experience",  # likewise
-    "RecordVectorExperience": "mmreplay.recording.experience",
-    "record": "mmreplay.recording.recorder",  # likewise
-    "RecordProgress": "mmreplay.recording.progress",
-    "RecordResult": "mmreplay.recording.recorder",
-    "stop_on_signals": "mmreplay.recording.signals",
-    "verify": "mmreplay.maintenance.verify.whole_store",
-    "Finding": "mmreplay.maintenance.verify.report",
-    "Report": "mmreplay.maintenance.verify.report",
-    "repair": "mmreplay.maintenance.repair.store",
-    "Repair": "mmreplay.maintenance.repair.store",
-    "LaneRepair": "mmreplay.maintenance.repair.store",
-    "pack": "mmreplay.maintenance.pack",
-    "Packed": "mmreplay.maintenance.pack",
-    "import_dataset": "mmreplay.exchange.import_dataset",
-    "Imported": "mmreplay.exchange.import_dataset",
-    "export_dataset": "mmreplay.exchange.export_dataset",
-    "Exported": "mmreplay.exchange.export_dataset",
-    "exchange_formats": "mmreplay.exchange.formats",
-    "ExchangeFormat": "mmreplay.exchange.formats",
-    "Loss": "mmreplay.exchange.losses",
-    "snapshot": "mmreplay.maintenance.snapshot",
-    "plot": "mmreplay.rendering.plot",  # an extra
-    "render": "mmreplay.rendering.render",  # likewise
-    "Rendered": "mmreplay.rendering.render",
-    "Snapshot": "mmreplay.maintenance.snapshot",
-    "view": "mmreplay.viewer.view",
-    "export_view": "mmreplay.viewer.export",
-    "ExportedView": "mmreplay.viewer.export",
+    name: f"mmreplay.{module}"
+    for module, names in {
+        "exchange.export_dataset": "export_dataset Exported",
+        "exchange.formats": "exchange_formats ExchangeFormat",
+        "exchange.import_dataset": "import_dataset Imported",
+        "exchange.losses": "Loss",
+        "maintenance.pack": "pack Packed",
+        "maintenance.repair.store": "repair Repair LaneRepair",
+        "maintenance.snapshot": "snapshot Snapshot",
+        "maintenance.verify.report": "Finding Report",
+        "maintenance.verify.whole_store": "verify",
+        "recording.experience": "RecordExperience RecordVectorExperience",
+        "recording.frame_stack": "FrameStack",
+        "recording.progress": "RecordProgress",
+        "recording.recorder": "record RecordResult",
+        "recording.signals": "stop_on_signals",
+        "rendering.plot": "plot",
+        "rendering.render": "render Rendered",
+        "viewer.export": "export_view ExportedView",
+        "viewer.view": "view",
+    }.items()
+    for name in names.split()
 }
+"""Names that are imported when they are used; some need an extra."""
 
 
 def _name_public(names: Iterable[str]) -> None:

@@ -1,11 +1,11 @@
-"""Check arguments of the user: whole numbers, bools, seeds and masks.
+"""Check arguments of the user: whole numbers, bools, seeds, masks and functions.
 
-Invariant: a number that comes back is an int in the range that was asked for; whatever else was
-given is a `SchemaError` that names the argument.
+Invariant: an argument that does not fit is a `SchemaError` that names it.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from typing import Any
@@ -16,21 +16,46 @@ import numpy.typing as npt
 from mmreplay.errors import SchemaError
 
 
-def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+def whole_number(
+    name: str,
+    value: Any,
+    least: int | None = 1,
+    most: int | None = None,
+    otherwise: str = "",
+) -> int:
     """A whole number of Python, numpy or anything else that is one, but no bool."""
-    return _checked(name, value, least, most, "")
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if number is None or not low <= number <= high:
+        most_ = "or more" if most is None else f"to {most:,}"
+        bounds = "" if least is None else f", {least:,} {most_}"
+        raise SchemaError(
+            f"{name}: expected a whole number{bounds}{otherwise}; found {value!r:.80}"
+        )
+    return number
 
 
 def whole_number_or_none(
     name: str, value: object, least: int = 1, most: int | None = None
 ) -> int | None:
-    """As `whole_number`, but None may be given and comes back."""
-    return None if value is None else _checked(name, value, least, most, ", or None")
+    """As `whole_number`, or None."""
+    return None if value is None else whole_number(name, value, least, most, ", or None")
 
 
-def any_whole_number(name: str, value: object) -> int:
-    """A whole number, negative ones as well."""
-    return _checked(name, value, None, None, "")
+def check_takes(name: str, function: Any, *arguments: str) -> None:
+    """Refuse what cannot be called with these arguments, by position."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise SchemaError(
+            f"{name}: expected a function of ({', '.join(arguments)}), found {function!r:.200}: "
+            f"{error}"
+        ) from error
+    except ValueError:  # a function in C may have no signature
+        return
 
 
 def true_or_false(name: str, value: object) -> bool:
@@ -38,6 +63,14 @@ def true_or_false(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise SchemaError(f"{name}: expected True or False; found {value!r:.80}")
     return bool(value)
+
+
+def check_number(name: str, value: Any, most: float = math.inf) -> None:
+    """Refuse what is not a finite number from 0 to `most`."""
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= most or value == math.inf:
+        bounds = ", 0 or more" if most == math.inf else f" in [0, {most}]"
+        raise SchemaError(f"{name}: expected a number{bounds}, found {value!r:.80}")
 
 
 def low_and_high(name: str, value: Any) -> tuple[float, float]:
@@ -51,13 +84,13 @@ def low_and_high(name: str, value: Any) -> tuple[float, float]:
 
 
 def is_reproducible(seed: Any) -> bool:
-    """Whether every process that is given it has the same: a whole number, or several of them."""
+    """Whether all processes with it draw the same: a whole number, or several of them."""
     parts = np.asarray(seed, dtype=object).ravel()  # object: large numbers stay whole
     return all(isinstance(part, (int, np.integer)) for part in parts)
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse what numpy takes for no seed, and bools."""
+    """Refuse what is not a seed for numpy, and bools."""
     try:
         if isinstance(seed, (bool, np.bool_)):
             raise TypeError("a bool")
@@ -86,18 +119,3 @@ def mask_of(name: str, given: Any, n: int, what: str) -> npt.NDArray[np.bool_]:
     out = np.zeros(n, np.bool_)
     out[numbers] = True
     return out
-
-
-def _checked(name: str, value: Any, least: int | None, most: int | None, otherwise: str) -> int:
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    low, high = -math.inf if least is None else least, math.inf if most is None else most
-    if number is None or not low <= number <= high:
-        most_ = "or more" if most is None else f"to {most:,}"
-        bounds = "" if least is None else f", {least:,} {most_}"
-        raise SchemaError(
-            f"{name}: expected a whole number{bounds}{otherwise}; found {value!r:.80}"
-        )
-    return number

@@ -46,30 +46,21 @@ _NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscret
 class EnvFields:
     """What a store needs to hold an environment's rows.
 
-    Attributes:
-        frame: one field; or, for a Dict or Tuple observation, one for each of its arrays, named by
-            the way to it: ``{"camera": {"rgb": …}, "pose": …}`` gives ``camera.rgb`` and ``pose``,
-            a Tuple gives ``0``, ``1``, …
-        action: the action's field; of a Discrete space shape ``()`` and int64.
-        lanes: the number of environments of a vector environment, None for a single one.
-        paths: where each frame field lies in the observation; empty for a plain array.
-        padding: how the environment pads the stacks that it returns; None if it returns frames.
-        is_stack_of_one: whether an observation has an axis of 1 in front that its frame has not.
+    Arrays of a Dict or Tuple observation are named by their path: ``{"camera": {"rgb": …}}`` gives
+    ``camera.rgb``, a Tuple ``0``, ``1``, …
     """
 
     frame: Field | dict[str, Field]
     action: Field
-    lanes: int | None
-    paths: Mapping[str, tuple[Any, ...]]
-    padding: str | None = None
-    is_stack_of_one: bool = False
+    lanes: int | None  # environments of a vector environment
+    paths: Mapping[str, tuple[Any, ...]]  # of each frame field in a dict observation
+    padding: str | None = None  # of the stacks that the environment returns
+    is_stack_of_one: bool = False  # observations have an axis of 1 in front, frames do not
 
     def to_frame(self, observation: Observation) -> Frame:
-        """An observation, or a batch of them with one more axis in front, as frames.
+        """An observation, or a batch of them, as `Writer.reset` takes it.
 
-        What `Writer.reset` takes: an array of the field's dtype, or a flat dict of them;
-        `LazyFrames` stay what they are. Raises SchemaError if the observation lacks a part that its
-        space has.
+        `LazyFrames` are returned as they are. SchemaError if a part of the space is missing.
         """
         if not isinstance(self.frame, dict):
             frame = _frame(observation, self.frame.dtype)
@@ -96,8 +87,7 @@ def env_fields(env: AnyEnv) -> EnvFields:
 
     For a `FrameStack`, also below wrappers that keep its observations, they are those of one frame;
     for vector environments of ale-py and EnvPool with ``stack_num=1``, without the axis of 1.
-    Raises SchemaError for spaces without a fixed shape and dtype, and for an action of several
-    arrays.
+    SchemaError: a space without a fixed shape and dtype, or an action of several arrays.
     """
     if not hasattr(env, "action_space"):
         raise SchemaError(
@@ -193,12 +183,8 @@ def action_names(env: AnyEnv) -> list[str] | None:
     if isinstance(env, VectorEnv) and hasattr(env, "ale"):
         # ale-py's vector environment has no single environments.
         return [action.name for action in env.ale.get_action_set()]
-    tell = getattr(_first(env).unwrapped, "get_action_meanings", None)
-    if not callable(tell):
-        return None
-    names = tell()
-    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    return list(names) if is_list else None
+    meanings = getattr(_first(env).unwrapped, "get_action_meanings", None)
+    return [str(name) for name in meanings()] if callable(meanings) else None
 
 
 def versions() -> dict[str, str]:
@@ -221,59 +207,51 @@ def _own_stack(env: Any) -> int | None:
     return stack
 
 
+def _layers(env: Any) -> Iterator[Any]:
+    """An environment and what it wraps, of a vector its first environment."""
+    yield env
+    if isinstance(env, (Wrapper, VectorWrapper)):
+        yield from _layers(env.env)
+    elif isinstance(env, SyncVectorEnv):
+        yield from _layers(env.envs[0])
+
+
 def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
     """The space of one frame, and the padding of stacks if a wrapper has a `frame_space`."""
-    layer = env
-    while isinstance(layer, Wrapper):
+    for layer in _layers(env):
         frame_space = getattr(layer, "frame_space", None)
         # An outer wrapper that changes the observation has another space.
         if frame_space is not None and layer.observation_space is env.observation_space:
             return frame_space, getattr(layer, "padding", None)
-        layer = layer.env
     return env.observation_space, None
 
 
 def advice_on_stacks(env: AnyEnv) -> str | None:
-    """Advice for an environment whose observations are stacks that would be stored whole.
-
-    None if they are frames, or `LazyFrames`, of which one frame is stored. Environments in other
-    processes are not examined.
-    """
-    layer: Any = env
-    how = ""
-    # A vector environment joins the `LazyFrames` of its environments.
-    is_joined = isinstance(env, VectorEnv)
-    while not (
-        isinstance(layer, FrameStackObservation) or (is_joined and hasattr(layer, "frame_space"))
-    ):
-        if isinstance(layer, (Wrapper, VectorWrapper)):
-            layer = layer.env
-        elif isinstance(layer, SyncVectorEnv):
-            layer = layer.envs[0]
-        else:
+    """Advice for an environment in this process whose stacks would be stored whole; or None."""
+    how, is_vector = "", isinstance(env, VectorEnv)
+    for layer in _layers(env):
+        space = layer.observation_space
+        if isinstance(layer, FrameStackObservation):
+            stack: int | None = layer.stack_size
             break
-    if isinstance(layer, FrameStackObservation):
-        stack, space = layer.stack_size, layer.observation_space
-    elif hasattr(layer, "frame_space"):
-        stack, space = layer.stack, layer.observation_space
-    elif (own := _own_stack(layer)) is not None:
-        stack, space, how = own, layer.single_observation_space, " (stack_num=1)"
+        # A vector environment joins the `LazyFrames` of its environments.
+        if is_vector and hasattr(layer, "frame_space"):
+            stack = layer.stack
+            break
     else:
-        return None
+        stack, how = _own_stack(layer), " (stack_num=1)"
+        if stack is None:
+            return None
+        space = layer.single_observation_space
     stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
     # An outer wrapper may extract the newest frame.
     if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
         return None
-    for_policies = (
-        "a policy that needs stacks keeps the newest frames of each environment itself"
-        if is_joined
-        else "for a policy that needs stacks use mmreplay.FrameStack, of which single frames are "
-        "stored"
-    )
     return (
         f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
-        f"{stack} times; create it without stacks{how}, and sample with stack={stack}; "
-        f"{for_policies}"
+        f"{stack} times; create it without stacks{how}, and sample with stack={stack}; a policy "
+        f"that needs stacks can keep the newest frames itself, or use mmreplay.FrameStack around a "
+        f"single environment"
     )
 
 
@@ -304,7 +282,7 @@ def field_of(space: Space[Any], where: str) -> Field:
         return Field((), "int64")
     if not isinstance(space, _NUMERIC) or space.shape is None or space.dtype is None:
         raise SchemaError(
-            f"{where}: a {type(space).__name__} space has no fixed shape and dtype; mmreplay "
+            f"{where}: {type(space).__name__} has no fixed shape and dtype; mmreplay "
             f"stores Box, Discrete, MultiBinary and MultiDiscrete, and Dict and Tuple of these as "
             f"observations. Turn it into one of them with gymnasium.wrappers.TransformObservation "
             f"or TransformAction"
@@ -322,10 +300,7 @@ def _frame(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as an array, of this dtype if it means the same; otherwise the writer refuses it.
-
-    Many environments return float64 for a float32 space.
-    """
+    """The value as an array, of this dtype if it means the same; else the writer refuses it."""
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.dtype == dtype:
         return array

@@ -1,7 +1,7 @@
 """The error tree: one class for each thing that a caller can do about it.
 
-Every error carries one finished message, which says what went wrong, where, what was expected,
-what was found and what to do. One argument only, so that each survives pickling unchanged.
+Each error has one argument, the whole message, so that it survives pickling: what went wrong,
+where, what was expected, what was found and what to do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 class MmreplayError(Exception):
-    """Whatever mmreplay raises for a cause that it knows."""
+    """The base of all errors of mmreplay."""
 
     def __str__(self) -> str:
         """The message; a terminal can show it whatever names it quotes."""
@@ -56,7 +56,7 @@ class StoreExistsError(MmreplayError, FileExistsError):
 
 
 class EmptyBufferError(MmreplayError, LookupError):
-    """There are not as many transitions as were asked for."""
+    """There are not as many transitions as were requested."""
 
 
 class InvalidIdError(MmreplayError, LookupError):

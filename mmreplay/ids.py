@@ -25,10 +25,9 @@ def environments(ids: Ids, counts: Sequence[int]) -> Ids:
 
 
 def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Each value once, ascending, of (n,).
+    """Each value of (n,) once, ascending.
 
-    As `numpy.unique`, which would import `numpy.ma` the first time: in a forked child that never
-    ends if another thread of the parent was about to.
+    `numpy.unique` would import `numpy.ma`, which may deadlock in a forked child.
     """
     ordered: Array = np.sort(values)
     is_first = np.ones(ordered.size, bool)

@@ -31,7 +31,7 @@ class LazyFrames:
 
     - ``np.asarray(stack)`` is a new array each time; ``dtype=`` converts it, and ``copy=False`` is
       a ValueError.
-    - ``stack[key]`` equals ``np.asarray(stack)[key]``. An integer on the stack axis, as in
+    - ``stack[key]`` equals ``np.asarray(stack)[key]``. With `stack_axis` 0 an integer, as in
       ``stack[-1]``, reads only that frame; the result is a read-only view, any other a copy.
     - ``==`` compares element by element, as arrays do. Stacks are not hashable.
     - Stacks in one pickle still share their frames.
@@ -180,24 +180,10 @@ class LazyFrames:
         return iter(np.asarray(self)) if self._stack_axis else map(_read_only, self._frames)
 
     def __getitem__(self, key: Any) -> Any:
-        keys = key if isinstance(key, tuple) else (key,)
-        found = self._from_one_frame(keys) if all(map(_is_basic, keys)) and keys else None
-        return np.asarray(self)[key] if found is None else found
-
-    def _from_one_frame(self, keys: tuple[Any, ...]) -> Any:
-        """The result if an integer picks one frame; None for other keys."""
-        k, shape, pick, rest = len(self._frames), self._frames[0].shape, keys[0], keys[1:]
-        channels = 1
-        if self._stack_axis == -1:
-            if Ellipsis not in keys and len(keys) < self.ndim:
-                return None
-            rest, pick = keys[:-1], keys[-1]
-            channels = shape[2] if len(shape) == _IMAGE else 1
-        if not isinstance(pick, (int, np.integer)) or not -k * channels <= pick < k * channels:
-            return None
-        i, channel = divmod(int(pick) % (k * channels), channels)
-        is_channel = self._stack_axis == -1 and len(shape) == _IMAGE
-        return _read_only(self._frames[i])[(*rest, channel) if is_channel else rest]
+        is_number = isinstance(key, (int, np.integer)) and not isinstance(key, bool)
+        if is_number and self._stack_axis == 0:
+            return _read_only(self._frames[key])[()]  # a number, of a frame without axes
+        return np.asarray(self)[key]
 
     def __eq__(self, other: object) -> Any:
         return np.asarray(self) == other
@@ -244,10 +230,3 @@ def _read_only(frame: Array) -> Array:
         frame = frame.view()
         frame.flags.writeable = False
     return frame
-
-
-def _is_basic(key: Any) -> bool:
-    """Whether it is an integer, a slice or an ellipsis."""
-    return key is Ellipsis or (
-        isinstance(key, (int, np.integer, slice)) and not isinstance(key, bool)
-    )

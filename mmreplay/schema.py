@@ -20,17 +20,17 @@ from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import SchemaError
 
 FRAME = "frame"
-"""How the sole frame field is called in messages; a dict observation uses its own keys."""
+"""Name of the only frame field, unless observations are dicts."""
 
 USUAL_STACK = 4
 """Frames per stacked observation, unless the caller chooses."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _KINDS = "biuf"
-_STEP_ARGUMENTS = frozenset(
-    "self action actions reward rewards next_frame frames".split()
-    + "terminated truncated life_lost mask".split()
-)
+_STEP_ARGUMENTS = {
+    *("self", "action", "actions", "reward", "rewards", "next_frame", "frames"),
+    *("terminated", "truncated", "life_lost", "mask"),
+}
 _MAX_NDIM = 8
 _MAX_FRAME_BYTES = 1 << 30
 
@@ -86,19 +86,14 @@ class Field:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def same_data(self, other: Field) -> bool:
-        """Whether both hold the same kind of value, wherever and however it is stored."""
+        """Whether both have the same shape and dtype."""
         return self.shape == other.shape and self.dtype == other.dtype
 
     def coerce(self, value: object, name: str) -> npt.NDArray[Any]:
-        """The value as an array of exactly this shape and dtype.
+        """The value as an array of exactly this shape and dtype; SchemaError if it does not fit.
 
-        Args:
-            value: an array of this shape and dtype; floats in [0, 1] for a uint8 field (times
-                255, rounded); or a Python scalar or sequence that the dtype holds exactly.
-            name: what the value is, for the message.
-
-        Raises:
-            SchemaError: wrong shape, wrong dtype, or a value that the dtype cannot hold.
+        Floats in [0, 1] for a uint8 field are multiplied by 255 and rounded; a Python scalar or
+        sequence is converted if the dtype holds it exactly.
         """
         array = as_array(value, name)
         if array.shape != self.shape:
@@ -139,10 +134,7 @@ class Field:
         return Field((count, *self.shape), self.dtype).coerce(values, name)
 
     def coerce_loosely(self, value: object, name: str) -> npt.NDArray[Any]:
-        """As `coerce`, and arrays of another dtype of the same kind are cast where exact.
-
-        For actions and extras, which come from policies as float64 or int64 more often than not.
-        """
+        """As `coerce`, for actions and extras: arrays of another dtype are cast where exact."""
         array = as_array(value, name)
         if array.shape == self.shape and array.dtype != self.dtype:
             return self._cast(array, name)
@@ -173,19 +165,12 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """All columns of a lane.
+    """All columns of a lane."""
 
-    Attributes:
-        frame: one field, or a dict of fields for a dict observation.
-        action: the action's field.
-        extras: further columns by name.
-        reward_dtype: float32 or float64.
-    """
-
-    frame: Field | dict[str, Field]
+    frame: Field | dict[str, Field]  # a dict for dict observations
     action: Field
     extras: dict[str, Field]
-    reward_dtype: np.dtype[Any]
+    reward_dtype: np.dtype[Any]  # float32 or float64
 
     @staticmethod
     def make(
@@ -195,10 +180,7 @@ class Schema:
         reward_dtype: npt.DTypeLike = "float32",
         codec: Codec | object = None,
     ) -> Schema:
-        """Check and complete what the user gave; `codec` is for frame fields that name none.
-
-        Raises SchemaError for something that cannot be stored.
-        """
+        """Check what the user gave; `codec` is for frame fields without one. SchemaError."""
         codec = _checked_codec(codec)
         if isinstance(frame, Mapping):
             if not frame:
@@ -237,11 +219,7 @@ class Schema:
         return isinstance(self.frame, dict)
 
     def stack_of(self, stack: int | EllipsisType | None = ...) -> int | None:
-        """Frames of an observation: as given, or, if nothing was, as most people train.
-
-        That is 4 if there are gray images, which are uint8 frames of two axes, and no stack of
-        anything else: vectors, floats, and images with channels, which seldom are stacked.
-        """
+        """Frames per observation: as given; by default 4 of gray images, else None."""
         if stack is not ...:
             return stack
         image_axes = 2
@@ -251,12 +229,11 @@ class Schema:
         return USUAL_STACK if any(is_gray) else None
 
     def same_data(self, other: Schema) -> bool:
-        """Whether rows of the one are rows of the other, however they are stored."""
-        mine, theirs = self.columns(), other.columns()
-        return mine.keys() == theirs.keys() and all(mine[k].same_data(theirs[k]) for k in mine)
+        """Whether both have the same columns, however they are stored."""
+        return not self.differences(other)
 
     def differences(self, other: Schema) -> str:
-        """The columns in which rows of `other` are not as these, in words; empty if in none."""
+        """The columns in which `other` differs, in words; empty without differences."""
         mine, theirs = self.columns(), other.columns()
         pairs = {path: (theirs.get(path), mine.get(path)) for path in {**mine, **theirs}}
         return ", ".join(
@@ -267,7 +244,7 @@ class Schema:
 
     @property
     def frame_paths(self) -> dict[str, str]:
-        """The frame columns' paths in the store, by key; one of key FRAME if not a dict."""
+        """The frame columns' paths in the store, by key."""
         if self.is_dict:
             return {key: f"frames/{key}" for key in self.frames}
         return {FRAME: "frames"}
@@ -286,7 +263,7 @@ class Schema:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        """What stands in the store's attributes."""
+        """As the store's attributes have it."""
         frame: Any
         if isinstance(self.frame, dict):
             frame = {"dict": {key: column.to_json() for key, column in self.frame.items()}}
@@ -313,7 +290,7 @@ def _in_words(field: Field | None) -> str:
 
 
 def _kind_rank(dtype: np.dtype[Any]) -> int:
-    """Bool before integers before floats: casting up this order keeps the meaning."""
+    """Casting from lower to higher kinds keeps the meaning."""
     return {"b": 0, "u": 1, "i": 1, "f": 2}[dtype.kind]
 
 

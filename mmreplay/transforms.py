@@ -23,6 +23,8 @@ __all__ = ["ClipReward", "Normalize", "PixelsToFloat", "RandomCrop", "RandomShif
 
 Observation = Array | dict[str, Array]
 Axes = tuple[int, int]
+Function = Callable[[Array, str], Array]
+"""Of an image array (B, ...) and its key, which is empty if the observation is not a dict."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,11 +55,11 @@ class RandomShift:
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         """Shift both observations."""
 
-        def shifted(observation: Observation) -> Observation:
+        def draw() -> Function:
             corners = generator.integers(0, 2 * self.pad + 1, (2, len(batch)))
-            return _each(observation, self.keys, lambda frames: self._moved(frames, corners))
+            return lambda frames, _: self._moved(frames, corners)
 
-        return _both(batch, shifted)
+        return _changed(batch, self.keys, draw)
 
     def _moved(self, frames: Array, corners: Ids) -> Array:
         size = _size(frames, self.axes)
@@ -97,11 +99,11 @@ class RandomCrop:
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         """Crop both observations."""
 
-        def cropped(observation: Observation) -> Observation:
+        def draw() -> Function:
             draws = generator.random((2, len(batch)))
-            return _each(observation, self.keys, lambda frames: self._part(frames, draws))
+            return lambda frames, _: self._part(frames, draws)
 
-        return _both(batch, cropped)
+        return _changed(batch, self.keys, draw)
 
     def _part(self, frames: Array, draws: npt.NDArray[np.float64]) -> Array:
         whole = np.array(_size(frames, self.axes))
@@ -164,10 +166,10 @@ class PixelsToFloat:
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
         """Divide both observations."""
-        return _both(batch, lambda observation: _each(observation, self.keys, _divided))
+        return _changed(batch, self.keys, lambda: _divided)
 
 
-def _divided(frames: Array) -> Array:
+def _divided(frames: Array, _: str) -> Array:
     if frames.dtype != np.uint8:
         raise SchemaError(
             f"PixelsToFloat: expected uint8 pixels, found {frames.dtype} {frames.shape}; use it "
@@ -213,21 +215,16 @@ class Normalize:
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
         """Normalise both observations."""
+        if isinstance(batch.observation, dict) != isinstance(self.mean, Mapping):
+            raise SchemaError(
+                "Normalize: expected mean and std as dicts for dict observations, and as arrays "
+                "for others"
+            )
         mean, std = _by_key(self.mean), _by_key(self.std)
-
-        def normal(observation: Observation) -> Observation:
-            if isinstance(observation, dict) != isinstance(self.mean, Mapping):
-                raise SchemaError(
-                    "Normalize: expected mean and std as dicts for dict observations, and as "
-                    "arrays for others"
-                )
-            if not isinstance(observation, dict):
-                return self._scaled(observation, mean[""], std[""])
-            _check_keys(observation, tuple(mean))
-            scaled = {key: self._scaled(observation[key], mean[key], std[key]) for key in mean}
-            return {**observation, **scaled}
-
-        return _both(batch, normal)
+        keys = tuple(self.mean) if isinstance(self.mean, Mapping) else None
+        return _changed(
+            batch, keys, lambda: lambda frames, key: self._scaled(frames, mean[key], std[key])
+        )
 
     def _scaled(self, frames: Array, mean: npt.ArrayLike, std: npt.ArrayLike) -> Array:
         try:
@@ -243,33 +240,27 @@ class Normalize:
         return out.astype(np.float32)
 
 
-def _both(batch: Batch, function: Callable[[Observation], Observation]) -> Batch:
+def _changed(batch: Batch, keys: tuple[str, ...] | None, draw: Callable[[], Function]) -> Batch:
+    """A batch whose images went through a function, which `draw` returns per observation."""
+
+    def changed(observation: Observation) -> Observation:
+        function = draw()
+        if not isinstance(observation, dict):
+            return function(observation, "")
+        if strange := sorted({*(keys or ())} - observation.keys()):
+            raise SchemaError(
+                f"keys: expected some of {sorted(observation)} of the observation, found {strange}"
+            )
+        return {
+            key: function(frames, key) if keys is None or key in keys else frames
+            for key, frames in observation.items()
+        }
+
     return dataclasses.replace(
         batch,
-        observation=function(batch.observation),
-        next_observation=function(batch.next_observation),
+        observation=changed(batch.observation),
+        next_observation=changed(batch.next_observation),
     )
-
-
-def _each(
-    observation: Observation, keys: tuple[str, ...] | None, function: Callable[[Array], Array]
-) -> Observation:
-    """An observation with a function applied to some of its arrays."""
-    if not isinstance(observation, dict):
-        return function(observation)
-    if keys is not None:
-        _check_keys(observation, keys)
-    return {
-        key: function(frames) if keys is None or key in keys else frames
-        for key, frames in observation.items()
-    }
-
-
-def _check_keys(observation: dict[str, Array], keys: tuple[str, ...]) -> None:
-    if strange := sorted(set(keys) - observation.keys()):
-        raise SchemaError(
-            f"keys: expected some of {sorted(observation)} of the observation, found {strange}"
-        )
 
 
 def _by_key(value: Any) -> Mapping[str, Any]:

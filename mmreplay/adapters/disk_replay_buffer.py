@@ -46,6 +46,11 @@ except ImportError as error:
 
 __all__ = ["BaseBuffer", "DiskReplayBuffer", "HerReplayBuffer"]
 
+_ADVICE = (
+    "if observations are not stacks, pass replay_buffer_kwargs={..., 'stack': None} and another "
+    "path"
+)
+
 
 class DiskReplayBuffer(ReplayBuffer):
     """A ``replay_buffer_class`` for DQN, SAC and the like that stores each frame once, on disk.
@@ -133,8 +138,6 @@ class DiskReplayBuffer(ReplayBuffer):
         self.buffer: StoredBuffer | None = None
         self._last: Frames | None = None  # the observations after the newest step
         self._ended = np.zeros(self.n_envs, np.bool_)  # environments whose episode it ended
-        # Environments that show frames which were never stored: skipped until their episode ends.
-        self._waiting = np.zeros(self.n_envs, np.bool_)
         self._has_holes = False
         self._rows = self._first = self.pos = 0
         self.full = False
@@ -234,7 +237,6 @@ class DiskReplayBuffer(ReplayBuffer):
         """Append a step of all environments; see the base class.
 
         An episode begins after the end of another one, and where `obs` is not the last `next_obs`.
-        If `obs` shows frames that were never stored, the rest of that episode is skipped.
         """
         seen, following = self._arrays(obs), self._arrays(next_obs)
         ended = np.array(done, np.bool_).reshape(self.n_envs)
@@ -242,13 +244,17 @@ class DiskReplayBuffer(ReplayBuffer):
             self._stacks = stacks_seen(seen, following, self._stack)
         buffer, stacks = self._opened(), self._stacks
         if (new := self._new_episodes(seen)).any():
-            self._begin(buffer, stacks, seen, new)
-        stepping = ~self._waiting
-        if not (stacks.follows(seen, following) | self._waiting).all():
+            if not stacks.begins(seen)[new].all():
+                raise SchemaError(
+                    f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
+                    f"padded by '{stacks.padding}'; {_ADVICE}; in the middle of an episode, call "
+                    f"model.set_env(env), which begins others"
+                )
+            buffer.reset(self._as_space(stacks.newest(seen)), new)
+        if not stacks.follow(seen, following):
             raise SchemaError(
                 f"{self.path}: expected a stack of {stacks.n} frames, those of the observation "
-                f"before and a new one; if observations are not stacks, pass "
-                f"replay_buffer_kwargs={{..., 'stack': None}} and another path"
+                f"before and a new one; {_ADVICE}"
             )
         cut = np.zeros(self.n_envs, np.bool_)
         if self.handle_timeout_termination and ended.any():
@@ -259,12 +265,10 @@ class DiskReplayBuffer(ReplayBuffer):
             self._as_space(stacks.newest(following)),
             ended & ~cut,
             ended & cut,
-            **({} if stepping.all() else {"mask": stepping}),
         )
         self._last = {name: array.copy() for name, array in following.items()}
         self._ended = ended
-        writer: Any = buffer.writer
-        self._count(writer.rows, self._first)
+        self._count(buffer.writer.rows, self._first)
 
     def _arrays(self, obs: Any) -> dict[str, Array]:
         """Observations by name, (N, *shape) each, of the dtypes that are stored."""
@@ -284,30 +288,10 @@ class DiskReplayBuffer(ReplayBuffer):
             new |= ~same_bytes(array, self._last[name])
         return new
 
-    def _begin(self, buffer: StoredBuffer, stacks: Stacks, seen: Frames, new: Mask) -> None:
-        """Begin an episode in each environment of `new`."""
-        writer: Any = buffer.writer
-        begins = stacks.begins(seen)
-        if self._last is not None and (self._ended & ~begins).any():
-            raise SchemaError(
-                f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
-                f"padded by '{stacks.padding}'; if observations are not stacks, pass "
-                f"replay_buffer_kwargs={{..., 'stack': None}} and another path"
-            )
-        self._waiting = (self._waiting | new) & ~(new & begins)
-        left = writer.running & new & ~begins
-        if left.any():
-            writer.end_episodes(left)
-        self._has_holes |= bool(self._waiting.any())
-        if (new & begins).any():
-            buffer.reset(self._as_space(stacks.newest(seen)), new & begins)
-
     def _get_samples(self, batch_inds: Ids, env: Any = None) -> Any:
         """The steps with these numbers in a ring of `buffer_size`, each of a random environment."""
         buffer = self._opened()
         if self._has_holes:
-            if not len(buffer):
-                raise EmptyBufferError(f"{self.path}: there is no transition yet")
             ranks = np.random.randint(0, len(buffer), size=len(batch_inds))  # noqa: NPY002  as SB3's
             ids = buffer.store.live.look(lambda index: index.at(ranks))
             return self._samples(self._read(buffer, ids), env)
@@ -359,10 +343,7 @@ class DiskReplayBuffer(ReplayBuffer):
         return {name: self.to_torch(one, copy=False) for name, one in self._named(found).items()}
 
     def _returns(self, ids: Ids, env: Any) -> tuple[Array, Array]:
-        """Returns over n steps and their discounts, (B, 1) each.
-
-        Rewards are normalized one by one, and summed in float32, as by `NStepReplayBuffer`.
-        """
+        """Returns over n steps and discounts, (B, 1) each, in float32 as of `NStepReplayBuffer`."""
         lane = self._opened().store.lanes[0]
         rows, envs = ids // self.n_envs, (ids % self.n_envs)[:, None]
         ahead = rows[:, None] + np.arange(self.n_steps)

@@ -28,13 +28,10 @@ _COLOURS = (1, 3)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stacks:
-    """How observations are stored: as `n` frames each, or whole if that is None.
-
-    `padding` is what precedes the frame in an episode's first stack: ``zero`` or ``reset``.
-    """
+    """How observations are stored: as `n` frames each, or whole if that is None."""
 
     n: int | None
-    padding: str = "zero"
+    padding: str = "zero"  # before an episode's first frame; or "reset"
 
     def frame_shape(self, shape: Shape) -> Shape:
         """The shape of a frame, without the axis of a single channel."""
@@ -77,14 +74,15 @@ class Stacks:
                 out &= _equal(array[:, :-channels], array[:, channels:])
         return out
 
-    def follows(self, seen: Frames, following: Frames) -> Mask:
-        """Where `following` is `seen` without its oldest frame, and a new one: bool (N,)."""
-        out = np.ones(len(next(iter(seen.values()))), np.bool_)
-        if self.n is not None:
-            for name, array in seen.items():
-                channels = array.shape[1] // self.n
-                out &= _equal(array[:, channels:], following[name][:, :-channels])
-        return out
+    def follow(self, seen: Frames, following: Frames) -> bool:
+        """Whether `following` is `seen` without the oldest frames, and with new ones."""
+        n = self.n
+        return n is None or all(
+            np.array_equal(
+                array[:, array.shape[1] // n :], following[name][:, : -(array.shape[1] // n)]
+            )
+            for name, array in seen.items()
+        )
 
 
 def _equal(one: Array, other: Array) -> Mask:
@@ -141,10 +139,7 @@ def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding:
 
 
 def stacks_seen(seen: Frames, following: Frames, stack: Any) -> Stacks:
-    """How to store observations, from those before and after the first step.
-
-    `stack` is the number of frames per observation; ``...`` if unknown.
-    """
+    """How to store observations, from the first step; `stack` is ``...`` if it is unknown."""
     if stack is None:
         return Stacks(None)
     array = next(iter(seen.values()))
@@ -157,11 +152,11 @@ def stacks_seen(seen: Frames, following: Frames, stack: Any) -> Stacks:
         counts = [stack]
     possible = [Stacks(n, padding) for n in reversed(counts) for padding in ("zero", "reset")]
     for stacks in possible:
-        if stacks.begins(seen).all() and stacks.follows(seen, following).all():
+        if stacks.begins(seen).all() and stacks.follow(seen, following):
             return stacks
     if stack is not ...:
         return Stacks(stack)
-    return next((one for one in possible if one.follows(seen, following).all()), Stacks(None))
+    return next((one for one in possible if one.follow(seen, following)), Stacks(None))
 
 
 def _divisors(number: int) -> list[int]:

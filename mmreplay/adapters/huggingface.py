@@ -7,7 +7,6 @@ Invariant: row i is the transition with the i-th smallest id, or the i-th episod
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 import operator
@@ -41,19 +40,15 @@ __all__ = ["to_dataset", "to_iterable_dataset"]
 
 Kind = Literal["transitions", "episodes"]
 
-_READ_ROWS = 256
-_READ_BYTES = 32 << 20
+_READ_ROWS = 64
 _SHARDS = 64
 _ARRAYS = {number: getattr(datasets, f"Array{number}D") for number in (2, 3, 4, 5)}
-_FRAMES = {"observation", "next_observation"}
-_IMAGE_AXES, _CHANNELS = 2, (3, 4)
 
 
 def to_dataset(
     data: Any,
     rows: Kind = "transitions",
     *,
-    images: bool = False,
     cache_dir: str | None = None,
     keep_in_memory: bool = False,
     num_proc: int | None = None,
@@ -67,8 +62,6 @@ def to_dataset(
         data: the path of a store, a list of paths or a pattern; or a dataset or live buffer.
         rows: ``transitions``, with the fields of `Batch` except the weight; or ``episodes``, with
             those of `Trajectory`: T + 1 observations, T actions and rewards.
-        images: store observations of (H, W), (H, W, 3) or (H, W, 4) uint8 as PNG images
-            (`datasets.Image`) instead of arrays; needs Pillow.
         cache_dir: as for `datasets.Dataset.from_generator`.
         keep_in_memory: as for `datasets.Dataset.from_generator`.
         num_proc: processes that write the file.
@@ -77,10 +70,10 @@ def to_dataset(
             and rewards as they are.
 
     Raises:
-        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset, or if `images`
-            finds none; EmptyBufferError if there is no transition or episode.
+        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset;
+            EmptyBufferError if there is no transition or episode.
     """
-    source = _rows(data, rows, settings, images=images)
+    source = _rows(data, rows, settings)
     return datasets.Dataset.from_generator(
         _generate,
         features=source.features(),
@@ -96,7 +89,6 @@ def to_iterable_dataset(
     data: Any,
     rows: Kind = "transitions",
     *,
-    images: bool = False,
     num_shards: int = _SHARDS,
     **settings: Unpack[LoadSettings],
 ) -> datasets.IterableDataset:
@@ -107,7 +99,6 @@ def to_iterable_dataset(
     Args:
         data: as for `to_dataset`, except live buffers, which belong to one process.
         rows: ``transitions`` or ``episodes``.
-        images: store images as PNG.
         num_shards: parts of consecutive rows, at most as many as rows. `split_dataset_by_node`
             gives whole ones to each rank if they are a multiple of the ranks.
         **settings: as for `to_dataset`.
@@ -115,7 +106,7 @@ def to_iterable_dataset(
     Raises:
         MmreplayError: as `to_dataset`.
     """
-    source = _rows(data, rows, settings, images=images)
+    source = _rows(data, rows, settings)
     shards = source.shards(whole_number("num_shards", num_shards))
     return datasets.IterableDataset.from_generator(
         _generate, features=source.features(), gen_kwargs={"rows": source, "shards": shards}
@@ -138,31 +129,19 @@ class _Rows:
     kind: Kind
     uuids: tuple[str, ...]
     known: Array
-    images: bool
 
     def read(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """Rows [start, stop), one by one."""
         if self.kind == "episodes":
             for one in self.known[start:stop]:
-                columns = _columns(self._episode(one))
-                if self.images:
-                    columns["observation"] = with_each(columns["observation"], _encoded)
-                yield columns
+                yield _columns(self._episode(one))
             return
-        size = max(1, min(_READ_ROWS, _READ_BYTES // self._row_bytes()))
-        for first in range(start, stop, size):
-            columns = self._transitions(first, min(first + size, stop))
+        for first in range(start, stop, _READ_ROWS):
+            with reading_listed(self.data, self.uuids):
+                batch = self.data.transitions(self.known[first : min(first + _READ_ROWS, stop)])
+            columns = _columns(batch)
             for number in range(len(columns["id"])):
                 yield with_each(columns, operator.itemgetter(number))
-
-    def _transitions(self, start: int, stop: int) -> dict[str, Any]:
-        with reading_listed(self.data, self.uuids):
-            return _columns(self.data.transitions(self.known[start:stop]))
-
-    def _row_bytes(self) -> int:
-        sizes: list[int] = []
-        with_each(self._transitions(0, 1), lambda array: sizes.append(array.nbytes))
-        return sum(sizes)
 
     def _episode(self, episode: Any, most: int | None = None) -> Trajectory:
         """One episode, or its first `most` steps."""
@@ -181,28 +160,14 @@ class _Rows:
         """The features of all rows, from those of the first one."""
         is_episode = self.kind == "episodes"
         row = _columns(self._episode(self.known[0], 1)) if is_episode else next(self.read(0, 1))
-        n_images = 0
 
-        def feature(array: Any, is_frame: bool) -> Any:
-            nonlocal n_images
+        def feature(array: Any) -> Any:
             array = np.asarray(array)
             has_time = is_episode and array.ndim > 0
-            if self.images and is_frame and _is_image(array[0] if has_time else array):
-                n_images += 1
-                return datasets.List(datasets.Image()) if has_time else datasets.Image()
             shape = (None, *array.shape[1:]) if has_time else array.shape
             return _feature(shape, array.dtype.name)
 
-        features = {
-            name: with_each(value, functools.partial(feature, is_frame=name in _FRAMES))
-            for name, value in row.items()
-        }
-        if self.images and not n_images:
-            raise SchemaError(
-                f"{self.data.store.path}: images: expected observations of (H, W), (H, W, 3) or "
-                f"(H, W, 4) uint8, found none; for single frames pass stack=None"
-            )
-        return datasets.Features(features)
+        return datasets.Features(with_each(row, feature))
 
     def shards(self, n: int) -> list[Shard]:
         """All rows in at most `n` parts."""
@@ -213,24 +178,22 @@ class _Rows:
     def fingerprint(self) -> str:
         """The key in the cache: another store, settings or set of rows has another one."""
         digest = hashlib.sha256(
-            repr((__version__, self.kind, self.images, self.data.settings, self.uuids)).encode()
+            repr((__version__, self.kind, self.data.settings, self.uuids)).encode()
         )
         digest.update(np.ascontiguousarray(self.known).tobytes())
         digest.update(self.data.episodes.tobytes())  # a running one may have ended since
         return digest.hexdigest()[:32]
 
 
-def _rows(data: Any, kind: Kind, settings: Mapping[str, Any], *, images: bool) -> _Rows:
+def _rows(data: Any, kind: Kind, settings: Mapping[str, Any]) -> _Rows:
     source = opened(data, settings)
     if kind not in ("transitions", "episodes"):
         raise SchemaError(f"rows: expected 'transitions' or 'episodes', found {kind!r:.80}")
-    if images and not datasets.config.PIL_AVAILABLE:
-        raise MissingExtraError('images need Pillow: pip install "mmreplay[huggingface]"')
     uuids = uuids_of(source)
     known = source.ids if kind == "transitions" else source.episodes
     if not len(known):
         raise EmptyBufferError(f"{source.store.path}: there are no {kind} yet")
-    return _Rows(source, kind, uuids, known, images)
+    return _Rows(source, kind, uuids, known)
 
 
 def _columns(batch: Any) -> dict[str, Any]:
@@ -238,20 +201,6 @@ def _columns(batch: Any) -> dict[str, Any]:
     values = fields_of(batch)
     values.pop("weight", None)
     return {name: value for name, value in values.items() if not isinstance(value, dict) or value}
-
-
-def _encoded(frames: Array) -> Any:
-    """Images one by one: from an array of several, `datasets` makes lists of int64."""
-    if not _is_image(frames[0]):
-        return frames
-    return [datasets.Image().encode_example(frame) for frame in frames]
-
-
-def _is_image(array: Array) -> bool:
-    shape = array.shape
-    return array.dtype == np.uint8 and (
-        len(shape) == _IMAGE_AXES or (len(shape) == _IMAGE_AXES + 1 and shape[-1] in _CHANNELS)
-    )
 
 
 def _feature(shape: tuple[int | None, ...], dtype: str) -> Any:

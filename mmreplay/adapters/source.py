@@ -35,17 +35,13 @@ class LoadSettings(TypedDict, total=False):
 
 
 def opened(data: Any, settings: Mapping[str, Any], prefetch: int = 0) -> Any:
-    """A dataset as it is, or the stores at a path, a list of paths or a pattern, loaded.
-
-    `settings` and `prefetch` are of `load`. Raises as `load`; SchemaError of settings beside a
-    dataset.
-    """
+    """A dataset as it is, or stores loaded with these settings; SchemaError of both."""
     if isinstance(data, (str, os.PathLike, Sequence)):
         return load(data, **settings, prefetch=prefetch)
     if settings:
         raise SchemaError(
-            f"{', '.join(settings)}: expected no settings beside a {type(data).__name__}, which "
-            f"has its own; give a path, or give them to mmreplay.load"
+            f"{', '.join(settings)}: expected no settings, as the {type(data).__name__} has its "
+            f"own; give a path, or give them to mmreplay.load"
         )
     return data
 
@@ -67,20 +63,7 @@ def reading_listed(data: Any, uuids: tuple[str, ...]) -> Iterator[None]:
 
 
 class Listed:
-    """Transitions by number: i is the transition with the i-th smallest id at creation.
-
-    Args:
-        data: the path of a store, a list of paths or a pattern; or a dataset.
-        **settings: of a path, `stack`, `n_step`, `gamma`, `padding`, `stack_axis` and
-            `clip_reward` of `mmreplay.load`; a dataset has its own.
-
-    Raises:
-        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset.
-
-    Attributes:
-        data: the dataset that it reads.
-        ids: (len(self),) int64, those of the transitions.
-    """
+    """Transitions by number: i is the transition with the i-th smallest id at creation."""
 
     def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
         self.data = opened(data, settings)

@@ -1,8 +1,8 @@
 """Goals from other frames of the episode: drawn in the index, shown as columns of the store.
 
-Invariant: a relabelled sample is, byte for byte, what a store would give for it in which that goal
-stands in every row of the episode, with the rewards (and, if asked for, the ends) that follow from
-it. So nothing of stacks and returns is made here: the gatherer reads columns that say otherwise.
+Invariant: a relabelled sample is, byte for byte, what a store would give in which that goal is in
+every row of the episode, with the rewards (and ends, if requested) that follow from it. So stacks
+and returns are not made here: the gatherer reads columns that were changed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ STRATEGIES = ("future", "final", "episode")
 FIRST_OBSERVATION = -2
 """Marks a goal of the first observation of an episode: no step comes before it."""
 
-Chances = Callable[[int], tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]]
-"""Of so many samples (B,) which to relabel, and (B,) draws in [0, 1): the same each time."""
-
 GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
-"""Called with (N, *goal) achieved, (N, *goal) desired and extras of (N, ...): one number a step."""
+"""Called with (N, *goal) achieved and desired, and extras of (N, ...): one number per step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """The paths of the columns, and the functions of rewards and ends."""
+    """Which goals to draw, the paths of the columns, and the functions of rewards and ends."""
 
+    strategy: str
+    probability: float
     achieved: str
     desired: str
     extras: dict[str, str]
@@ -45,22 +44,19 @@ class Task:
 
 
 class Relabelling:
-    """The gatherer of one batch: draws goals in the index, reads columns that hold them."""
+    """The gatherer of one batch: draws goals in the index, reads columns that hold them.
+
+    `draws` gives (2, B) numbers in [0, 1), the same each time: whether to relabel each sample, and
+    where in its range of frames the goal lies.
+    """
 
     def __init__(
         self,
         gatherer: TransitionGatherer,
         task: Task,
-        strategy: str,
-        chances: Chances,
+        draws: Callable[[int], npt.NDArray[np.float64]],
     ) -> None:
-        """Take the draws, so that a repeated read gets the same goals.
-
-        `chances` tells which samples to relabel, and how far along its range of frames each goal
-        lies, as a share of that.
-        """
-        self._gatherer, self._task, self._strategy = gatherer, task, strategy
-        self._chances = chances
+        self._gatherer, self._task, self._draws = gatherer, task, draws
         self._some = np.empty(0, np.bool_)
         self._frames = self._marks = self._oldest = np.empty(0, np.int64)
         self._span: Span | None = None
@@ -68,14 +64,15 @@ class Relabelling:
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Draw the goals' frames from the same state of the index as the steps."""
         span = index.span(ids)
-        self._some, draws = self._chances(ids.size)
+        chances, draws = self._draws(ids.size)
+        self._some = chances < self._task.probability
         # The frame after the last step, and those after all steps that can be sampled, with the
         # episode's first one. Of earlier ones more or fewer are still on disk, depending on when it
         # was last flushed.
         first = last = span.left
-        if self._strategy == "future":
+        if self._task.strategy == "future":
             first = np.ones_like(last)
-        elif self._strategy == "episode":
+        elif self._task.strategy == "episode":
             first = (span.back > span.oldest) - span.oldest
         frames = self._frames = first + (draws * (last + 1 - first)).astype(np.int64)
         self._span = span
@@ -100,7 +97,7 @@ class Relabelling:
         return steps
 
     def oldest(self, steps: Steps) -> Ids:  # noqa: ARG002 (goals may lie before the steps)
-        """The ids of the oldest steps that a batch tells of, those with its goals: int64 (B,)."""
+        """The ids of the oldest steps that are read, with those of the goals: int64 (B,)."""
         return self._oldest
 
     def copy(self, batch: Batch, out: Batch) -> Batch:
@@ -125,10 +122,7 @@ class _Goals:
     def __init__(
         self, task: Task, columns: Mapping[str, Column], steps: Steps, goals: Ids, marks: Ids
     ) -> None:
-        """Read the goals achieved at `goals` (B,), places of frames; -1 leaves a sample alone.
-
-        `marks` (B,) are what samples are told of where their goals come from.
-        """
+        """Read the goals achieved at `goals` (B,) frames; -1 leaves a sample alone."""
         self._task, self._columns, self._around = task, columns, steps
         self._marks = marks
         self.some = (goals >= 0).nonzero()[0]
@@ -136,16 +130,30 @@ class _Goals:
         self._known: tuple[Ids, tuple[Array, Array, dict[str, Array]]] | None = None
 
     def columns(self) -> dict[str, Column]:
-        """All columns; axis 0 of the ids that they are asked for is the sample."""
-        task, columns = self._task, self._columns
-        out: dict[str, Column] = {**columns, task.mark: _Mark(self._marks)}
-        if not self.some.size:
-            return out
-        out[task.desired] = _Replaced(columns[task.desired], self.some, self._desired)
-        out["rewards"] = _Replaced(columns["rewards"], self.some, self._rewards)
-        if task.terminal is not None:
-            out["non_terminals"] = _Replaced(columns["non_terminals"], self.some, self._live)
+        """All columns; axis 0 of their ids is the sample."""
+        task, out = self._task, dict(self._columns)
+        out[task.mark] = _Made((), np.dtype("int64"), self._mark)
+        if self.some.size:
+            out[task.desired] = self._replaced(task.desired, self._desired)
+            out["rewards"] = self._replaced("rewards", self._rewards)
+            if task.terminal is not None:
+                out["non_terminals"] = self._replaced("non_terminals", self._live)
         return out
+
+    def _mark(self, _: Ids, out: Array) -> Array:
+        out[...] = self._marks
+        return out
+
+    def _replaced(self, path: str, values: Callable[[Ids], Array]) -> Column:
+        """A column with other values for some samples, made from the ids of all."""
+        column = self._columns[path]
+
+        def take(ids: Ids, out: Array | None) -> Array:
+            rows = column.take(ids, out)
+            rows[self.some] = values(ids)
+            return rows
+
+        return _Made(column.row_shape, column.dtype, take)
 
     def _desired(self, ids: Ids) -> Array:
         """The goals, to be spread over the frames of each sample."""
@@ -185,33 +193,14 @@ class _Goals:
         )
 
 
-class _Replaced:
-    """A column with other values for some samples."""
+@dataclasses.dataclass(slots=True, eq=False)
+class _Made:
+    """A column whose rows a function returns."""
 
-    def __init__(self, column: Column, some: Ids, values: Callable[[Ids], Array]) -> None:
-        """`values` gives what the column holds for the samples `some`, from the ids of all."""
-        self._column, self._some, self._values = column, some, values
-        self.row_shape, self.dtype = column.row_shape, column.dtype
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[Ids, Any], Array]
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """Rows by id."""
-        rows = self._column.take(ids, out)
-        rows[self._some] = self._values(ids)
-        return rows
-
-
-class _Mark:
-    """A column that tells where each sample's goal comes from."""
-
-    row_shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = np.dtype("int64")
-
-    def __init__(self, marks: Ids) -> None:
-        self._marks = marks
-
-    def take(self, ids: Ids, out: Array | None = None) -> Array:  # noqa: ARG002 (as of any column)
-        """The same marks, whatever `ids` are."""
-        if out is None:
-            return self._marks.copy()
-        out[...] = self._marks
-        return out
+        return self.read(ids, out)

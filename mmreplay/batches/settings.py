@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-import numpy as np
-
-from mmreplay.arguments import low_and_high, whole_number, whole_number_or_none
+from mmreplay.arguments import check_number, low_and_high, whole_number, whole_number_or_none
 from mmreplay.errors import SchemaError
 from mmreplay.format.layout import MAX_STACK
 
@@ -39,12 +36,10 @@ class Settings:
     clip_reward: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        gamma: Any = self.gamma
         padding, stack_axis = self.padding, self.stack_axis
         object.__setattr__(self, "stack", whole_number_or_none("stack", self.stack))
         object.__setattr__(self, "n_step", whole_number("n_step", self.n_step, 1, MAX_N_STEP))
-        if not isinstance(gamma, (int, float, np.number)) or not 0 <= gamma <= 1:
-            raise SchemaError(f"gamma: expected a number in [0, 1], found {gamma!r}")
+        check_number("gamma", self.gamma, 1)
         if padding not in ("reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
         if stack_axis not in (0, -1):

@@ -65,8 +65,7 @@ class Dataset(WindowSource):
         self.generator = np.random.default_rng(seed)
         unshared_seed = None if is_reproducible(seed) else type(seed).__name__  # may differ by rank
         epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
-        digest = None if selection is None else selection.digest
-        self._epochs = Epochs(epoch_seed, unshared_seed, digest)
+        self._epochs = Epochs(epoch_seed, unshared_seed)
 
     def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
@@ -123,10 +122,11 @@ class Dataset(WindowSource):
         windows: Windows | None = None,
     ) -> Iterator[AnyBatch]:
         """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch."""
-        live = self.store.live
+        live, selection = self.store.live, self._selection
+        digest = None if selection is None else selection.digest
         valid = not_evicted if windows is None else live.valid_ids
         listed = self.draws.every(windows)
-        request = Request(given, self.settings, windows, live, listed, valid)
+        request = Request(given, self.settings, digest, windows, live, listed, valid)
         self._epochs.check(request)
         self.draws.check_any(windows)
 
@@ -309,7 +309,9 @@ class Dataset(WindowSource):
             InvalidIdError: an id that cannot be sampled here, named.
             SchemaError: no such episode, a mask of another length, or neither argument.
         """
-        return self._selected(subsets.chosen(self.store, self._selection, episodes, ids))
+        return self._selected(
+            subsets.chosen(self.store, self._selection, episodes, ids, lambda: self.ids)
+        )
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Two datasets, as from `select`, with each episode in one of them.

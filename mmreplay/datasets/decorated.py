@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import check_takes
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.combine import AnyBatch, fill, schema_of, unshared
 from mmreplay.batches.sequences import SequenceBatch
@@ -42,7 +43,7 @@ class Decorated(Around, WindowSource):
             ahead.
 
     Raises:
-        SchemaError: something that is not a function, or does not fit the data.
+        SchemaError: something that is not such a function, or does not fit the data.
 
     Attributes:
         data: as given.
@@ -52,12 +53,12 @@ class Decorated(Around, WindowSource):
     def __init__(self, data: Source, *functions: Function) -> None:
         given: tuple[Any, ...] = functions
         for function in given:
-            if not callable(function) or isinstance(function, type):
+            if isinstance(function, type):
                 raise SchemaError(
-                    f"functions: expected functions of a batch and a generator, found "
-                    f"{function!r}; create an instance of a class of mmreplay.transforms, as in "
-                    f"RandomShift(4)"
+                    f"functions: expected functions of (batch, generator), found {function!r}; "
+                    f"create an instance of it, as in RandomShift(4)"
                 )
+            check_takes("functions", function, "batch", "generator")
             if hasattr(function, "check"):
                 function.check(data.settings)
         super().__init__(data)

@@ -7,6 +7,7 @@ existed when it began, so a position is enough to continue it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar
@@ -72,28 +73,21 @@ class EpochArguments:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """Epochs of transitions, or of windows.
-
-    Attributes:
-        given: the arguments.
-        settings: how transitions are rebuilt.
-        windows: which windows; None for transitions.
-        live: the lanes.
-        listed: lists all ids of an epoch, ascending.
-        valid: returns those of a batch's ids that can still be read.
-    """
+    """Epochs of transitions, or of windows."""
 
     given: EpochArguments
     settings: Settings
-    windows: Windows | None
+    selection: int | None  # a number that identifies it
+    windows: Windows | None  # None for transitions
     live: LiveLanes
-    listed: Choose
-    valid: Callable[[Ids], Choose]
+    listed: Choose  # all ids of an epoch, ascending
+    valid: Callable[[Ids], Choose]  # those of a batch's ids that can still be read
 
     def order(self) -> dict[str, Any]:
         """What the order of an epoch depends on, besides seed, number and rows."""
         given, settings = self.given, self.settings
         out = {
+            "selection": self.selection,
             "shuffle": given.shuffle if given.shuffle == "full" else bool(given.shuffle),
             "world_size": given.world_size,
             "windows": None if self.windows is None else [*dataclasses.astuple(self.windows)],
@@ -116,25 +110,18 @@ class Request:
 
 @dataclasses.dataclass(slots=True)
 class _Position:
-    """The first `position` ids of this rank's share of an epoch were returned.
-
-    `order` is what determines the ids after them; None if no batch was returned.
-    """
+    """The first `position` ids of this rank's share of an epoch were returned."""
 
     epoch: int = 0
     position: int = 0
-    order: dict[str, Any] | None = None
+    order: dict[str, Any] | None = None  # determines the others; None if no batch was returned
 
 
 class Epochs:
-    """The epochs of one dataset.
+    """The epochs of a dataset; `unshared_seed` is the kind of a seed that ranks cannot share."""
 
-    `unshared_seed` names the kind of seed if other ranks cannot have the same one; else None.
-    `selection` is a number that identifies the selection; None for everything.
-    """
-
-    def __init__(self, seed: int, unshared_seed: str | None, selection: int | None = None) -> None:
-        self.seed, self.unshared_seed, self._selection = seed, unshared_seed, selection
+    def __init__(self, seed: int, unshared_seed: str | None) -> None:
+        self.seed, self.unshared_seed = seed, unshared_seed
         self._next = 0
         self._at = _Position()
         self._loaded: _Position | None = None
@@ -176,7 +163,7 @@ class Epochs:
             )
         if loaded is None or loaded.order is None or given.epoch not in {None, loaded.epoch}:
             return
-        for name, value in self._order(request).items():
+        for name, value in request.order().items():
             known = loaded.order.get(name)
             if known != value:
                 raise SchemaError(
@@ -187,10 +174,7 @@ class Epochs:
     def read(
         self, request: Request, read_each: Callable[[Iterable[Part]], Iterator[T]]
     ) -> Iterator[T]:
-        """The batches, epoch by epoch; `read_each` returns one for each part, in order.
-
-        Batches without transitions are left out.
-        """
+        """The batches that have transitions, epoch by epoch; `read_each` returns one per part."""
         given = request.given
         loaded, self._loaded = self._loaded, None
         kept: KeptFrames | None = None
@@ -213,9 +197,6 @@ class Epochs:
                 if len(batch):
                     yield batch
             self._at = _Position(number + 1)
-
-    def _order(self, request: Request) -> dict[str, Any]:
-        return {"selection": self._selection, **request.order()}
 
     def _begin(self, at: _Position, request: Request) -> _Epoch:
         """An epoch that begins or continues."""
@@ -248,10 +229,11 @@ class Epochs:
                 f"epoch of the loaded state, found {ids.size:,} of them: the others were evicted; "
                 f"begin an epoch instead, with epoch="
             )
-        order = self._order(request) | {"lanes": lanes, "size": ids.size, "uuids": [*uuids]}
+        order = request.order() | {"lanes": lanes, "size": ids.size, "uuids": [*uuids]}
         shares = Shares(self.seed, at.epoch, given.rank, given.world_size)
         blocks = chunks.blocks(*request.frames_around())
-        pool_rows = given.shuffle_rows or _default_rows(chunks.row_bytes)
+        most = min(max(_POOL_BYTES // chunks.row_bytes, _LEAST_ROWS), _MOST_ROWS)
+        pool_rows = given.shuffle_rows or most
         if given.shuffle == "full":
             mine = shuffled_ids(ids, shares)
         elif given.shuffle:
@@ -268,16 +250,13 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Epoch:
-    """The first `size` ids of this rank's share of an epoch, of the lanes `uuids`.
-
-    `order` is what determines them, and `kept_rows` how many decoded rows are worth keeping.
-    """
+    """The first `size` ids of this rank's share of an epoch."""
 
     ids: PooledIds
     size: int
-    order: dict[str, Any]
-    uuids: tuple[str, ...]
-    kept_rows: int
+    order: dict[str, Any]  # determines them
+    uuids: tuple[str, ...]  # of the lanes
+    kept_rows: int  # decoded ones that are worth keeping
 
     def pools_within(self, start: int, stop: int) -> list[Ids]:
         """The ids of the pools that begin in [start, stop)."""
@@ -292,25 +271,18 @@ def _parts(
 ) -> Iterator[Part]:
     live = request.live
 
-    def of_same_store(choose: Choose) -> Choose:
-        def checked(index: Index) -> Ids:
-            live.check_same(
-                epoch.uuids, "that this epoch began with", "begin a new epoch, of the store there"
-            )
-            return choose(index)
-
-        return checked
+    def checked(choose: Choose, index: Index) -> Ids:
+        live.check_same(
+            epoch.uuids, "that this epoch began with", "begin a new epoch, of the store there"
+        )
+        return choose(index)
 
     for start in starts:
         stop = min(start + starts.step, epoch.size)
         ids = epoch.ids.part(start, stop)
         for pool in epoch.pools_within(start, stop):
             live.request_frames(pool)
-        yield of_same_store(request.valid(ids)), kept, [*seed, start]
-
-
-def _default_rows(row_bytes: int) -> int:
-    return min(max(_POOL_BYTES // row_bytes, _LEAST_ROWS), _MOST_ROWS)
+        yield functools.partial(checked, request.valid(ids)), kept, [*seed, start]
 
 
 def _checked_order(order: Mapping[str, Any]) -> dict[str, Any]:

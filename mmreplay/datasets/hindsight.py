@@ -6,12 +6,13 @@ Invariant: the data alone determines which transitions are drawn, and their weig
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import check_number, check_takes
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
 from mmreplay.batches.transitions import TransitionGatherer
@@ -78,27 +79,17 @@ class Hindsight(Around, EpochSource):
         desired_goal: str = "desired_goal",
         mark: str = "hindsight",
     ) -> None:
-        functions: dict[str, Any] = {"reward": reward, "terminal": terminal}
-        for name, function in functions.items():
-            if not callable(function) and not (name == "terminal" and function is None):
-                raise SchemaError(
-                    f"{name}: expected a function (achieved_goal, desired_goal, info), "
-                    f"found {function!r}"
-                )
+        check_takes("reward", reward, "achieved_goal", "desired_goal", "info")
+        if terminal is not None:
+            check_takes("terminal", terminal, "achieved_goal", "desired_goal", "info")
         if strategy not in STRATEGIES:
             raise SchemaError(f"strategy: expected one of {STRATEGIES}, found {strategy!r}")
-        checked: Any = probability
-        if not isinstance(checked, (int, float, np.number)) or not 0 <= checked <= 1:
-            raise SchemaError(f"probability: expected a number in [0, 1], found {probability!r}")
-        if not isinstance(data, Dataset):
+        check_number("probability", probability, 1)
+        source: Any = data
+        if not isinstance(source, Dataset) or type(source).sample is not Dataset.sample:
             raise SchemaError(
                 f"data: expected what mmreplay.load returns, or a replay buffer, found {data!r}; "
-                f"put Decorated and Mixture around Hindsight, not inside"
-            )
-        if type(data).sample is not Dataset.sample:
-            raise SchemaError(
-                f"data: expected a dataset or buffer class of mmreplay, found a "
-                f"{type(data).__name__}, which overrides sample(); Hindsight does not call that"
+                f"put Decorated and Mixture around Hindsight, and do not override sample()"
             )
         schema = data.store.schema
         _check_goals(data.store, achieved_goal, desired_goal)
@@ -111,8 +102,9 @@ class Hindsight(Around, EpochSource):
         self.schema = dataclasses.replace(
             schema, extras={**schema.extras, mark: Field((), "int64")}
         )
-        self._strategy, self._probability = strategy, float(probability)
         self._task = Task(
+            strategy,
+            float(probability),
             schema.frame_paths[achieved_goal],
             schema.frame_paths[desired_goal],
             schema.extra_paths,
@@ -156,35 +148,28 @@ class Hindsight(Around, EpochSource):
 
     def _relabelling(self, generator: np.random.Generator, size: int) -> Relabelling:
         draws = generator.random((2, size))
-        return self._relabelling_with(lambda _: draws)
+        return Relabelling(self._gatherer, self._task, lambda _: draws)
 
     def _relabelling_by(self, seed: list[int]) -> Relabelling:
         """For a batch that loses what is evicted before it is read."""
-        return self._relabelling_with(lambda size: np.random.default_rng(seed).random((2, size)))
-
-    def _relabelling_with(self, draws: Callable[[int], npt.NDArray[np.float64]]) -> Relabelling:
-        def chances(size: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-            one, other = draws(size)
-            return one < self._probability, other
-
-        return Relabelling(self._gatherer, self._task, self._strategy, chances)
+        return Relabelling(
+            self._gatherer, self._task, lambda size: np.random.default_rng(seed).random((2, size))
+        )
 
     def __repr__(self) -> str:
         return (
-            f"<mmreplay.Hindsight {self._strategy} probability={self._probability:g} "
+            f"<mmreplay.Hindsight {self._task.strategy} probability={self._task.probability:g} "
             f"of {self.data!r}>"
         )
 
 
 def _check_goals(store: Store, achieved: str, desired: str) -> None:
     frames = store.schema.frames
-    for name in (achieved, desired):
-        if not store.schema.is_dict or name not in frames:
-            raise SchemaError(
-                f"{store.path}: expected dict observations with {achieved!r} and {desired!r}, "
-                f"found {sorted(frames)}; name the goals' keys with achieved_goal= and "
-                f"desired_goal="
-            )
+    if not store.schema.is_dict or not {achieved, desired} <= frames.keys():
+        raise SchemaError(
+            f"{store.path}: expected dict observations with {achieved!r} and {desired!r}, found "
+            f"{sorted(frames)}; name the goals' keys with achieved_goal= and desired_goal="
+        )
     if not frames[achieved].same_data(frames[desired]):
         raise SchemaError(
             f"{store.path}: expected goals of one shape and dtype, found "

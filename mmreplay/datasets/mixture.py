@@ -185,10 +185,10 @@ def _check_alike(data: Sequence[Source]) -> Schema:
     first = data[0]
     schema = schema_of(first)
     for other in data[1:]:
-        if not schema_of(other).same_data(schema):
+        if not schema.same_data(schema_of(other)):
             raise SchemaError(
-                f"expected sources with the same columns, found {_rows(schema)} in {first!r} and "
-                f"{_rows(schema_of(other))} in {other!r}"
+                f"expected sources with the same columns, found in {other!r}: "
+                f"{schema.differences(schema_of(other))} as in {first!r}"
             )
         if other.settings != first.settings:
             raise SchemaError(
@@ -196,7 +196,3 @@ def _check_alike(data: Sequence[Source]) -> Schema:
                 f"and {other.settings} in {other!r}"
             )
     return schema
-
-
-def _rows(schema: Schema) -> dict[str, str]:
-    return {path: f"{field.dtype} {field.shape}" for path, field in schema.columns().items()}

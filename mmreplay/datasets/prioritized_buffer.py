@@ -83,6 +83,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self.store.live.look(self._begin)
         except BaseException:
             self.store.close()
+            self.writer.files.on_flush = None  # the state that was saved stays
             give_up(self.writer)
             raise
 
@@ -90,15 +91,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         files = self.writer.files
         base, _, head = index.window(0)
         self._column = PriorityColumn(files.path, (base, head), files.environments)
-        kept = self.stored_state.get("sampler", {})
+        kept = self._restored.get("sampler")
+        kept = kept if isinstance(kept, dict) else {}  # another program may have written it
         largest, n_batches = kept.get("largest"), kept.get("batches")
-        # Another program may have written the state.
         is_sound = isinstance(largest, float) and 0 < largest <= MAX_PRIORITY
         self._sampler = PrioritizedSampler(
             self._column, self._how, index, largest if is_sound else None
         )
-        is_sound = isinstance(n_batches, int) and 0 <= n_batches < _MOST_BATCHES
-        self._sampler.n_batches = n_batches if is_sound else 0
+        if isinstance(n_batches, int) and 0 <= n_batches < _MOST_BATCHES:
+            self._sampler.n_batches = n_batches
 
     def _saved_state(self) -> dict[str, Any]:
         """See `ReplayBuffer`; makes the priorities durable, too."""
@@ -136,10 +137,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
             SchemaError: a value that `state_dict` did not return.
         """
-        sampler, given = self.sampler, dict[str, Any]()
+        sampler, n_batches = self.sampler, self.sampler.n_batches
         if isinstance(state, Mapping):  # else it is refused below
-            given.update(state)
-        n_batches = whole_number("batches", given.get("batches", sampler.n_batches), 0)
+            n_batches = whole_number("batches", state.get("batches", n_batches), 0)
         super().load_state_dict(state)
         sampler.n_batches = n_batches
 

@@ -1,11 +1,8 @@
 """`ReadAhead`: batches drawn and read before they are requested, in threads.
 
-Invariants:
-- The visible generator is in the state after the last batch that was returned. Draws ahead of it
-  are made on a copy, so saved states, forks and pickles do not include them.
-- A batch drawn ahead is returned only if the same call is repeated and the generator is still in
-  that state. Otherwise it is discarded, and the stream is as without prefetch.
-- Draws are made in the calling thread, so the stream does not depend on the speed of the threads.
+Invariant: the stream is as without prefetch, whatever the speed of the threads. Draws ahead are
+made in the calling thread, on a copy of the generator, and discarded if another call comes or the
+generator was used.
 """
 
 from __future__ import annotations
@@ -96,10 +93,7 @@ class ReadAhead:
         arguments: tuple[Any, ...],
         out: Read | None = None,
     ) -> Read:
-        """The batch that `begin(generator, *arguments)` draws; `begin` is a bound method.
-
-        Raises what drawing or reading raises; the generator is then as without threads.
-        """
+        """The batch that `begin(generator, *arguments)` draws; `begin` is a bound method."""
         if not self.n:
             draw = begin(generator, *arguments)
             return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
@@ -171,10 +165,9 @@ class ReadAhead:
             return
         if self._threads is None:
             self._threads = Workers(min(self.n, _THREADS), "mmreplay-ahead")
-        # At a limit of the process, or when the interpreter ends, it is read when requested.
         job.threads = self._threads
         if not self._threads.hand_over(job.read):
-            job.threads = None
+            job.threads = None  # at a limit of the process: read when requested
 
     def _give(self, live: LiveLanes, job: _Job, out: Any) -> Any:
         """The batch of a job; if part of it was evicted since, the ids are chosen again."""
@@ -227,6 +220,6 @@ def _finished(draw: Draw[Read], batch: Read) -> Read:
 
 def _same(state: Any, other: Any) -> bool:
     """Whether two states of bit generators are equal; some kinds hold arrays."""
-    if isinstance(state, dict) and isinstance(other, dict):
+    if isinstance(state, dict):
         return state.keys() == other.keys() and all(_same(state[k], other[k]) for k in state)
     return bool(np.array_equal(state, other)) if isinstance(state, np.ndarray) else state == other

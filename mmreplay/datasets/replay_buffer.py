@@ -28,8 +28,6 @@ from mmreplay.schema import Field
 from mmreplay.system.held_directories import HeldDirectory
 from mmreplay.writing.create import FLUSH_S, create, give_up
 
-_OF_SAMPLERS = ("largest", "batches")
-
 
 class BufferOptions(TypedDict, total=False):
     """The keywords of `ReplayBuffer`."""
@@ -75,7 +73,6 @@ class ReplayBuffer(Dataset):
     Attributes:
         store: the same data, read-only.
         writer: the `Writer` or `VectorWriter`.
-        stored_state: a sampler's part of the state that was saved before this opening.
     """
 
     def __init__(
@@ -129,9 +126,7 @@ class ReplayBuffer(Dataset):
             settings = dataclasses.replace(settings, stack=stack, padding=store.padding)
             super().__init__(store, settings, seed, prefetch)
             saved = files.generator()
-            self.stored_state = (
-                {} if saved is None else _restored(self.generator, saved, store.path)
-            )
+            self._restored = {} if saved is None else _restore(self.generator, saved, store.path)
             files.on_flush = _saver(self)
         except BaseException:
             give_up(writer)
@@ -181,16 +176,16 @@ class ReplayBuffer(Dataset):
     def __getstate__(self) -> dict[str, Any]:
         """Refuse: a store has one writer."""
         raise SchemaError(
-            f"{self.writer.path}: a {type(self).__name__} cannot be pickled, as its store has one "
+            f"{self.writer.path}: {type(self).__name__} cannot be pickled, as its store has one "
             f"writer; call mmreplay.load({str(self.writer.path)!r}, ...) in the other process to "
             f"read and sample there"
         )
 
     def _saved_state(self) -> dict[str, Any]:
-        """Saved with each flush: the random state, and a sampler's state."""
+        """Saved with each flush: the random state."""
         bits = self.generator.bit_generator
         with bits.lock:
-            return {**self.stored_state, **bits.state}
+            return {**bits.state}
 
     @property
     def capacity(self) -> int | None:
@@ -227,10 +222,10 @@ def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
     return state
 
 
-def _restored(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
-    """Set the random state; returns a sampler's saved state, without unknown values."""
+def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
+    """Set the random state, and return all that was saved with it."""
     try:
-        document = json.loads(saved)
+        document: dict[str, Any] = json.loads(saved)
         generator.bit_generator.state = document
     except (
         ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
@@ -238,8 +233,4 @@ def _restored(generator: np.random.Generator, saved: str, path: Path) -> dict[st
         raise CorruptStoreError(
             f"{path}: the saved random state cannot be read: {error!s:.200}; run `mmreplay verify`"
         ) from error
-    sampler = document.get("sampler")
-    if not isinstance(sampler, dict):
-        return {}
-    known = {name: sampler.get(name) for name in _OF_SAMPLERS}
-    return {"sampler": {name: n for name, n in known.items() if type(n) in {int, float}}}
+    return document

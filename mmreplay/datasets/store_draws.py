@@ -28,10 +28,9 @@ from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
-from mmreplay.sampling.episode_draws import PortionSampler, TrajectorySampler
 from mmreplay.sampling.selection import Selection
 from mmreplay.sampling.uniform import check_not_empty, distinct_ids, grouped_ids, uniform_ids
-from mmreplay.sampling.windows import Windows, WindowSampler
+from mmreplay.sampling.windows import PortionSampler, TrajectorySampler, Windows, WindowSampler
 
 T = TypeVar("T")
 Read = TypeVar("Read")
@@ -42,19 +41,12 @@ _ALL_EVICTED = "all selected transitions have been evicted; select again"
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
 class Draw(Generic[Read]):
-    """One batch whose random numbers are drawn.
+    """One batch whose random numbers are drawn."""
 
-    Attributes:
-        choose: returns the ids; the same index gives the same ids.
-        gatherer: rebuilds them.
-        finish: called with the batch when it is returned, in the thread that gets it.
-        kept: keeps the frames that are decoded for it; None if nothing does.
-    """
-
-    choose: Callable[[Index], Ids]
+    choose: Callable[[Index], Ids]  # the same index gives the same ids
     gatherer: LateRebuilder[Any, Read]
-    finish: Callable[[Read], None] | None = None
-    kept: KeptFrames | None = None
+    finish: Callable[[Read], None] | None = None  # called in the thread that gets the batch
+    kept: KeptFrames | None = None  # keeps the frames that are decoded for it
 
 
 def draw_seed(generator: np.random.Generator) -> int:
@@ -63,11 +55,7 @@ def draw_seed(generator: np.random.Generator) -> int:
 
 
 def own_generator(source: Any) -> np.random.Generator:
-    """A generator for one batch of a wrapper of datasets, seeded with their random states.
-
-    It takes no number from their generators, so it repeats with their seeds, and continues after a
-    resume.
-    """
+    """A generator for one batch of a wrapper, seeded with the random states of its datasets."""
     return np.random.default_rng(_seeds(source))
 
 
@@ -130,21 +118,13 @@ class StoreDraws:
         self._store, self._selection = store, selection
         self.gatherer = store.live.gatherer(settings)
         self._trajectories = TrajectorySampler(selection)
-        self._window_sampler = functools.lru_cache(_KINDS)(
-            functools.partial(WindowSampler, selection=selection)
-        )
-        self._portion_sampler = functools.lru_cache(_KINDS)(
-            functools.partial(PortionSampler, selection=selection)
-        )
-        self._sequence_gatherer = functools.lru_cache(_KINDS)(
-            functools.partial(SequenceGatherer, store.schema, settings)
-        )
+        kept = functools.lru_cache(_KINDS)
+        self._window_sampler = kept(functools.partial(WindowSampler, selection=selection))
+        self._portion_sampler = kept(functools.partial(PortionSampler, selection=selection))
+        self._sequence_gatherer = kept(functools.partial(SequenceGatherer, store.schema, settings))
 
     def choose(self, draw: Callable[[Index], T]) -> Callable[[Index], T]:
-        """A draw from the index of the store, with errors that begin with its path.
-
-        Raises SchemaError if another store replaced the one that was selected from.
-        """
+        """A draw from the index of the store, with errors that begin with its path."""
         selection, live = self._selection, self._store.live
 
         def choose(index: Index) -> T:
@@ -182,21 +162,16 @@ class StoreDraws:
         choose: Callable[[Transitions], Ids]
         if group is not None:
             check_groups(size, group, replace=replace)
-            choose = self._groups(size // group, group, draw_seed(generator))
+            live, n_groups, seed = self._store.live, size // group, draw_seed(generator)
+
+            def choose(index: Transitions) -> Ids:
+                return grouped_ids(index, live.frame_chunks.at_least(group), n_groups, group, seed)
+
         elif replace:
             choose = functools.partial(uniform_ids, draws=generator.random(size))
         else:
-            seed = draw_seed(generator)
-            choose = functools.partial(distinct_ids, size=size, seed=seed)
+            choose = functools.partial(distinct_ids, size=size, seed=draw_seed(generator))
         return Draw(self._choose_transitions(choose), self.gatherer)
-
-    def _groups(self, n_groups: int, group: int, seed: int) -> Callable[[Transitions], Ids]:
-        live = self._store.live
-
-        def draw(index: Transitions) -> Ids:
-            return grouped_ids(index, live.frame_chunks.at_least(group), n_groups, group, seed)
-
-        return draw
 
     # ------------------------------------------------------------ sequences
 
@@ -245,9 +220,9 @@ class StoreDraws:
         """Whole episodes, uniformly; see `Dataset.sample_trajectories`."""
         choose: Callable[[Index], Ids]
         if replace:
-            draws = generator.random(size)
-            choose = functools.partial(self._trajectories.draw, draws=draws)
+            choose = functools.partial(self._trajectories.draw, draws=generator.random(size))
         else:
-            seed = draw_seed(generator)
-            choose = functools.partial(self._trajectories.draw_distinct, size=size, seed=seed)
+            choose = functools.partial(
+                self._trajectories.draw_distinct, size=size, seed=draw_seed(generator)
+            )
         return self._store.live.lazy_trajectories(self.choose(choose))

@@ -43,21 +43,14 @@ def episode_table(store: Store, selection: Selection | None) -> Episodes:
     return out
 
 
-def every_selected_id(store: Store, selection: Selection | None) -> Ids:
-    """All ids that can be sampled, ascending."""
-    if selection is None:
-        return store.ids
-    check_lanes(selection, store.live)
-    return store.live.look(lambda index: selection.now(index).ids())
-
-
 def chosen(
     store: Store,
     selection: Selection | None,
     episodes: EpisodeChoice | None,
     ids: IdChoice | None,
+    every_id: Callable[[], Ids],
 ) -> Selection:
-    """What is chosen of a store or a selection; see `Dataset.select`."""
+    """What is chosen of a store or a selection with these ids; see `Dataset.select`."""
     if episodes is None and ids is None:
         raise SchemaError(
             "select: expected episodes= or ids=: a mask, numbers, or a function that returns either"
@@ -69,7 +62,7 @@ def chosen(
         table = table[mask_of("episodes", given, len(table), "episodes")]
         out = _of_runs(store.live, np.ascontiguousarray(table["id"]), table["length"])
     if ids is not None:
-        wanted = _wanted(store, selection, ids)
+        wanted = _wanted(store, selection, ids, every_id)
         if out is not None:
             wanted = wanted[out.runs_of(wanted) >= 0]
         out = store.live.look(lambda index: _of_ids(store.live, index, wanted))
@@ -100,9 +93,7 @@ def parts(
 
     whole, begins = store.live.look(read)
     # Runs of one episode stay together: they follow one another, with the same begin.
-    is_first = np.ones(begins.size, np.bool_)
-    is_first[1:] = begins[1:] != begins[:-1]
-    numbers = is_first.cumsum() - 1
+    numbers = (np.diff(begins, prepend=-1) != 0).cumsum() - 1
     n = int(numbers[-1]) + 1 if numbers.size else 0
     if n < 2:  # noqa: PLR2004 (two parts)
         raise SchemaError(
@@ -138,17 +129,19 @@ def _of_everything(live: LiveLanes, index: Index) -> Selection:
     return _of_runs(live, firsts, steps)
 
 
-def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
+def _wanted(
+    store: Store, selection: Selection | None, ids: IdChoice, every_id: Callable[[], Ids]
+) -> Ids:
     """The requested ids; raises InvalidIdError for one that cannot be sampled."""
     given: Any = ids
-    listed = None
+    every = None
     if callable(ids):
-        # Listed once: a writer may continue while a function looks at them.
-        listed = every_selected_id(store, selection)
-        given = ids(listed)
+        every = every_id()
+        given = ids(every)
     array = np.asarray(given)
     if array.dtype == np.bool_:
-        every = every_selected_id(store, selection) if listed is None else listed
+        if every is None:  # listed once: a writer may continue meanwhile
+            every = every_id()
         if array.shape != every.shape:
             raise SchemaError(
                 f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"
@@ -174,7 +167,6 @@ def _of_ids(live: LiveLanes, index: Index, ids: Ids) -> Selection:
     order = keys.argsort(kind="stable")
     keys = keys[order]
     begins = keys - index.span(ids[order]).back  # of the episode
-    is_first = np.ones(keys.size, np.bool_)
-    is_first[1:] = (keys[1:] != keys[:-1] + 1) | (begins[1:] != begins[:-1])
+    is_first = (np.diff(keys, prepend=-2) != 1) | (np.diff(begins, prepend=-1) != 0)
     firsts = is_first.nonzero()[0]
     return Selection(keys[firsts], np.diff(firsts, append=keys.size), lanes, live.uuids)

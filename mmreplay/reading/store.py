@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import any_whole_number
+from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import EPISODE_DTYPE, Index
@@ -167,7 +167,7 @@ class Store(RowColumns):
         self, number: int, table: Callable[[], npt.NDArray[np.void]]
     ) -> Trajectory:
         """One episode whole, by its place in a table of this store's; see `trajectory`."""
-        number = any_whole_number("trajectory", number)
+        number = whole_number("trajectory", number, None)
 
         def read() -> tuple[JoinedLanes, Trajectory]:
             uuids, episodes = self.live.uuids, table()

@@ -78,8 +78,8 @@ def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
         found = getattr(found, name)
     if not callable(found):
         raise MmreplayError(
-            f"policy {policy!r}: expected a callable policy(observation), found a "
-            f"{type(found).__name__}"
+            f"policy {policy!r}: expected a callable policy(observation), found an "
+            f"object of type {type(found).__name__}"
         )
     return policy, found
 

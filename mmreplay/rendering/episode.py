@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import any_whole_number
+from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.pictures.images import Image, limits_of, plane, to_bytes
@@ -129,7 +129,7 @@ class Episode:
 
 
 def _checked_number(number: int, n_episodes: int, store: Store) -> int:
-    number = any_whole_number("episode", number)
+    number = whole_number("episode", number, None)
     if not n_episodes:
         left = "; `mmreplay view` also shows episodes whose beginning was evicted"
         raise EmptyBufferError(f"{store.path}: has no whole episode{left if len(store) else ''}")

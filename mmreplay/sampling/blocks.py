@@ -14,16 +14,10 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """How each lane is divided.
+    """How each lane is divided."""
 
-    Attributes:
-        rows: (lanes,) int64, steps of a block.
-        widths: (lanes,) int64, blocks that lie side by side, one per environment; 1 if a block has
-            consecutive ids.
-    """
-
-    rows: Ids
-    widths: Ids
+    rows: Ids  # (lanes,) steps of a block
+    widths: Ids  # (lanes,) blocks side by side, one per environment; 1 if ids are consecutive
 
     def keys(self, ids: Ids) -> Ids:
         """The numbers of the blocks of ids, (n,), ascending with the lanes."""

@@ -1,7 +1,7 @@
-"""Sums over episodes, in which a draw finds its episode by a binary search.
+"""Sums over episodes, or the runs of a selection, in which a binary search finds a draw's episode.
 
-Invariant: the sums are those of the present index; the count of an episode is computed once, after
-it has ended.
+Invariant: the sums are those of the present index; without a selection the count of an episode is
+computed once, after it has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mmreplay.episode_index import Index, LaneEpisodes
-from mmreplay.ids import Ids, distinct
+from mmreplay.ids import LANE_SHIFT, Ids, distinct
+from mmreplay.sampling.selection import Selection
+
+Counted = tuple[Ids, Ids]
+"""Of each episode the number of the first window or step that counts, and the count: (n,) each."""
 
 _KEEP = 64
 _ROOM = 64
@@ -174,16 +178,66 @@ class EpisodeSums:
                 firsts[here], steps[here] = index.ended(lane, numbers)
         return firsts, steps, within, self._strides[lanes]
 
-    def longest(self) -> int:
-        """Steps of the longest episode that counts."""
-        index: Index = self._index  # type: ignore[assignment]
-        longest = int(self._steps.max(initial=0))
-        for lane in range(len(self._ended)):
-            episodes = index.episodes(lane)
-            numbers = np.arange(episodes.start, episodes.stop)
-            numbers = np.delete(numbers, episodes.cut - episodes.start)
-            longest = max(longest, int(index.ended(lane, numbers)[1].max(initial=0)))
-        return longest
+
+class SelectedSums:
+    """As `EpisodeSums`, over the runs of a selection.
+
+    `count(steps, skipped, kept)` counts in episodes of `steps` (n,) steps: the first `skipped` (n,)
+    are not selected, the next `kept` (n,) are. `whole` leaves out episodes that are not selected
+    whole, too.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        count: Callable[[Ids, Ids, Ids], Counted],
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._selection, self._count, self._whole = selection, count, whole
+        self._index: Index | None = None
+        self._version = -1
+        self._bounds = np.zeros(1, np.int64)
+        self._numbers = self._firsts = self._steps = self._strides = np.empty(0, np.int64)
+
+    def follow(self, index: Index) -> int:
+        """Count all runs again if the index has changed; returns the count."""
+        if index is self._index and index.version == self._version:
+            return int(self._bounds[-1])
+        self._index = None  # an interrupt leaves all to the next call
+        now = self._selection.now(index)
+        firsts = now.firsts()
+        span = index.span(firsts)
+        steps = span.oldest + span.left
+        numbers, counts = self._count(steps, span.oldest, now.steps)
+        if self._whole:
+            counts = counts * ((span.oldest == span.back) & (now.steps == steps))
+        environments = np.array(self._selection.environments, np.int64)
+        self._strides = environments[firsts >> LANE_SHIFT]
+        self._firsts = firsts - span.oldest * self._strides
+        self._steps, self._numbers = steps, numbers
+        self._bounds = np.append(0, counts.cumsum())
+        self._index, self._version = index, index.version
+        return int(self._bounds[-1])
+
+    def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids, Ids]:
+        """See `EpisodeSums.at`; the rank within an episode is counted over all of it."""
+        runs = self._bounds.searchsorted(ranks, "right") - 1
+        within = ranks - self._bounds[runs] + self._numbers[runs]
+        return self._firsts[runs], self._steps[runs], within, self._strides[runs]
+
+
+def sums_over(
+    selection: Selection | None,
+    count: Callable[[Ids], Ids],
+    count_selected: Callable[[Ids, Ids, Ids], Counted],
+    *,
+    whole: bool = False,
+) -> EpisodeSums | SelectedSums:
+    """The sums over all episodes, or over their selected parts."""
+    if selection is None:
+        return EpisodeSums(count, whole=whole)
+    return SelectedSums(selection, count_selected, whole=whole)
 
 
 def _interval(bounds: Ids, sought: Ids) -> Ids:

@@ -66,11 +66,7 @@ def block_shuffled_ids(ids: Ids, shares: Shares, blocks: Blocks, pool_rows: int)
 
 
 class PooledIds:
-    """Ids in the order of their blocks; each pool is shuffled once it is reached.
-
-    Attributes:
-        begins: where pools begin, ascending from 0; empty without pools.
-    """
+    """Ids in the order of their blocks; each pool is shuffled once it is reached."""
 
     def __init__(
         self,
@@ -85,7 +81,7 @@ class PooledIds:
         pools = np.empty(0, np.int64) if pools is None else pools
         self._pools = np.append(pools, self._bounds.size - 1)
         self._n_shuffled: int | None = None  # pools
-        self.begins: Ids = self._bounds[pools]
+        self.begins: Ids = self._bounds[pools]  # of pools, ascending from 0
 
     def __len__(self) -> int:
         return self._ids.size

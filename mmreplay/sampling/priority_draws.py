@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import low_and_high, whole_number_or_none
+from mmreplay.arguments import check_number, low_and_high, whole_number_or_none
 from mmreplay.episode_index import Index
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
@@ -65,14 +65,9 @@ class Prioritization:
     normalize: str = "batch"
 
     def __post_init__(self) -> None:
-        for name, value, least, most in (
-            ("alpha", self.alpha, 0, math.inf),
-            ("beta", self.beta, 0, 1),
-            ("epsilon", self.epsilon, 0, math.inf),
-        ):
-            if not _is_number(value) or not least <= value <= most or math.isinf(value):
-                text = ", 0 or more" if math.isinf(most) else f" in [{least}, {most}]"
-                raise SchemaError(f"{name}: expected a number{text}, found {value!r}")
+        check_number("alpha", self.alpha)
+        check_number("beta", self.beta, 1)
+        check_number("epsilon", self.epsilon)
         whole_number_or_none("betasteps", self.betasteps)
         if self.error_clip is not None:
             low_and_high("error_clip", self.error_clip)
@@ -111,14 +106,10 @@ class Prioritization:
 
 
 class PrioritizedSampler:
-    """Draws transitions by priority, and updates priorities. The store has one lane.
+    """Draws transitions of a lane by priority, and updates priorities, under the store's lock.
 
-    The caller holds the lock of the store, so that the index does not change.
-
-    Attributes:
-        largest: the largest priority ever given, at first 1.
-        n_late: updates of transitions that had been evicted.
-        n_batches: batches returned.
+    `largest` is the largest priority ever given, at first 1; `n_late` counts updates of evicted
+    transitions, `n_batches` the batches returned.
     """
 
     def __init__(
@@ -129,41 +120,34 @@ class PrioritizedSampler:
         self._column = column
         kind = Proportional if how.variant == "proportional" else RankBased
         self._masses: Masses = kind(how.alpha)
-        # Values are read in pieces: a copy of very many would take gigabytes.
-        largest = max(largest or 0.0, self._clean(index))
-        self.largest = largest or _FIRST_PRIORITY
-        self._fill(index)
+        self._clean(index, largest or 0.0)
         self._take_over(index)
         self._masses.load(column.values)
         self._generation: int | None = column.generation
 
-    def _clean(self, index: Index) -> float:
-        """Remove damaged values, and those without a transition; returns the largest priority."""
-        values, largest, end = self._column.values, 0.0, 0
-        for start, here in self._pieces(index):
-            _clear(values[end:start])
-            end = start + here.size
-            stored = values[start:end]
-            kept = np.where(here & (stored > 0) & (stored < np.inf), stored, 0.0)
-            np.minimum(kept, MAX_PRIORITY, out=kept)
-            largest = max(largest, float(kept.max(initial=0)))
-            _change(stored, kept)
-        _clear(values[end:])
-        return largest
+    def _clean(self, index: Index, largest: float) -> None:
+        """Give transitions without a sound priority the largest one, and all else 0."""
+        for stored, here in self._pieces(index):
+            sound = stored[here & (stored > 0) & (stored < np.inf)]
+            largest = max(largest, float(sound.max(initial=0)))
+        self.largest = min(largest, MAX_PRIORITY) or _FIRST_PRIORITY
+        for stored, here in self._pieces(index):
+            is_sound = (stored > 0) & (stored < np.inf)
+            kept = np.where(is_sound, stored.clip(MIN_PRIORITY, MAX_PRIORITY), self.largest)
+            _change(stored, np.where(here, kept, 0.0))
 
-    def _fill(self, index: Index) -> None:
-        """Give transitions without a priority the largest one."""
-        for start, here in self._pieces(index):
-            stored = self._column.values[start : start + here.size]
-            wanted = np.where(stored == 0, self.largest, np.maximum(stored, MIN_PRIORITY))
-            _change(stored, np.where(here, wanted, 0.0))
-
-    def _pieces(self, index: Index) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
-        """(first position, which are transitions) of all that can be sampled, ascending."""
+    def _pieces(self, index: Index) -> Iterator[tuple[Doubles, npt.NDArray[np.bool_]]]:
+        """All priorities, and which are of transitions, in pieces: a copy may take gigabytes."""
         first, stop = index.extent(0)
-        for start in range(first, stop, _PIECE):
-            end = min(start + _PIECE, stop)
-            yield int(self._column.positions(np.array([start]))[0]), index.present(0, start, end)
+        values, offset = self._column.values, int(self._column.positions(np.zeros(1, np.int64))[0])
+        for start in range(0, values.size, _PIECE):
+            stored = values[start : start + _PIECE]
+            here = np.zeros(stored.size, np.bool_)
+            low = max(start - offset, first)
+            high = min(start - offset + stored.size, stop)
+            if low < high:
+                here[low + offset - start : high + offset - start] = index.present(0, low, high)
+            yield stored, here
 
     # ------------------------------------------------------------ following the store
 
@@ -201,8 +185,7 @@ class PrioritizedSampler:
     def draw(self, index: Index, draws: Doubles) -> tuple[Ids, Doubles]:
         """Ids of transitions and their probabilities, (B,) each, by `draws` (B,) in [0, 1).
 
-        Raises EmptyBufferError if there is no transition yet, and DiskFullError if there is no room
-        for the priorities of new rows; the same call works once there is.
+        Raises EmptyBufferError, and DiskFullError without room for the priorities of new rows.
         """
         self._follow(index)
         check_not_empty(index)
@@ -271,10 +254,7 @@ class PrioritizedSampler:
         return late
 
     def priorities(self, index: Index, ids: Ids) -> Doubles:
-        """The priorities of valid transitions, (B,).
-
-        Raises InvalidIdError for an id that is not a transition; DiskFullError as `draw`.
-        """
+        """The priorities of transitions, (B,); raises InvalidIdError, and DiskFullError."""
         positions = self._checked(index, ids)  # first: it may replace the array of values
         return self._column.values[positions]
 
@@ -297,18 +277,8 @@ def _change(values: Doubles, wanted: Doubles) -> None:
     values[other] = wanted[other]
 
 
-def _clear(values: Doubles) -> None:
-    for start in range(0, values.size, _PIECE):
-        piece = values[start : start + _PIECE]
-        piece[piece != 0] = 0
-
-
 def _no_transition(wrong: int) -> InvalidIdError:
     return InvalidIdError(
         f"id {wrong} (lane {wrong >> LANE_SHIFT}, row {wrong & ROW_MASK}) is not a transition; use "
         f"the ids of a batch"
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

@@ -32,10 +32,7 @@ class Masses(abc.ABC):
 
     @abc.abstractmethod
     def load(self, priorities: Doubles) -> None:
-        """Take all priorities, (n,); 0 where there is no transition.
-
-        The array is kept; later priorities are written into it before `set` is called.
-        """
+        """Take all priorities, (n,), 0 without a transition; the array is kept and may change."""
 
     @abc.abstractmethod
     def set(self, positions: Ids, priorities: Doubles) -> None:

@@ -20,10 +20,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 
 
 class Keys:
-    """Ids in another order: by lane, environment and time, so that an episode's are consecutive.
-
-    In lanes of one environment, keys are ids.
-    """
+    """Ids ordered by lane, environment and time: of one environment they are the ids."""
 
     def __init__(self, environments: Sequence[int]) -> None:
         self.environments = np.array(environments, np.int64)
@@ -57,11 +54,8 @@ class Keys:
 class Selection:
     """Runs of consecutive steps of episodes, which do not overlap.
 
-    Args:
-        keys: (n,) of each run's first step, ascending.
-        steps: (n,) the number of steps of each, 1 or more.
-        environments: of each lane.
-        uuids: of each lane, to detect another store at its path.
+    `keys` (n,) are of each run's first step, ascending, `steps` (n,) the number of its steps.
+    `environments` and `uuids` are of each lane, the latter to detect another store at its path.
     """
 
     def __init__(
@@ -85,22 +79,14 @@ class Selection:
 
     def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
         """The runs that hold the `steps` steps from each of `ids` (n,) on; -1 for none."""
-        # Nothing is selected of lanes that were added since.
-        known = ids >> LANE_SHIFT < len(self.environments)
-        wanted = self.of_lanes.of(np.where(known, ids, 0))
-        runs = self.keys.searchsorted(wanted, "right") - 1
-        ends = self.keys[runs] + self.steps[runs]
-        return np.where(known & (runs >= 0) & (wanted + steps <= ends), runs, -1)
+        return _runs_of(self.of_lanes, self.keys, self.steps, ids, steps)
 
     def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
         """Some of the runs."""
         return Selection(self.keys[chosen], self.steps[chosen], self.environments, self.uuids)
 
     def now(self, index: Index) -> SelectedIndex:
-        """What can be sampled now; the caller holds the lock of the store.
-
-        Raises SchemaError if some of its ids never were transitions of this index.
-        """
+        """What can be sampled now; SchemaError if its newest rows were lost."""
         if index is not self._index:
             self._check(index)
             self._index, self._now = index, None
@@ -164,11 +150,14 @@ class SelectedIndex:
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are not among them: bool (B,)."""
-        out = np.ones(ids.shape, np.bool_)
-        known = ((ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.environments))).nonzero()[0]
-        wanted = self.selection.of_lanes.of(ids[known])
-        runs = self.keys.searchsorted(wanted, "right") - 1
-        there = (runs >= 0).nonzero()[0]
-        ends = self.keys[runs[there]] + self.steps[runs[there]]
-        out[known[there]] = wanted[there] >= ends
-        return out
+        return np.asarray(_runs_of(self.selection.of_lanes, self.keys, self.steps, ids) < 0)
+
+
+def _runs_of(of_lanes: Keys, keys: Ids, steps: Ids, ids: Ids, size: Ids | int = 1) -> Ids:
+    """See `Selection.runs_of`."""
+    # Nothing is selected of lanes that were added since.
+    known = (ids >= 0) & (ids >> LANE_SHIFT < of_lanes.environments.size)
+    wanted = of_lanes.of(np.where(known, ids, 0))
+    runs = keys.searchsorted(wanted, "right") - 1
+    ends = np.append(keys + steps, 0)[runs]  # 0 of -1: before the first run
+    return np.where(known & (runs >= 0) & (wanted + size <= ends), runs, -1)

@@ -137,10 +137,7 @@ class SumTree:
         return self._scratch
 
     def _move_back(self, nodes: Positions, masses: Masses) -> None:
-        """Move draws that rounding lifted past the last mass of a node back to that mass.
-
-        A sum and the sums below it are added in different orders, so their last bits may differ.
-        """
+        """Move draws that rounding lifted past the last mass of a node back to that mass."""
         for at in np.flatnonzero(masses == 0):
             with_mass = np.flatnonzero(self.masses[: nodes[at]])
             nodes[at] = with_mass[-1] if with_mass.size else np.flatnonzero(self.masses)[0]

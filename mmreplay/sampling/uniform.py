@@ -31,10 +31,7 @@ def uniform_ids(index: Transitions, draws: npt.NDArray[np.float64]) -> Ids:
 
 
 def distinct_ids(index: Transitions, size: int, seed: int) -> Ids:
-    """Ids of distinct transitions, in any order: int64 (size,).
-
-    Raises as `check_not_empty`, and SchemaError if there are fewer than `size`.
-    """
+    """Ids of distinct transitions, in any order: int64 (size,); SchemaError if there are fewer."""
     return index.at(distinct_ranks(check_not_empty(index), size, seed, "transitions"))
 
 

@@ -1,12 +1,15 @@
-"""Windows of steps: those of an episode, and draws of them.
+"""Windows of steps, and whole episodes: which there are, and draws of them.
 
-Invariant: all windows of an index are equally likely, with one draw each. The id of the first step
-after its burn-in identifies a window.
+Invariant: all windows of an index are equally likely, with one draw each; the id of the first step
+after its burn-in identifies a window. Of a selection, only windows whose steps to learn from are
+all selected are drawn, and only episodes whose steps are all selected.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +18,9 @@ from mmreplay.arguments import whole_number
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
-from mmreplay.sampling.selected_sums import Counted, sums_over
+from mmreplay.sampling.episode_sums import Counted, EpisodeSums, SelectedSums, sums_over
 from mmreplay.sampling.selection import Selection
+from mmreplay.sampling.uniform import check_not_empty, distinct_ranks
 
 BOUNDARIES = ("drop", "pad", "shift")
 
@@ -96,10 +100,7 @@ class Windows:
 
 
 class WindowSampler:
-    """Draws windows of one kind; raises EmptyBufferError if there are none.
-
-    In a selection, those whose steps to learn from are all selected.
-    """
+    """Draws windows of one kind; raises EmptyBufferError if there are none."""
 
     def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
         self.windows = windows
@@ -115,25 +116,78 @@ class WindowSampler:
 
     def total(self, index: Index) -> int:
         """How many windows there are."""
-        total = self._sums.follow(index)
-        if not total:
-            raise EmptyBufferError(too_short(self._sums.longest(), self.windows))
-        return total
+        return self._sums.follow(index) or _none_of(self.windows, index)
 
     def _at(self, ranks: Ids) -> Ids:
         firsts, steps, numbers, strides = self._sums.at(ranks)
         return firsts + self.windows.offset(steps, numbers) * strides
 
 
-def too_short(longest: int, windows: Windows, kind: str = "") -> str:
-    """The message if there is no such window."""
-    if not longest:
-        return f"there is no {kind}episode with a step yet; record a reset and a step first"
-    wanted = f"{windows.steps} steps"
-    if windows.burn_in:
-        wanted += f" ({windows.burn_in} of burn-in and {windows.length})"
-    advice = "take shorter ones" + (", or boundary='pad'" if not kind else "")
-    return (
-        f"no {kind}episode has the {wanted} of a window: the longest has {longest} that can be "
-        f"sampled; {advice}"
+class PortionSampler:
+    """Draws a whole episode by its length, and a window in it."""
+
+    def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
+        self.windows = windows
+        self._sums = _whole_episodes(
+            selection, lambda steps: np.where(steps >= windows.length, steps, 0)
+        )
+
+    def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+        """The first steps of windows, from (2, B) draws of episodes and windows: int64 (B,).
+
+        Raises EmptyBufferError if no whole episode is long enough.
+        """
+        total = self._sums.follow(index) or _none_of(self.windows, index, "whole ")
+        firsts, steps, _, strides = self._sums.at((draws[0] * total).astype(np.int64))
+        room = steps - self.windows.length + 1
+        out: Ids = firsts + (draws[1] * room).astype(np.int64) * strides
+        return out
+
+
+class TrajectorySampler:
+    """Draws whole episodes with a step or more, all equally likely.
+
+    Raises EmptyBufferError if there is no such episode.
+    """
+
+    def __init__(self, selection: Selection | None = None) -> None:
+        self._sums = _whole_episodes(selection, lambda steps: np.asarray(steps > 0, np.int64))
+
+    def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+        """The ids of the first steps of an episode for each draw in [0, 1): int64 (B,)."""
+        return self._sums.at((draws * self._total(index)).astype(np.int64))[0]
+
+    def draw_distinct(self, index: Index, size: int, seed: int) -> Ids:
+        """Those of distinct episodes, (size,); SchemaError if there are fewer than `size`."""
+        ranks = distinct_ranks(self._total(index), size, seed, "whole episodes")
+        return self._sums.at(ranks)[0]
+
+    def _total(self, index: Index) -> int:
+        total = self._sums.follow(index)
+        if not total:
+            raise EmptyBufferError(
+                "there is no whole episode to sample: each is without steps, or its oldest steps "
+                "were evicted"
+            )
+        return total
+
+
+def _whole_episodes(
+    selection: Selection | None, weight: Callable[[Ids], Ids]
+) -> EpisodeSums | SelectedSums:
+    """Sums over whole episodes of (n,) steps, whose weights are (n,)."""
+
+    def weigh(steps: Ids, skipped: Ids, kept: Ids) -> Counted:  # noqa: ARG001 (of whole ones)
+        return np.zeros_like(steps), weight(steps)
+
+    return sums_over(selection, weight, weigh, whole=True)
+
+
+def _none_of(windows: Windows, index: Index, kind: str = "") -> NoReturn:
+    """Raise EmptyBufferError, as there is no such window."""
+    check_not_empty(index)
+    burn_in = f" (with {windows.burn_in} of burn-in)" if windows.burn_in else ""
+    raise EmptyBufferError(
+        f"no {kind}episode has the {windows.steps} steps{burn_in} of a window; take shorter ones"
+        + ("" if kind else ", or boundary='pad'")
     )

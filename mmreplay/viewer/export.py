@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.arguments import any_whole_number, whole_number
+from mmreplay.arguments import whole_number
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError, StoreExistsError
 from mmreplay.ids import Ids
@@ -112,7 +112,7 @@ class _Export:
         answers = self._answers
         wanted = None
         if episode is not None:
-            wanted = any_whole_number("episode", episode)
+            wanted = whole_number("episode", episode, None)
             answers.start = {"store": 0, "episode": first_id(answers, wanted)}
         about = json.loads(answers.about().body)
         for number, viewed in enumerate(answers.stores):

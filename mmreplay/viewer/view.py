@@ -8,7 +8,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 
-from mmreplay.arguments import any_whole_number, whole_number
+from mmreplay.arguments import whole_number
 from mmreplay.errors import MmreplayError, SchemaError
 from mmreplay.viewer.answers import Answers
 
@@ -70,7 +70,7 @@ def listed(paths: Paths) -> list[str | os.PathLike[str]]:
 
 def first_id(answers: Answers, episode: int) -> str:
     """The id of an episode's first transition, as text: JavaScript rounds large numbers."""
-    number = any_whole_number("episode", episode)
+    number = whole_number("episode", episode, None)
     found = answers.stores[0].store.episodes
     if not -len(found) <= number < len(found):
         raise SchemaError(

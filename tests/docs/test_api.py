@@ -80,7 +80,6 @@ OWN = {
     "RecordVectorExperience.begun",
     "RecordVectorExperience.most",
     "RecordVectorExperience.resets_by_hand",
-    "ReplayBuffer.stored_state",
     "Settings.check_evicting",
     "Store.index",
     "Store.numbered_trajectory",

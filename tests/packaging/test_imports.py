@@ -25,7 +25,7 @@ EXTRAS = {
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
 LAZY = {"click", "numcodecs", "rich", "zarr"}
 # Attributes of public objects that docs/api.md does not list.
-INSIDE = {"index", "live", "readers", "sampler", "specs", "stored_state"}
+INSIDE = {"index", "live", "readers", "sampler", "specs"}
 PUBLIC = {"mmreplay", *(f"mmreplay.{name}" for name in mmreplay.__all__)}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from benchmarks import decodes, experience, naive, report, results, timing
+from benchmarks import experience, naive, report, results, timing
 from benchmarks.experience import Layout
 
 ROOT = Path(__file__).parents[2]
@@ -95,32 +95,6 @@ def test_a_tape_is_the_recording_in_each_layout_of_its_stores(recording, tmp_pat
             with pytest.raises(AssertionError):
                 experience.check_whole(data.store, tape, layout)
             tape.frames[7] -= 1
-
-
-@pytest.mark.parametrize("how", ["chunks", "payloads"])
-def test_the_decodes_of_a_batch_are_those_of_its_frames_and_no_more(recording, tmp_path, how):
-    tape = experience.read_tape(recording)
-    path = experience.own_lanes(tmp_path, "game", "lz4", tape)
-    with mmreplay.load(path, seed=0) as data:
-        column = data.store.live.columns["frames"]
-        experience.read_all(data.store)
-        alone = decodes.Decodes(column)
-        wanted = decodes.places(data.store, data.sample(9).id, np.arange(-3, 2))
-        keys, within = column._locate(wanted.ravel())
-        found = getattr(alone, how)(wanted)
-        assert len(found) == len(set(keys.tolist())) > 1
-        alone._room[:] = 1
-        for one, chunk, room in found:
-            one.decode(chunk, room) if how == "chunks" else one(chunk, room)
-        number = np.unique(keys, return_inverse=True)[1]
-        frames = alone._room.reshape(len(alone._room), -1, 4, 4)[number, within]
-        assert np.array_equal(frames, column.take(wanted.ravel()))
-
-
-def test_an_unknown_subject_is_wrong_usage():
-    done = run("sampling")
-    assert done.returncode == 2
-    assert "no such subject: sampling" in done.stderr
 
 
 def test_a_figure_is_the_median_of_the_runs_medians():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import experience, results
-from benchmarks.peers import catalogue, page, steps
+from benchmarks.peers import page, steps
 from benchmarks.peers.arrays import Arrays
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.peer import Setup
@@ -107,21 +107,6 @@ def test_batches_of_vectors_are_the_ticks(name, tmp_path):
         ticks.check(batch)
 
 
-def test_what_is_written_by_hand_is_there_when_it_is_opened_again(frames, tmp_path):
-    setup = Setup(tmp_path, len(frames.numbers), frames.shape)
-    for kind, kept in (("memmap", 600), ("zarr", 512)):  # two blocks of 256 rows
-        own = dataclasses.replace(setup, folder=tmp_path / kind)
-        own.folder.mkdir()
-        first = Arrays(own, kind)
-        for block in frames.steps(0, 600):
-            for step in block:
-                first.append(step)
-        first.save()
-        again = Arrays(own, kind)
-        assert abs(len(again) - kept) <= len(LENGTHS)
-        frames.check(again.plain(again.sample(200)), Promise(), len(again))
-
-
 def test_the_plots_are_made_of_the_results():
     document = results.load(RESULTS / "peers.json")
     for name, _ in page.PLOTS.values():
@@ -140,11 +125,3 @@ def test_the_page_shows_the_figures_of_each_library():
     assert "0; killed by the kernel" in shown
     for name in document["details"]["libraries"]:
         assert f"| {name} | " in shown
-
-
-def test_each_library_has_a_maker_and_a_reason_for_each_table():
-    assert {one.name for one in catalogue.ENTRIES} == set(catalogue._MAKERS)
-    for one in catalogue.ENTRIES:
-        assert one.sampling
-        assert one.adding
-        assert one.keeping

@@ -1,7 +1,5 @@
 """Fields and schemas: what they accept, and that a value keeps its meaning on the way in."""
 
-import pickle
-
 import numpy as np
 import pytest
 
@@ -31,25 +29,11 @@ def test_a_field_completes_what_it_is_given():
     assert Field((2, 3), "float32").row_bytes == 24
 
 
-def test_a_field_compares_pickles_and_cannot_be_changed():
-    field = Field((3,), "int16", "zstd", 4, 8)
-    assert pickle.loads(pickle.dumps(field)) == field == Field((3,), np.int16, "zstd", 4, 8)
-    assert field != Field((3,), "int16", "zstd", 4, 16)
-    with pytest.raises(AttributeError):
-        field.shape = (4,)  # type: ignore[misc]
-
-
 def test_a_field_takes_a_codec_object_of_zarr():
     import zarr.codecs
 
     codec = zarr.codecs.ZstdCodec(level=3)
     assert Field((3,), codec=codec).codec == codec.to_dict()
-
-
-def test_two_fields_hold_the_same_data_however_they_are_stored():
-    assert Field((3,), "u1", "lz4", 4).same_data(Field((3,), "uint8", "raw"))
-    assert not Field((3,), "u1").same_data(Field((3,), "i1"))
-    assert not Field((3,), "u1").same_data(Field((3, 1), "u1"))
 
 
 @pytest.mark.parametrize(
@@ -61,13 +45,6 @@ def test_a_shape_that_cannot_be_stored_is_refused(shape):
         Field(shape)
 
 
-def test_the_largest_shapes_are_accepted():
-    assert Field((1,) * 8).shape == (1,) * 8
-    assert Field((1 << 30,)).row_bytes == 1 << 30
-    with pytest.raises(SchemaError, match="at most 1,073,741,824"):
-        Field(((1 << 30) + 1,))
-
-
 @pytest.mark.parametrize(
     "dtype", ["complex64", "O", "U3", "S3", "M8[s]", "m8[s]", "u1,u1", "no such", "float128", [1]]
 )
@@ -76,25 +53,11 @@ def test_a_dtype_that_zarr_has_no_number_for_is_refused(dtype):
         Field((2,), dtype)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(),
-)
-def test_every_bool_integer_and_float_is_accepted_in_native_order(dtype):
-    swapped = np.dtype(dtype).newbyteorder(">")
-    assert Field((2,), dtype).dtype == Field((2,), swapped).dtype == np.dtype(dtype)
-    assert Field((2,), swapped).dtype.isnative
-
-
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "4"])
 @pytest.mark.parametrize("name", ["chunk", "shard"])
 def test_a_chunk_or_shard_that_is_no_number_of_rows_is_refused(name, rows):
     with pytest.raises(SchemaError, match=name):
         Field((2,), **{name: rows})
-
-
-def test_a_chunk_may_be_a_numpy_integer():
-    assert type(Field((2,), chunk=np.int32(4)).chunk) is int  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- coerce
@@ -106,7 +69,9 @@ DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
 def test_what_coerce_returns_has_the_fields_shape_and_dtype_and_means_the_same(shape, dtype):
-    field = Field(shape, dtype)
+    field = Field(shape, np.dtype(dtype).newbyteorder(">"))
+    assert field.dtype == np.dtype(dtype)
+    assert field.dtype.isnative
     count = int(np.prod(shape))
     for value in (
         np.arange(count).astype(dtype).reshape(shape),
@@ -116,11 +81,6 @@ def test_what_coerce_returns_has_the_fields_shape_and_dtype_and_means_the_same(s
         found = field.coerce(value, "x")
         assert (found.shape, found.dtype) == (shape, np.dtype(dtype))
         assert np.array_equal(found, np.asarray(value))
-
-
-def test_an_array_of_the_right_kind_is_not_copied():
-    frame = np.zeros(2, np.uint8)
-    assert U8.coerce(frame, "x") is frame
 
 
 def test_floats_for_bytes_are_scaled_and_rounded_not_truncated():
@@ -141,23 +101,18 @@ def test_floats_for_bytes_outside_of_0_to_1_are_refused(wrong):
         U8.coerce(np.array([0.5, wrong]), "frame")
 
 
-def test_a_list_of_floats_for_bytes_is_refused_for_it_may_mean_either():
-    with pytest.raises(SchemaError, match="expected dtype uint8, found float64"):
-        U8.coerce([0.0, 1.0], "x")
-
-
-@pytest.mark.parametrize(
-    "value", [np.zeros(3, "u1"), np.zeros((), "u1"), np.zeros((2, 1), "u1"), [1], 3, [[1, 2]], []]
-)
+@pytest.mark.parametrize("value", [np.zeros(3, "u1"), np.zeros((2, 1), "u1"), 3, []])
 def test_another_shape_is_refused_with_both_shapes_named(value):
     with pytest.raises(SchemaError, match=r"frame: expected shape \(2,\), found \("):
         U8.coerce(value, "frame")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "bool"])
-def test_an_array_of_another_dtype_is_refused_although_its_values_would_fit(dtype):
-    with pytest.raises(SchemaError, match=f"x: expected dtype uint8, found {dtype}"):
-        U8.coerce(np.zeros(2, dtype), "x")
+def test_an_array_of_another_dtype_is_refused_although_its_values_would_fit():
+    for dtype in ("int8", "uint16", "int64", "bool"):
+        with pytest.raises(SchemaError, match=f"x: expected dtype uint8, found {dtype}"):
+            U8.coerce(np.zeros(2, dtype), "x")
+    with pytest.raises(SchemaError, match="expected dtype uint8, found float64"):
+        U8.coerce([0.0, 1.0], "x")  # which may mean either
 
 
 @pytest.mark.parametrize(
@@ -188,14 +143,6 @@ def test_a_number_that_the_dtype_does_not_hold_is_refused(dtype, value):
         Field((), dtype).coerce(value, "x")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value"),
-    [("uint8", 255), ("int8", -128), ("int64", (1 << 63) - 1), ("uint64", (1 << 64) - 1)],
-)
-def test_the_last_number_that_the_dtype_holds_is_accepted(dtype, value):
-    same(Field((), dtype).coerce(value, "x"), np.array(value, dtype))
-
-
 def test_a_bool_fits_a_field_of_numbers_but_a_number_fits_no_field_of_bools():
     same(Field((), "uint8").coerce(True, "x"), np.array(1, np.uint8))
     same(Field((), "float32").coerce(np.True_, "x"), np.array(1, np.float32))
@@ -212,11 +159,6 @@ def test_floats_may_lose_digits_but_not_become_infinite():
             Field((), dtype).coerce(value, "x")
         with pytest.raises(SchemaError, match=f"expected dtype {dtype}"):
             Field((), dtype).coerce_loosely(np.array(value), "x")
-
-
-def test_nan_and_infinity_are_kept():
-    values = [np.nan, np.inf, -np.inf]
-    same(Field((3,), "float32").coerce(values, "x"), np.array(values, np.float32))
 
 
 def test_another_byte_order_is_no_other_dtype():
@@ -261,14 +203,10 @@ def test_a_schema_of_one_frame_names_its_columns():
 def test_a_schema_of_a_dict_names_each_key():
     schema = Schema.make({"image": Field((2, 2)), "pose": Field((3,), "float32")}, ACTION)
     assert list(schema.columns()) == ["frames/image", "frames/pose", "actions", "rewards"]
+    assert schema.stack_of() == 4
+    assert [schema.stack_of(stack) for stack in (None, 1, 7)] == [None, 1, 7]
     assert schema.is_dict
     assert schema.reward_dtype == np.float32
-
-
-def test_a_dict_of_one_key_called_frame_stays_a_dict():
-    schema = Schema.make({FRAME: Field((2,))}, ACTION)
-    assert schema.is_dict
-    assert next(iter(schema.columns())) == "frames/frame"
 
 
 def test_the_codec_of_all_frames_leaves_a_fields_own_alone():
@@ -289,12 +227,6 @@ def test_a_name_that_could_not_be_a_directory_of_its_own_is_refused(name):
         Schema.make({name: Field((2,))}, ACTION)
     with pytest.raises(SchemaError, match="extras: the name"):
         Schema.make(Field((2,)), ACTION, {name: Field()})
-
-
-@pytest.mark.parametrize("name", ["a", "A-b_c.d", "0", "_x", "-", "a" * 100, "c.0.0"])
-def test_a_plain_name_is_accepted(name):
-    assert f"extras/{name}" in Schema.make(Field((2,)), ACTION, {name: Field()}).columns()
-    assert f"frames/{name}" in Schema.make({name: Field((2,))}, ACTION).columns()
 
 
 @pytest.mark.parametrize(
@@ -370,27 +302,3 @@ def test_rows_of_many_lanes_given_to_one_lane_are_refused():
         SchemaError, match=r"frames: expected 4 rows .*, one for each environment, found"
     ):
         one.coerce_many(np.zeros(3, np.uint8), 4, "frames")
-
-
-@pytest.mark.parametrize(
-    ("frame", "stack"),
-    [
-        (Field((84, 84)), 4),
-        (Field((2, 3)), 4),
-        ({"image": Field((8, 8)), "speed": Field((2,), "float32")}, 4),
-        (Field((84, 84, 3)), None),
-        (Field((3, 84, 84)), None),
-        (Field((84, 84, 1)), None),
-        (Field((84, 84), "float32"), None),
-        (Field((84, 84), "bool"), None),
-        (Field((4,)), None),
-        (Field(()), None),
-        (Field((4,), "float32"), None),
-        ({"image": Field((8, 8, 3)), "speed": Field((2, 2), "float32")}, None),
-    ],
-)
-def test_stacks_are_of_gray_images_unless_somebody_says_otherwise(frame, stack):
-    schema = Schema.make(frame, Field())
-    assert schema.stack_of() == schema.stack_of(...) == stack
-    for given in (None, 1, 7):
-        assert schema.stack_of(given) == given

@@ -6,7 +6,7 @@ import pickle
 import datasets
 import numpy as np
 import pytest
-from datasets import Array2D, Array3D, Image, List, Value
+from datasets import Array2D, Array3D, List, Value
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
 
@@ -119,38 +119,6 @@ def test_every_dtype_and_extras_come_through(tmp_path, dtype):
         assert_rows(list(made), columns_of(data.transitions(data.ids)))
     (episode,) = to_dataset(tmp_path / "x.zarr", "episodes")
     assert np.array(episode["extras"]["mark"]).shape == (5, 2, 3)
-
-
-@pytest.mark.parametrize("shape", [(12, 10), (12, 10, 3), (12, 10, 4)])
-@pytest.mark.parametrize("make", [to_dataset, to_iterable_dataset])
-def test_images_are_those_that_were_stored(tmp_path, shape, make):
-    random = np.random.default_rng(0)
-    path = tmp_path / "images.zarr"
-    with mmreplay.create(path, Field(shape), ACTION) as writer:
-        frames = [random.integers(0, 256, shape).astype("uint8") for _ in range(6)]
-        writer.reset(frames[0])
-        for frame in frames[1:]:
-            writer.step(1, 1.0, frame)
-    rows = make(path, stack=None, images=True)
-    assert rows.features["observation"] == rows.features["next_observation"] == Image()
-    for number, one in enumerate(rows):
-        assert one["observation"].format in {None, "PNG"}  # None: taken from an array
-        assert np.array_equal(np.asarray(one["observation"]), frames[number])
-        assert np.array_equal(np.asarray(one["next_observation"]), frames[number + 1])
-    (episode,) = make(path, "episodes", images=True)
-    assert np.array_equal(np.stack([np.asarray(one) for one in episode["observation"]]), frames)
-    formatted = to_dataset(path, stack=None, images=True).with_format("numpy")
-    assert formatted[:]["observation"].dtype == np.uint8
-
-
-def test_images_are_refused_where_there_are_none(stores):
-    with pytest.raises(mmreplay.SchemaError, match="stack=None"):
-        to_dataset(stores("raw"), stack=4, images=True)
-    assert to_dataset(stores("dict"), stack=None, images=True).features["observation"] == {
-        "image": Image(),
-        "small": List(Value("uint8"), 3),
-        "place": List(Value("float32"), 2),
-    }
 
 
 # ---------------------------------------------------------------- the cache

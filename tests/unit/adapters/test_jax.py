@@ -19,14 +19,6 @@ def _trees():
             jax.tree_util.register_dataclass(kind)
 
 
-def aligned(shape, dtype, offset):
-    """Memory that begins so many bytes after a multiple of 64, as JAX wants it to share it."""
-    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(n_bytes + 128, "uint8")
-    start = -memory.ctypes.data % 64 + offset
-    return memory[start : start + n_bytes].view(dtype).reshape(shape)
-
-
 def assert_same(found, batch):
     """All but the 64-bit numbers, which lose half of their bits, have the same dtype and values."""
     expected = arrays_of(batch)
@@ -57,18 +49,6 @@ def test_ids_lose_their_lane_in_jax(stores):
         put = jax.device_put(ids)
         assert put.dtype == jnp.int32
         assert np.asarray(put).tolist() == (ids & 0xFFFFFFFF).tolist()
-
-
-def test_memory_that_is_aligned_is_shared_with_jax_and_changes_under_it():
-    array = aligned((1000,), "float32", 0)
-    put = jax.device_put(array)
-    assert put.unsafe_buffer_pointer() == array.ctypes.data
-    array[:] = 1
-    assert np.asarray(put)[0] == 1
-    apart = aligned((1000,), "float32", 4)
-    put = jax.block_until_ready(jax.device_put(apart))
-    apart[:] = 1
-    assert np.asarray(put)[0] == 0
 
 
 def test_a_batch_that_is_filled_again_after_the_update_is_ready_gives_the_same_updates(stores):

@@ -32,14 +32,6 @@ def test_a_batch_has_the_fields_of_the_interface():
         batch.reward = batch.discount  # type: ignore[misc]
 
 
-def test_no_transitions_are_a_batch_of_none():
-    for settings in ({"stack": 3}, {"stack": None}, {"stack": 3, "n_step": 3, "stack_axis": -1}):
-        batch = gathered([], **settings)
-        assert len(batch) == 0
-        assert batch.reward.shape == (0,)
-    assert gathered([], stack=3).observation.shape == (0, 3)
-
-
 def test_a_batch_is_shown_by_the_shapes_of_its_arrays():
     rows = Rows(SCALARS, extras={"x": Column(np.arange(24).reshape(12, 2), "float16")})
     batch = dataclasses.replace(gathered(IDS, rows=rows, stack=3), next_observation=None)

@@ -1,7 +1,6 @@
 """Relabelled samples are what a store of the same episode, recorded with that goal, would give."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -103,19 +102,19 @@ def test_a_relabelled_sample_equals_one_of_the_episode_recorded_with_that_goal(d
 
 @pytest.mark.parametrize("environments", [None, 2])
 def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk, environments):
-    layout = layout_of((), capacity=150, environments=environments)
+    layout = layout_of((), capacity=60, environments=environments)
     model = layout.model()
     with layout.create(tmp_path / "s.zarr") as writer:
         pair = Pair(writer, model, np.random.default_rng(0))
-        lost = frozenset({100, 180})
-        pair.episode(Episode(200, "terminated", lost))
-        pair.episode(Episode(30, "truncated"))
-        pair.episode(Episode(190, "interrupted", lost), (environments or 1) - 1)
+        lost = frozenset({40, 70})
+        pair.episode(Episode(80, "terminated", lost))
+        pair.episode(Episode(12, "truncated"))
+        pair.episode(Episode(75, "interrupted", lost), (environments or 1) - 1)
         writer.flush()
         with mmreplay.load(tmp_path / "s.zarr", 4, 5, padding="zero") as data:
-            assert 149 <= len(data) <= 150
+            assert 59 <= len(data) <= 60
             assert data.store.lanes[0].base > 0
-            for strategy, terminal in itertools.product(STRATEGIES, [None, success]):
+            for strategy, terminal in (("future", success), ("episode", None)):
                 check_samples(data, model, strategy, terminal)
 
 
@@ -127,7 +126,7 @@ def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk, environm
 def test_goals_are_uniform_over_those_of_the_strategy(tmp_path, quick_disk, strategy, environments):
     layout = layout_of((), capacity=100, environments=environments)
     model = layout.model()
-    n_draws = 60_000
+    n_draws = 20_000
     with layout.create_buffer(
         tmp_path / "s.zarr", mmreplay.ReplayBuffer, stack=None, seed=3
     ) as buffer:
@@ -137,9 +136,8 @@ def test_goals_are_uniform_over_those_of_the_strategy(tmp_path, quick_disk, stra
         for length in (20, 45):
             pair.episode(Episode(length, "interrupted"), (environments or 1) - 1)
         hindsight = mmreplay.Hindsight(buffer, reward, strategy, 0.6)
-        batches = [hindsight.sample(20_000) for _ in range(n_draws // 20_000)]
-    ids = np.concatenate([batch.id for batch in batches])
-    goals = np.concatenate([batch.extras["hindsight"] for batch in batches])
+        batch = hindsight.sample(n_draws)
+    ids, goals = batch.id, batch.extras["hindsight"]
     assert abs((goals != -1).mean() - 0.6) < 5 * (0.24 / n_draws) ** 0.5
     chi_squared, freedom = 0.0, 0
     for one in model.ids().tolist():

@@ -27,10 +27,6 @@ def plus_one(batch, generator):
     return dataclasses.replace(batch, reward=batch.reward + 1)
 
 
-def doubled(batch, generator):
-    return dataclasses.replace(batch, reward=batch.reward * 2)
-
-
 def in_place(batch, generator):
     """Writes wherever it can."""
     batch.observation[:] = 255 - batch.observation
@@ -43,16 +39,11 @@ def noise(batch, generator):
     return dataclasses.replace(batch, reward=generator.random(len(batch), "float32"))
 
 
-def test_functions_are_called_in_order(data):
-    plain = data.transitions([4, 5])
-    assert Decorated(data, plus_one, doubled).transitions([4, 5]).reward.tolist() == [
-        (reward + 1) * 2 for reward in plain.reward.tolist()
-    ]
-    check_batch(Decorated(data).transitions([4, 5]), plain)
-
-
-def test_what_a_function_writes_reaches_neither_the_store_nor_the_other_observation(data):
+def test_functions_are_called_in_order_and_what_they_write_stays_in_the_batch(data):
     plain = data.transitions(data.ids)
+    found = Decorated(data, plus_one, in_place).transitions(data.ids)
+    assert np.array_equal(found.reward, -(plain.reward + 1))
+    check_batch(Decorated(data).transitions(data.ids), plain)
     for _ in range(2):
         batch = Decorated(data, in_place).transitions(data.ids)
         assert np.array_equal(batch.observation, 255 - plain.observation)
@@ -145,8 +136,12 @@ def test_a_function_that_returns_no_batch_is_named(data, wrong, found):
 
 
 def test_what_is_no_function_is_refused(data):
-    with pytest.raises(SchemaError, match="functions"):
-        Decorated(data, [plus_one])
+    for wrong in ([plus_one], lambda batch: batch, lambda batch, generator, more: batch):
+        with pytest.raises(SchemaError, match=r"functions: .* of \(batch, generator\), found .*: "):
+            Decorated(data, wrong)
+    with pytest.raises(SchemaError, match="create an instance of it"):
+        Decorated(data, transforms.RandomShift)
+    Decorated(data, np.add)  # takes two of anything: what it returns is checked
     with pytest.raises(SchemaError, match=r"expected what mmreplay\.load returns"):
         Decorated([1, 2], plus_one)
 

@@ -34,9 +34,8 @@ def test_one_store_is_loaded_with_its_settings(loaded):
     ("frame", "shape"),
     [
         (Field((4, 6)), (4, 4, 6)),
-        (Field((4, 6, 3)), (4, 6, 3)),
         (Field((4, 6), "float32"), (4, 6)),
-        (Field((4,), "float32"), (4,)),
+        (Field((4, 6), "bool"), (4, 6)),
         ({"image": Field((4, 6)), "speed": Field((2,), "float32")}, (4, 4, 6)),
         ({"image": Field((4, 6, 3)), "speed": Field((2,), "float32")}, (4, 6, 3)),
     ],

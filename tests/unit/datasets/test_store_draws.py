@@ -8,7 +8,6 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.datasets.store_draws import own_generator
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.storage.chunk_files import EvictedError
 
@@ -56,22 +55,6 @@ def test_a_read_that_is_retried_does_not_draw_again(path, call, monkeypatch):
             assert failed
     assert found == expected
     assert found[0] != found[1]
-
-
-@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox])
-def test_an_own_generator_follows_from_the_data_and_takes_no_number_from_it(path, kind):
-    with mmreplay.load(path) as data:
-        numbers = []
-        for _ in range(3):
-            data.generator = np.random.Generator(kind(7))
-            for _ in range(4):
-                numbers.append(own_generator(data).random())
-                data.generator.random()
-            numbers.append(own_generator(mmreplay.Decorated(data)).random())
-        assert numbers[:5] == numbers[5:10] == numbers[10:]
-        assert len(set(numbers)) == 5
-        twin = np.random.Generator(kind(7))
-        assert twin.random(5)[4] == data.generator.random()
 
 
 def test_a_dropped_dataset_is_gone_at_once_after_all_kinds_of_draws(path):

@@ -71,7 +71,7 @@ def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize(
-    ("meanings", "expected"), [(["a", "b"], ["a", "b"]), (("a",), ["a"]), ([1], None), (7, None)]
+    ("meanings", "expected"), [(["a", "b"], ["a", "b"]), (("a",), ["a"]), ([1], ["1"])]
 )
 def test_names_of_actions_are_kept_where_the_environment_has_some(tmp_path, n, meanings, expected):
     class Named(Counter):

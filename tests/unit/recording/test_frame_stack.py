@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import (
     FlattenObservation,
     FrameStackObservation,
@@ -186,7 +186,7 @@ def test_settings_and_environments_without_a_stack_are_refused():
             FrameStack(env, **settings)
     with pytest.raises(SchemaError, match=r"found a vector .* keeps the newest frames"):
         FrameStack(SyncVectorEnv([OneScreen]))
-    with pytest.raises(SchemaError, match="observation_space: a Text space"):
+    with pytest.raises(SchemaError, match="observation_space: Text has no"):
         FrameStack(SpacesEnv(spaces.Dict({"word": spaces.Text(3)})))
     with pytest.raises(SchemaError, match="before reset"):
         FrameStack(env).step(0)
@@ -317,9 +317,7 @@ def joined():
 )
 def test_stacks_stored_whole_give_a_warning(tmp_path, env):
     made = env()
-    one = "mmreplay.FrameStack, of which single frames are stored"
-    advice = "keeps the newest frames of each" if isinstance(made, VectorEnv) else one
-    with pytest.warns(UserWarning, match=rf"stacks of 3 frames, .* {advice}"):
+    with pytest.warns(UserWarning, match=r"stacks of 3 frames, .* keep the newest frames itself"):
         mmreplay.ReplayBuffer(tmp_path / "buffer", env=made).close()
     made.close()
     with pytest.warns(UserWarning, match="sample with stack=3"):

@@ -154,7 +154,7 @@ def test_module_and_callable_are_imported(folder):
         "mypolicy.sub:f": "importing mypolicy.sub raised ModuleNotFoundError",
         "mypolicy:B": "mypolicy has no 'B'",
         "mypolicy:A.g": "mypolicy has no 'A.g'",
-        "mypolicy:x": "expected a callable policy\\(observation\\), found a int",
+        "mypolicy:x": "expected a callable policy\\(observation\\), found an object of type int",
     }.items():
         with pytest.raises(MmreplayError, match=message):
             load_policy(policy)

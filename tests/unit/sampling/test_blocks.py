@@ -8,12 +8,6 @@ from mmreplay.sampling.blocks import Blocks
 LANE = 1 << LANE_SHIFT
 
 
-def test_a_block_has_consecutive_ids_of_one_lane():
-    blocks = Blocks(np.array([4, 3]), np.array([1, 1]))
-    ids = np.array([0, 3, 4, 11, LANE, LANE + 2, LANE + 3])
-    assert blocks.keys(ids).tolist() == [0, 0, 1, 2, LANE, LANE, LANE + 1]
-
-
 def test_blocks_of_environments_lie_side_by_side():
     blocks = Blocks(np.array([2]), np.array([3]))
     # Ticks 0 to 3 of three environments.

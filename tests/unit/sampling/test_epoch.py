@@ -64,12 +64,6 @@ def test_ranks_take_turns_in_a_full_permutation_and_in_order(index):
     assert in_order(index.ids(), shares()).tolist() == index.ids().tolist()
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_an_epoch_of_nothing_is_empty(how):
-    for rank in (0, 1):
-        assert HOW[how](np.empty(0, np.int64), shares(rank, 2)).tolist() == []
-
-
 # ---------------------------------------------------------------- blocks
 
 
@@ -84,15 +78,6 @@ def test_a_pool_holds_whole_blocks_and_no_block_is_in_two(index, world_size, wid
         assert len(pools) >= (2 if world_size < 3 else 1)
         assert sum(map(len, pools)) == len(set.union(*pools))
         assert max(map(len, pools)) <= 16 // 4 + 1
-
-
-def test_ranks_share_no_block_but_where_a_share_ends(index):
-    blocks = blocks_of(4)
-    kinds = [
-        set(blocks.keys(by_blocks(index.ids(), shares(rank, 3))).tolist()) for rank in range(3)
-    ]
-    n_blocks = len(set(blocks.keys(index.ids()).tolist()))
-    assert sum(map(len, kinds)) <= n_blocks + 2
 
 
 def test_in_one_pool_each_transition_may_come_anywhere():
@@ -124,12 +109,6 @@ def test_blocks_of_lanes_of_different_lengths_fill_a_pool_by_their_rows():
     sizes = np.diff(begins, append=ids.size)
     assert len(sizes) == 4
     assert sizes.max() <= 50 + 8
-
-
-def test_a_pool_smaller_than_a_block_is_one_block():
-    order, begins = pooled(np.arange(40), shares(), blocks_of(8), 1)
-    assert begins.tolist() == [0, 8, 16, 24, 32]
-    assert [len(set((part // 8).tolist())) for part in np.split(order, begins[1:])] == [1] * 5
 
 
 @pytest.mark.parametrize("start", [0, 1, 39, 40, 41, 95, 159])

@@ -14,17 +14,6 @@ from tests.support.prioritized import FRAME, RAW, VARIANTS, give, play
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-def test_the_newest_and_the_oldest_transition_are_drawn(prioritized_of):
-    buffer = prioritized_of(capacity=20)
-    play(buffer, 300, end=False)
-    buffer.flush()
-    drawn = set(np.concatenate([buffer.sample(500).id for _ in range(4)]).tolist())
-    assert drawn == set(buffer.ids.tolist()) == set(range(280, 300))
-    play(buffer, 1, reset=False, end=False)
-    assert 300 in buffer.sample(500).id
-    assert 280 not in buffer.sample(500).id
-
-
 def test_a_stratified_batch_has_one_draw_in_each_share_of_the_mass(prioritized_of):
     buffer = prioritized_of(stratified=True, alpha=1.0)
     play(buffer, 64)
@@ -84,68 +73,21 @@ def test_new_rows_have_the_largest_priority_ever_given(prioritized_of):
     assert buffer.priorities(buffer.ids).tolist() == [0.2, 0.1, 5, 5]
 
 
-def test_updates_for_evicted_ids_are_ignored_and_counted(prioritized_of):
-    buffer = prioritized_of(capacity=30, epsilon=0.0)
-    play(buffer, 30, end=False)
-    buffer.update_priorities(buffer.ids, np.full(30, 0.5))
-    old = buffer.ids
-    for _ in range(10):
-        play(buffer, 10, end=False)
-        buffer.flush()
-    before = buffer.priorities(buffer.ids)
-    buffer.update_priorities(old, np.full(30, 99.0))
-    assert buffer.n_late_updates == 30
-    assert buffer.priorities(buffer.ids).tolist() == before.tolist()
-    play(buffer, 1)
-    assert buffer.priorities(buffer.ids[-1:]).tolist() == [1]  # what came late is not largest
-    mixed = [0, int(buffer.ids[3]), 1]
-    buffer.update_priorities(mixed, [7.0, 8.0, 9.0])
-    assert buffer.n_late_updates == 32
-    assert buffer.priorities(buffer.ids)[3] == 8
-
-
-@pytest.mark.parametrize("many", [{}, {"lanes": 3}], ids=str)
-def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, many):
-    buffer = prioritized_of(capacity=100, epsilon=0.0, **many)
-    random = np.random.default_rng(0)
-    known, out, n_late = {}, [], 0
-    for number in range(40):
-        play(buffer, int(random.integers(0, 12)), end=bool(number % 3))
-        if not len(buffer):
-            continue
-        out.append(buffer.sample(9).id)
-        if number % 11 == 0:
-            buffer.flush()
-        while len(out) > 4:
-            ids = out.pop(int(random.integers(len(out))))
-            errors = random.random(9)
-            buffer.update_priorities(ids, errors)
-            known |= dict(zip(ids.tolist(), errors.tolist(), strict=True))
-            n_late += int(np.count_nonzero(~np.isin(ids, buffer.ids)))
-        found = dict(zip(buffer.ids.tolist(), buffer.priorities(buffer.ids).tolist(), strict=True))
-        assert found == {i: known.get(i, 1.0) for i in found}
-    assert buffer.n_late_updates == n_late > 0
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("alpha", -0.1),
         ("alpha", np.nan),
         ("alpha", np.inf),
-        ("alpha", "1"),
         ("beta", 1.1),
         ("beta", -0.1),
         ("beta", None),
         ("betasteps", 0),
-        ("betasteps", 1.5),
         ("betasteps", True),
         ("epsilon", -1e-9),
         ("epsilon", np.inf),
         ("error_clip", (1, 0)),
-        ("error_clip", 1),
         ("error_clip", (0, np.nan)),
-        ("error_clip", (0, 1, 2)),
         ("variant", "ranked"),
         ("normalize", "all"),
     ],
@@ -154,12 +96,6 @@ def test_a_setting_out_of_its_range_is_refused_before_anything_is_made(tmp_path,
     with pytest.raises(SchemaError, match=f"^{name}: expected"):
         PrioritizedReplayBuffer(tmp_path / "new.zarr", **RAW, **{name: value})
     assert not (tmp_path / "new.zarr").exists()
-
-
-def test_beta_grows_in_a_straight_line():
-    how = Prioritization(beta=0.5, betasteps=4)
-    assert [how.beta_at(n) for n in (0, 1, 2, 4, 9)] == [0.5, 0.625, 0.75, 1, 1]
-    assert Prioritization(beta=0.5).beta_at(1000) == 0.5
 
 
 # ---------------------------------------------------------------- many environments

@@ -63,20 +63,6 @@ def test_importance_weights_are_those_of_the_definition(prioritized_of, variant,
     np.testing.assert_allclose(batch.weight, drawn / largest, rtol=1e-6)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_that_are_no_transition_are_never_drawn(prioritized_of, variant):
-    buffer = prioritized_of(variant=variant)
-    for length in (1, 2, 0, 5, 0, 3):
-        play(buffer, length, end=length != 5)  # one is interrupted
-        if len(buffer):
-            drawn = buffer.sample(200).id
-            assert not buffer.store.index.invalid(drawn).any()
-            give(buffer, np.full(len(buffer), 3.0))
-    column = buffer._column
-    with_mass = column.ids(np.flatnonzero(column.values))
-    assert with_mass.tolist() == buffer.ids.tolist()
-
-
 @pytest.mark.parametrize("alpha", [0, 0.5, 1, 3])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_errors_of_any_size_leave_probabilities_and_weights_finite(prioritized_of, alpha, variant):

@@ -30,25 +30,6 @@ def test_keys_put_the_steps_of_an_environment_side_by_side():
     assert (np.sort(found) >> LANE_SHIFT == 1).all()
 
 
-def test_ranks_are_spread_over_the_runs():
-    selection = Selection(ids(0, 6, 20), ids(2, 3, 1), [1], ["a"])
-    now = selection.now(rows(5, 10, 14))
-    assert now.n_transitions == 6
-    assert now.ids().tolist() == [0, 1, 6, 7, 8, 20]
-    assert now.at(np.arange(6)).tolist() == [0, 1, 6, 7, 8, 20]
-    assert now.invalid(ids(-1, 0, 2, 5, 8, 9, 20, 21, 1 << LANE_SHIFT)).tolist() == [
-        True, False, True, True, False, True, False, True, True,
-    ]  # fmt: skip
-    assert selection.runs_of(ids(0, 1, 2, 6, 7, 20), 2).tolist() == [0, -1, -1, 1, 1, -1]
-
-
-def test_what_a_capacity_evicts_is_in_it_no_more():
-    index = rows(5, 10, 14, capacity=12)
-    first = index.window(0)[1]
-    now = Selection(ids(0, 16, 20), ids(2, 3, 1), [1], ["a"]).now(index)
-    assert now.ids().tolist() == [row for row in (16, 17, 18, 20) if row >= first] != []
-
-
 def test_what_was_never_a_transition_of_an_index_is_refused():
     selection = Selection(ids(0, 28), ids(2, 1), [1], ["a"])
     assert selection.now(rows(29)).n_transitions == 3

@@ -51,17 +51,6 @@ def test_the_ends_of_the_draws_are_the_first_and_the_last_position_with_mass(siz
         assert tree.draw(np.array([0.0, LAST]))[0].tolist() == [first, last]
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-def test_one_mass_alone_is_all_that_is_drawn(size):
-    tree = SumTree(np.zeros(size))
-    for position in {0, 1, size // 2, size - 1}:
-        tree.set(np.array([position]), np.array([1e-140]))
-        draws = np.array([0.0, 0.3, LAST])
-        assert tree.draw(draws)[0].tolist() == [position] * 3
-        tree.set(np.array([position]), np.array([0.0]))
-    assert tree.total == 0
-
-
 masses_of_any_size = st.lists(
     st.sampled_from([0.0, 0.0, 1e-140, 1e-17, 0.1, 0.2, 0.3, 1 / 3, 1.0, 1e16, 1e140]),
     min_size=1,
@@ -93,13 +82,6 @@ def test_a_draw_rounded_up_past_the_end_of_a_group_gives_its_last_position():
         positions, found = tree.draw(np.array(near))
         assert (found > 0).all()
         assert set(positions.tolist()) <= {19, 8191}
-
-
-def test_of_a_position_that_comes_twice_the_last_mass_counts():
-    tree = SumTree(np.ones(100))
-    tree.set(np.array([7, 8, 7, 7]), np.array([5.0, 2.0, 9.0, 3.0]))
-    assert tree.masses[[6, 7, 8]].tolist() == [1, 3, 2]
-    assert tree.total == 103
 
 
 @pytest.mark.parametrize("size", [1000, 70_003])

@@ -10,26 +10,10 @@ from tests.support.chance import goodness
 from tests.support.lane_history import History, loaded
 
 
-@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 1000])
-def test_each_draw_gives_one_transition_and_the_same_draws_the_same(index, size):
-    draws = np.random.default_rng(1).random(size)
-    drawn = uniform_ids(index, draws)
-    assert (drawn.dtype, drawn.shape) == (np.dtype("int64"), (size,))
-    assert not index.invalid(drawn).any()
-    assert uniform_ids(index, draws).tolist() == drawn.tolist()
-    assert [uniform_ids(index, draws[n : n + 1])[0] for n in range(size)] == drawn.tolist()
-
-
 def test_every_transition_has_its_stretch_of_the_draws(index):
     count = index.n_transitions
     draws = (np.arange(count) + 0.5) / count
     assert uniform_ids(index, draws).tolist() == index.ids().tolist()
-
-
-def test_nothing_can_be_drawn_from_nothing():
-    index = loaded([History(1, 0), History(4, 0)])
-    with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
-        uniform_ids(index, np.array([0.5]))
 
 
 def test_without_replacement_each_transition_is_drawn_once(index):
@@ -46,19 +30,24 @@ def test_more_than_there_are_is_refused(index):
     count = index.n_transitions
     with pytest.raises(SchemaError, match=f"at most the {count} transitions there are"):
         distinct_ids(index, count + 1, 0)
-    with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
-        distinct_ids(loaded([History(1, 0), History(1, 0)]), 1, 0)
+    for draw in (
+        lambda index: uniform_ids(index, np.array([0.5])),
+        lambda index: distinct_ids(index, 1, 0),
+        lambda index: grouped_ids(index, BLOCKS, 2, 2, 0),
+    ):
+        with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
+            draw(loaded([History(1, 0), History(1, 0)]))
 
 
 BLOCKS = Blocks(np.array([4, 5]), np.array([1, 1]))
 
 
-@pytest.mark.parametrize("group", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("group", [1, 3, 8])
 def test_each_transition_comes_equally_often_whatever_its_block_has(index, group):
     ids = index.ids()
     sizes = np.unique(BLOCKS.keys(ids), return_counts=True)[1]
     assert len(set(sizes.tolist())) > 2  # or weights would not be needed
-    drawn = grouped_ids(index, BLOCKS, 60_000, group, 0).reshape(-1, group)
+    drawn = grouped_ids(index, BLOCKS, 30_000, group, 0).reshape(-1, group)
     # Groups are independent of each other, and so are the n-th ones of all groups.
     for each in drawn.T:
         found, counts = np.unique(each, return_counts=True)
@@ -74,13 +63,3 @@ def test_a_group_is_of_one_block_and_has_each_transition_once_if_it_can(index):
         keys = BLOCKS.keys(row)
         assert len(set(keys.tolist())) == 1
         assert len(set(row.tolist())) == min(3, sizes[keys[0]])
-
-
-def test_the_same_seed_draws_the_same_groups(index):
-    one, two, other = (grouped_ids(index, BLOCKS, 20, 4, seed).tolist() for seed in (1, 1, 2))
-    assert one == two != other
-
-
-def test_there_is_no_group_of_nothing():
-    with pytest.raises(EmptyBufferError):
-        grouped_ids(loaded([History(1, 0)]), BLOCKS, 2, 2, 0)
