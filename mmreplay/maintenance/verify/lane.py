@@ -79,17 +79,14 @@ class Examination:
 
     def run(self) -> None:
         """Examine it."""
-        logs, own = self.documents.logs, self.documents.metadata
-        if logs is None or own is None:
-            return
-        rows, finals = logs
+        if self.documents.logs is None:
+            return  # which is a finding already
+        (rows, finals), own = self.documents.logs, self.documents.metadata
         self.environments = rows.n
         if own["closed"]:
             self.state = "closed"
             rows.take(max(own["first"] - CONTEXT_ROWS, 0), own["rows"])
             finals.take(own["first_final"], own["finals"])
-        elif any(log.columns.keys() - log.specs.keys() for log in logs):
-            return  # each array is a finding already
         elif not self._open(rows, finals, str(own["uuid"])):
             return
         self.n_rows = rows.head - rows.base
@@ -220,12 +217,10 @@ class Examination:
     def _check_names(self, rows: Log, finals: Log) -> None:
         """Look for files that do not belong to the lane."""
         known: dict[str, tuple[layout.ArraySpec, range] | None] = {}
+        known[layout.checksum_spec(PRIORITIES).path] = None
+        if (self.path / PRIORITIES).exists():
+            known[PRIORITIES] = None
         for log in (rows, finals):
-            known |= dict.fromkeys(log.array_paths())
-            if log is rows:
-                known[layout.checksum_spec(PRIORITIES).path] = None
-                if (self.path / PRIORITIES).exists():
-                    known[PRIORITIES] = None
             for path, spec in log.specs.items():
                 chunks = range(log.base // spec.chunk_rows, -(-log.head // spec.chunk_rows))
                 known[log.prefix + path] = spec, chunks
@@ -240,9 +235,9 @@ class Examination:
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""
         least = rows.base + (CONTEXT_ROWS if rows.base else 1)
-        lost = any(not (self.path / path).exists() for path in rows.columns)
-        self.from_start = lost or any(
+        self.from_start = any(
             one.rows is not None and one.rows[0] < least
             for one in self.findings
-            if one.array in rows.columns and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
+            if one.array in rows.specs.keys() - {PRIORITIES}
+            and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
         )

@@ -119,7 +119,7 @@ class Rules:
         stop = -(-(piece.first + len(piece.values)) // piece.n)
         try:
             step = chunk_files.read_rows(log, log.specs["step"], start, stop).reshape(-1)
-        except (KeyError, MmreplayError, OSError):  # has a finding
+        except (MmreplayError, OSError):  # has a finding
             return np.zeros(len(piece.values), np.bool_)
         found: Mask = step[piece.first - start * piece.n :][: len(piece.values)] == 0
         return found
@@ -146,8 +146,7 @@ class Rules:
         Does nothing where a file of theirs is damaged.
         """
         log, n = self._rows, self._rows.n
-        there = {one.prefix + path for one in (log, self._finals) for path in one.specs}
-        if not (self._is_whole and there - self._reader.damaged >= SPINE):
+        if not (self._is_whole and SPINE.isdisjoint(self._reader.damaged)):
             return
         finals = _Finals(self._finals, log.base * n)
         before = None if log.base else (np.zeros(n, np.int64), np.zeros(n, bool))

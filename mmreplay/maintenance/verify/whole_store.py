@@ -148,15 +148,15 @@ def _compare(
     lane: Examination,
 ) -> None:
     """Compare a lane with the zarr.json of its store."""
-    own, notes = lane.documents.metadata, lane.notes
+    own, notes = lane.documents.lane, lane.notes
     if own is None:
         return
-    if own.get("schema") != root.get("schema"):
-        notes.find("zarr.json", f"schema: expected that of the store, found {own.get('schema')}")
-    logs = lane.documents.logs
-    if logs is None or own["environments"] is not None:  # lengths of many follow their number
+    if own.metadata["schema"] != root.get("schema"):
+        text = f"schema: expected that of the store, found {own.metadata['schema']}"
+        notes.find("zarr.json", text)
+    if own.environments is not None:  # lengths of many follow their number
         return
-    for path, spec in logs[0].specs.items():
+    for path, spec in own.rows.items():
         if common is not None and path in common and common[path] != spec:
             text = f"expected the layout in {store.name}/zarr.json, {common[path]}, found {spec}"
             notes.find(f"{path}/zarr.json", text, path)
@@ -167,7 +167,7 @@ def _find_duplicates(lanes: Sequence[Examination]) -> None:
     for key in ("name", "uuid"):
         seen: dict[str, str] = {}
         for lane in lanes:
-            value = (lane.documents.metadata or {}).get(key)
+            value = lane.documents.metadata.get(key)
             if not isinstance(value, str):
                 continue
             if value in seen:

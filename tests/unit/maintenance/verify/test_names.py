@@ -45,7 +45,8 @@ def test_no_link_is_followed(lz4_store, tmp_path):
     assert text.startswith("expected a regular file, found a link")
     shutil.move(lz4_store / "resets", tmp_path / "resets")
     (lz4_store / "resets").symlink_to(tmp_path / "resets")
-    assert "resets: expected a directory, found a link or a file" in texts(verify(lz4_store))
+    (text,) = texts(verify(lz4_store))
+    assert text.startswith("resets: expected a directory, found a link or a file")
 
 
 def test_litter_in_a_closed_store_is_a_warning(lz4_store):
