@@ -19,8 +19,7 @@ from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.reading.joined_lanes import Contents, JoinedLanes
-from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.reading.lane_state import lane_state, store_state
+from mmreplay.reading.lane_reader import LaneReader, lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage.checkpoint import CheckpointFile
@@ -39,18 +38,8 @@ _FLAG_BYTES = 1
 def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     """What is in a store; every value is a plain one that JSON holds.
 
-    The newest rows are taken first. The keys are in docs/api.md; what is not said there:
-
-    - state is ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
-      writer that died, else ``closed``.
-    - rows, transitions, episodes and capacity are of all lanes; capacity is None if any keeps all.
-    - a row is one step of all environments of its lane.
-    - open episodes are still running.
-    - returns and lengths are None if no episode ended, and so is a value that is not finite.
-    - bytes_stacked counts the transitions with `stack` frames each as observation and next
-      observation, action, reward, one flag and extras; `stack` is that of `load` by default.
-    - last_row_s is known to about half a minute: the clock of a mapped file stands still between
-      two writes to disk.
+    The keys are in docs/api.md. `last_row_s` is known to about half a minute: the time of a mapped
+    file changes only when it is written to disk.
     """
     states = _settled_states(lanes)
     # The newest rows, and all that is counted: whatever looks again later sees newer ones.
@@ -59,7 +48,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     transitions = sum(contents.n_transitions)
     ends = endings(lanes, episodes, states)
     ended = episodes[ends != "open"]
-    roots = _roots(lanes)
+    roots = lanes.roots
     sizes = {k: n for root in roots for k, n in checked_reads.allocated_bytes(root).items()}
     on_disk = sum(sizes.values())
     fields = _fields(lanes, sizes)
@@ -137,9 +126,8 @@ def endings(
 ) -> npt.NDArray[np.str_]:
     """How each episode ended: (n,) of ``terminated``, ``truncated`` and ``open``.
 
-    The newest episodes of a lane whose writer died go on no more: they ended there, as the next
-    opening for writing will see it, terminated if their last step lost a life. `states` are those
-    of the lanes; None looks.
+    Where a writer died, episodes ended as the next opening for writing will see it: terminated if
+    their last step lost a life. `states` are those of the lanes; None looks.
     """
     if states is None:
         states = _states(lanes)
@@ -207,7 +195,7 @@ def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
         "last_row_s": min(filter(math.isfinite, rows), default=None),
         "last_checkpoint_s": max(checkpoints) if all(map(math.isfinite, checkpoints)) else None,
         "unflushed_rows": unflushed,
-        "untrusted_rows": sum(reader.untrusted for reader in open_lanes),
+        "untrusted_rows": sum(reader.rows.untrusted for reader in open_lanes),
     }
 
 
@@ -259,25 +247,6 @@ def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
             key = (about["pid"], about["host"])
             out.setdefault(key, {**about, "lanes": []})["lanes"].append(reader.number)
     return list(out.values())
-
-
-def _roots(lanes: LiveLanes) -> list[AnyPath]:
-    """The directories of the stores that the lanes belong to, in order."""
-    out: dict[AnyPath, None] = {}
-    groups: dict[AnyPath, bool] = {}
-    for reader in lanes.readers:
-        parent = reader.path.parent
-        if parent not in groups:
-            groups[parent] = reader.path.name.startswith("lane-") and _is_group(parent)
-        out[parent if groups[parent] else reader.path] = None
-    return list(out)
-
-
-def _is_group(path: AnyPath) -> bool:
-    try:
-        return bool(read_metadata(path)["kind"] == "lanes")
-    except MmreplayError:
-        return False
 
 
 def _arrays(reader: LaneReader) -> dict[str, tuple[LogReader, ArraySpec]]:

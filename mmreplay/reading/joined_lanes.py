@@ -6,6 +6,7 @@ Invariant: `index` and the columns show the same heads, and change only in `foll
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import cast
 
@@ -24,6 +25,7 @@ from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system.held_directories import AnyPath
 
+_LOG = logging.getLogger("mmreplay")
 AnyColumn = RawColumn | ShardColumn
 Flags = npt.NDArray[np.bool_]
 
@@ -48,12 +50,10 @@ class Contents:
 
 
 class JoinedLanes:
-    """The lanes of a store as they were opened; a store replaces it when a lane was opened again.
+    """The lanes of a store as they were opened; a new one replaces it when one is opened again.
 
-    So it is whole for threads that read meanwhile. In `columns` the entries of lane k are part k;
-    those of frames have further parts for the final observations of each lane, in the same order.
-    `frame_chunks` says how frames are stored together. `uuids` distinguish the lanes from those of
-    other stores.
+    In `columns` the entries of lane k are part k; those of frames have further parts for the final
+    observations of each lane, in the same order.
     """
 
     def __init__(self, paths: Sequence[AnyPath]) -> None:
@@ -126,6 +126,28 @@ class JoinedLanes:
         for column in (*self.columns.values(), *self._finals):
             column.refresh()
 
+    def report_exchanges(self, before: JoinedLanes) -> None:
+        """Log which store is followed where another has the path of one that was open.
+
+        Raises SchemaError if its columns differ.
+        """
+        for old, new in zip(before.readers, self.readers, strict=False):  # new lanes come last
+            if old.metadata["uuid"] == new.metadata["uuid"]:
+                continue
+            if not new.schema.same_data(old.schema):
+                raise SchemaError(
+                    f"{new.path}: another store, of other rows, stands at this path by now; the "
+                    f"one that was open here was moved or removed: open it where it is now"
+                )
+            _LOG.warning(
+                "%s: another store stands at this path by now, as after a repair, or once a store "
+                "was moved and another made; this reader goes on with that one (uuid %s; before "
+                "%s)",
+                new.path,
+                new.metadata["uuid"],
+                old.metadata["uuid"],
+            )
+
     # ------------------------------------------------------------ following the writers
 
     def follow(self) -> bool:
@@ -174,10 +196,9 @@ class JoinedLanes:
         return True
 
     def is_settled(self, pending: Sequence[tuple[int, int]]) -> bool:
-        """Whether pending rows that were read are still what they were, by `Steps.pending`.
+        """Whether pending rows that were read are unchanged, by `Steps.pending`.
 
-        No episode of theirs has got a final observation since, which comes before a reset writes
-        over it.
+        A final observation of their episode comes before a reset writes over them.
         """
         return not any(self.readers[lane].finals.has_moved(known) for lane, known in pending)
 
@@ -238,11 +259,7 @@ class JoinedLanes:
     # ------------------------------------------------------------ episodes
 
     def episodes(self, lane: int, *, returns: bool = True) -> tuple[npt.NDArray[np.void], int]:
-        """The whole retained episodes of one lane, read only: see `EPISODE_DTYPE`.
-
-        And how many rewards that can be sampled are NaN or infinite. Without `returns`, for which
-        all rewards are read, these and that may be 0.
-        """
+        """As `episode_table`, of one lane, read only."""
         known = self._episodes.get(lane)
         if known is not None:
             return known

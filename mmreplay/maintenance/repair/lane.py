@@ -112,7 +112,7 @@ class DamagedLane:
             0 if skip_damaged else min(beyond, lost),
             damage.found(),
             skip_damaged and bool(later),
-            untrusted=reader.untrusted,
+            untrusted=reader.rows.untrusted,
         )
 
 

@@ -118,7 +118,7 @@ class Examination:
             self.state = "crashed"
             for log, one in ((rows, reader.rows), (finals, reader.finals)):
                 log.take(one.base, one.head, one.tail_start())
-            self._check_private(rows, finals, uuid, reader.untrusted)
+            self._check_private(rows, finals, uuid, reader.rows.untrusted)
             return True
         self.state = "live"
         # In this order: a flush writes the checkpoint of the finals first, and finals go once that
@@ -131,7 +131,7 @@ class Examination:
             return False
         rows.take(min(newest.best.base, first.best.head), first.best.head, first.best.tail_start)
         finals.take(of_finals.best.base, of_finals.best.head, of_finals.best.tail_start)
-        self.unflushed = max(reader.head - rows.head, 0) + reader.untrusted
+        self.unflushed = max(reader.head - rows.head, 0) + reader.rows.untrusted
         return True
 
     def _check_private(self, rows: Log, finals: Log, uuid: str, untrusted: int) -> None:

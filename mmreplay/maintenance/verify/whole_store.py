@@ -15,7 +15,7 @@ from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.documents import difference, root_problems
 from mmreplay.maintenance.verify.lane import Examination, examine
 from mmreplay.maintenance.verify.report import Finding, Notes, Report, Tally, reason
-from mmreplay.reading.lane_state import store_state
+from mmreplay.reading.lane_reader import store_state
 from mmreplay.storage.lane_metadata import hold_store, read_metadata
 from mmreplay.system import checked_reads, platform, user_paths
 from mmreplay.system.held_directories import AnyPath, check_there

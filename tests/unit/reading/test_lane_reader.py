@@ -49,7 +49,7 @@ def distrusted(make, kill, request):
 def test_rows_are_trusted_only_with_their_finals_as_an_opening_for_writing_does(distrusted, make):
     path, model = distrusted
     reader = LaneReader(path)
-    assert (reader.head, reader.is_live, reader.untrusted) == (10, False, 20)
+    assert (reader.head, reader.is_live, reader.rows.untrusted) == (10, False, 20)
     assert reader.poll()
     model.end_session()
     with mmreplay.open(path) as store:
