@@ -18,6 +18,7 @@ from mmreplay.format import layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.ids import Array
+from mmreplay.maintenance.verify.documents import generator_problem
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file, tail_file
@@ -32,16 +33,12 @@ from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_writer
 
 __all__ = [
-    "SIDE_DATA",
     "check_intact",
     "close_lane",
     "copy_lane",
     "empty_lane",
     "read_rows",
 ]
-
-SIDE_DATA = frozenset({"generator", "priorities"})
-"""Side data of a lane: the random state of the sampler, and the column of priorities."""
 
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
@@ -57,58 +54,42 @@ def copy_lane(
     target: AnyPath,
     stop: int | None = None,
     *,
-    side_data: Collection[str] = SIDE_DATA,
     wrong_sums: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] = lambda _: None,
-    close: Callable[[AnyPath], None] = close_lane,
 ) -> None:
-    """Make a closed lane of the rows below `stop` of a closed, live or crashed lane.
+    """Make a closed lane of the rows below `stop` of a lane; None: of all that are committed now.
 
-    Final observations of their episodes are copied, too. Episodes that run on at `stop` end there
-    as truncated; the frames of row `stop`, which has to be sound, are their final observations.
+    Episodes that run on at `stop` end there as truncated; the frames of row `stop`, which has to be
+    sound, are their final observations.
 
     Args:
         reader: the source.
         target: a directory that does not exist; it is removed again if this fails.
-        stop: a row up to the head; None for all rows that are committed now.
-        side_data: what else is copied.
+        stop: a row up to the head.
         wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of sound files whose checksums are
             damaged or missing: the copy computes these. Any other file of a closed lane without a
             checksum is an error, as the copy would hide damage.
         moved: called with the size of each file or part that was copied.
-        close: closes the copy; it may append rows first.
 
-    Raises:
-        EvictedError: rows were evicted, or a session began: open the lane again and retry.
-        CorruptStoreError: a row below `stop` cannot be read.
-        DiskFullError, FailedStoreError: the copy could not be written.
+    Raises EvictedError if rows were evicted, or a session began: open the lane again and retry.
     """
-    with _removed_after_failure(target):
+    try:
         _build(target, reader)
         _Copy(reader, target, wrong_sums, moved).run(stop)
-        _copy_side_data(reader, target, side_data)
+        _copy_side_data(reader, target)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         durable_writes.sync_tree(target)
-        close(target)
-
-
-def empty_lane(
-    target: AnyPath, reader: LaneReader, *, close: Callable[[AnyPath], None] = close_lane
-) -> None:
-    """Make a closed lane without rows, with the arrays and attributes of another."""
-    with _removed_after_failure(target):
-        _build(target, reader)
-        close(target)
-
-
-@contextlib.contextmanager
-def _removed_after_failure(target: AnyPath) -> Iterator[None]:
-    try:
-        yield
+        close_lane(target)
     except BaseException:
         durable_writes.remove_tree(target)
         raise
+
+
+def empty_lane(target: AnyPath, reader: LaneReader) -> None:
+    """Make a closed lane without rows, with the arrays and attributes of another."""
+    _build(target, reader)
+    close_lane(target)
 
 
 def _build(target: AnyPath, reader: LaneReader) -> None:
@@ -121,8 +102,7 @@ def _build(target: AnyPath, reader: LaneReader) -> None:
 class _Part:
     """The rows [base, stop) of a log that are copied; `before` episodes began below them.
 
-    Uncompressed rows below `settled`, and compressed ones below `tail_start`, which are in shards,
-    do not change any more, in the source or the copy.
+    Uncompressed rows below `settled`, and compressed ones below `tail_start`, do not change.
     """
 
     base: int
@@ -195,8 +175,7 @@ class _Copy:
             if spec.is_raw and stop:  # every open lane has a place for it
                 chunk_files.open_window(self._target, spec, stop // spec.chunk_rows)
             if runs:
-                for size in self._copy_rows(rows, spec, self._target, "", stop, stop + 1):
-                    self._moved(size)
+                self._copy_rows(rows, spec, self._target, "", stop, stop + 1)
 
     def _first_final(self, stop: int, low: int, high: int) -> int:
         """The first final observation of [low, high) whose step is in row `stop` or later."""
@@ -225,8 +204,7 @@ class _Copy:
             chunks = range(part.base // spec.chunk_rows, whole[path])
             self._share_sums(log, spec, chunks, target, prefix)
             first = max(whole[path] * spec.chunk_rows, part.base)
-            for size in self._copy_rows(log, spec, target, prefix, first, part.stop):
-                self._moved(size)
+            self._copy_rows(log, spec, target, prefix, first, part.stop)
         CheckpointFile.create(
             target / ".live" / "checkpoint",
             read_metadata(self._target)["uuid"],
@@ -261,13 +239,13 @@ class _Copy:
 
     def _copy_rows(
         self, log: LogReader, spec: ArraySpec, target: AnyPath, prefix: str, start: int, stop: int
-    ) -> Iterator[int]:
-        """Copy rows [start, stop) to their place in an open lane; yields bytes."""
+    ) -> None:
+        """Copy rows [start, stop) to their place in an open lane."""
         if not spec.is_raw:
             tail = tail_file.map_tail(target, spec, writable=True)
             for row, rows in read_rows(self._reader, log, spec, start, stop):
                 tail[np.arange(row, row + len(rows)) % len(tail)] = rows
-                yield rows.nbytes
+                self._moved(rows.nbytes)
             return
         for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
             if (prefix + spec.path, chunk) not in self._wrong_sums:
@@ -276,7 +254,7 @@ class _Copy:
             first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
             for row, rows in read_rows(self._reader, log, spec, first, last):
                 window.rows[row - window.start : row - window.start + len(rows)] = rows
-                yield rows.nbytes
+                self._moved(rows.nbytes)
 
 
 def _best(reader: LaneReader, log: LogReader) -> Checkpoint:
@@ -299,10 +277,7 @@ def _best(reader: LaneReader, log: LogReader) -> Checkpoint:
 
 
 def _tail_start(log: LogReader, stop: int) -> int:
-    """Rows below this one are in shards, which never change.
-
-    A shard that the source does not count yet would be written again after a power cut.
-    """
+    """Rows below this one are in shards that the source counts, which never change."""
     half = max((spec.chunk_rows for spec in log.specs.values() if not spec.is_raw), default=0)
     return min(stop - stop % half, log.tail_start()) if half else 0
 
@@ -325,10 +300,7 @@ def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
 
 
 def check_intact(log: LogReader, spec: ArraySpec, chunk: int) -> None:
-    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum.
-
-    A copy of its rows would have a checksum that fits, and so hide damage.
-    """
+    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum."""
     if not log.is_closed:
         return
     path = chunk_files.chunk_path(log.path, spec, chunk)
@@ -346,10 +318,7 @@ def check_intact(log: LogReader, spec: ArraySpec, chunk: int) -> None:
 def read_rows(
     reader: LaneReader, log: LogReader, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
-    """Yield rows [start, stop) of an array as (first row, rows), a few MiB at a time.
-
-    Includes the pending row of frames, if the lane is not closed.
-    """
+    """Rows [start, stop) of an array, and the pending row of frames, as (first row, rows)."""
     step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
     n, files = (reader.n, reader.frames) if log is reader.rows else (1, log)
     # As the only lane it is number 0.
@@ -363,28 +332,23 @@ def read_rows(
             yield row, entries.reshape(-1, *spec.row_shape)
 
 
-def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]) -> None:
-    """Copy the random state and the priorities, if wanted and readable."""
+def _copy_side_data(reader: LaneReader, target: AnyPath) -> None:
+    """Copy the random state and the priorities, if they are sound: no row depends on them."""
     generator = reader.metadata.get("generator")
     if not reader.is_closed:
         generator = build_lane.read_generator(reader.path)
-    if isinstance(generator, str) and "generator" in wanted:
-        where = build_lane.generator_path(target)
-        durable_writes.write_file(where, generator.encode(errors="replace"))
-    if "priorities" in wanted:
-        try:
-            _copy_priorities(reader, target)
-        except DiskFullError:
-            raise
-        except (MmreplayError, OSError):  # damaged or evicted: no row depends on it
-            durable_writes.remove_tree(target / "priorities")
+    if generator is not None and not generator_problem(generator):
+        durable_writes.write_file(build_lane.generator_path(target), generator.encode())
+    try:
+        _copy_priorities(reader, target)
+    except DiskFullError:
+        raise
+    except (MmreplayError, OSError):  # damaged or evicted
+        durable_writes.remove_tree(target / "priorities")
 
 
 def _copy_priorities(reader: LaneReader, target: AnyPath) -> None:
-    """Copy the priorities; they change in place, so are never linked.
-
-    Those of a closed lane that do not match their checksum are left out.
-    """
+    """Copy the priorities; they change in place, so are never linked."""
     source = reader.path
     spec = priority_column.find_spec(source, reader.environments)
     if spec is None:

@@ -60,12 +60,7 @@ def blocks(spans: Iterable[Span], size: int) -> Iterator[Span]:
 
 
 class Damage:
-    """The damage to one lane.
-
-    Args:
-        reader: the lane.
-        findings: about it.
-        unknown: rows of final observations whose `id` is unknown.
+    """The damage to one lane; `unknown` are rows of final observations whose `id` is unknown.
 
     Attributes:
         wrong_sums: (array, chunk file) of sound files whose checksum is damaged or missing.
@@ -164,10 +159,7 @@ class Damage:
         return _merged(out)
 
     def stretches(self) -> Iterator[Span]:
-        """The rows that can be kept.
-
-        Of episodes that run on after a stretch, the frames of the row after it are sound.
-        """
+        """The rows that can be kept; if an episode runs on, with the sound frames after them."""
         base, head = self.reader.base, self.reader.head
         frames = self.found(*self.reader.schema.frame_paths.values())
         for start, stop in gaps(self.lost, base, head):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, Store
 from mmreplay.format import consolidated, layout, parse
 from mmreplay.format.layout import FINALS
 from mmreplay.maintenance.commit_records import read_state
-from mmreplay.maintenance.copy_lane import SIDE_DATA, close_lane, copy_lane, empty_lane
+from mmreplay.maintenance.copy_lane import copy_lane, empty_lane
 from mmreplay.maintenance.repair.damage import Damage, Span
 from mmreplay.maintenance.repair.later_rows import append_rows
 from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
@@ -66,10 +65,9 @@ class LaneRepair:
 
 
 class DamagedLane:
-    """A lane that may be damaged, open for reading.
+    """A lane that may be damaged, open for reading; a copy of it may be made at `spare`.
 
-    `findings` are those of `verify`; a copy with other documents may be made at `spare`. Raises
-    CorruptStoreError if the lane cannot be opened.
+    Raises CorruptStoreError if it cannot be opened.
     """
 
     def __init__(
@@ -77,30 +75,21 @@ class DamagedLane:
     ) -> None:
         self.name = name
         self._damage = _open(lane, findings, spare)
-        self._side_data = set(SIDE_DATA)
-        if any("generator" in finding.message for finding in findings):
-            self._side_data.remove("generator")
 
     def rebuild(self, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
-        """Make a closed lane of what is sound, at `target`, which does not exist yet.
-
-        The rows before the damage are shared and keep their ids; `skip_damaged` appends what is
-        sound after it. Raises CorruptStoreError if the lane has changed since it was verified.
-        """
+        """Make a closed lane of the rows before the damage; `skip_damaged` appends later ones."""
         damage, reader = self._damage, self._damage.reader
         stretches = [*damage.stretches()]
         stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
         if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
             stop = 0  # nothing that could be sampled
         later = [span for span in stretches if span[0] >= stop]
-        close = close_lane
-        if skip_damaged and later:
-            close = functools.partial(append_rows, damage=damage, stretches=later)
         if stop > 0:
-            sums = damage.wrong_sums
-            copy_lane(reader, target, stop, side_data=self._side_data, wrong_sums=sums, close=close)
+            copy_lane(reader, target, stop, wrong_sums=damage.wrong_sums)
         else:
-            empty_lane(target, reader, close=close)
+            empty_lane(target, reader)
+        if skip_damaged and later:
+            append_rows(target, damage, later)
         first = max(reader.metadata["first"], floor_row(reader.base))
         kept = n_transitions([target])
         lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
@@ -128,10 +117,7 @@ def n_transitions(lanes: Sequence[AnyPath]) -> int:
 
 
 def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
-    """Open a lane, or a copy of it in which damaged files that follow from others are rebuilt.
-
-    Raises CorruptStoreError if it cannot be opened.
-    """
+    """Open a lane, or a copy of it in which damaged files that follow from others are rebuilt."""
     is_readable = not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings)
     if is_readable:
         with contextlib.suppress(MmreplayError):
@@ -169,8 +155,8 @@ def _share(
 ) -> None:
     """Link each file of a lane, except damaged ones that can be written again.
 
-    Documents that cannot be read, with `trust_copy` all, come from the consolidated copy in the
-    lane's zarr.json. A damaged state page is replaced by zeros, so that the checkpoint counts.
+    Unreadable documents, with `trust_copy` all, come from the copy in the lane's zarr.json. A
+    damaged state page is replaced by zeros, so that the checkpoint counts.
     """
     own, document = read_own(lane)
     copy = consolidated.find_copy(document, str(lane))
@@ -197,10 +183,7 @@ def _share(
 
 
 def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Attributes and document of a store or lane, which cannot be rebuilt.
-
-    Raises CorruptStoreError if they are damaged: a wrong capacity would evict rows.
-    """
+    """Attributes and document of a store or lane; CorruptStoreError if they are damaged."""
     where = str(path / "zarr.json")
     try:
         data = read_document(path)

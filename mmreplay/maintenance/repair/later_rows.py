@@ -25,7 +25,7 @@ __all__ = ["append_rows"]
 
 
 def append_rows(lane: AnyPath, damage: Damage, stretches: Iterable[Span]) -> None:
-    """Append rows of a damaged lane to its copy, and close that; as `close` of `copy_lane`."""
+    """Append rows of a damaged lane to its closed copy."""
     size = max(BLOCK_BYTES // (row_bytes(damage.reader.schema) * damage.reader.n), 1)
     writer = open_writer(lane, {}, 0)
     try:

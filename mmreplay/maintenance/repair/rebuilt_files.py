@@ -26,11 +26,7 @@ _MOST_FILES = 10_000
 
 
 def rebuild_index(damage: Damage) -> list[Span]:
-    """Rebuild damaged chunks of `finals/id` and `first` from `step` and `ends`.
-
-    Returns:
-        Rows of damaged final observations whose episodes are unknown.
-    """
+    """Rebuild damaged chunks of `finals/id` and `first`; returns rows that stay unknown."""
     reader, log = damage.reader, damage.reader.finals
     damaged = [span for _, span in damage.index]
     start, ids, firsts = _known(damage)

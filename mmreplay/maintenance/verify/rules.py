@@ -141,10 +141,7 @@ class Rules:
     # ------------------------------------------------------------ steps and episodes
 
     def check_steps(self) -> None:
-        """Check that steps, resets, ends and final observations fit each other.
-
-        Does nothing where a file of theirs is damaged.
-        """
+        """Check that steps and final observations fit each other, if all their files are sound."""
         log, n = self._rows, self._rows.n
         if not (self._is_whole and SPINE.isdisjoint(self._reader.damaged)):
             return
@@ -244,11 +241,9 @@ def _repeated(ids: Ids) -> Ids:
 
 
 class _Finals:
-    """The final observations of steps that are kept, in their order.
+    """The final observations of kept steps: rows, the last and the first steps of their episodes.
 
-    Attributes:
-        rows, ids, firsts: their rows, the last and the first steps of their episodes.
-        ends: which of them are of an episode that ended.
+    `ends` tells which of them are of an episode that ended.
     """
 
     def __init__(self, log: Log, first: int) -> None:
