@@ -81,7 +81,7 @@ def snapshot(
     named, copy = user_paths.as_path(path), path_of_new_store(target)
     source = hold_store(named).root
     lanes = lane_paths(source)
-    done = ByteCount(progress, lambda: sum(checked_reads.allocated_bytes(source).values()))
+    done = ByteCount(progress, source)
     with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:

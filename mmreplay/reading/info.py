@@ -29,9 +29,6 @@ from mmreplay.system import checked_reads, platform
 from mmreplay.system.held_directories import AnyPath
 
 _ATTEMPTS = 20
-_NAMES = (
-    *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "step", "extras", FINALS),
-)
 _FLAG_BYTES = 1
 
 
@@ -84,7 +81,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "stack": stack,
         "saving_raw": _ratio(raw, on_disk),
         "saving_stacked": _ratio(stacked, on_disk),
-        "env": environment(lanes),
+        "env": shared_metadata(lanes.readers),
         "uuid": root["uuid"],
         "padding": padding,
         "versions": root.get("versions"),
@@ -93,21 +90,16 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     }
 
 
-def environment(lanes: LiveLanes) -> Any:
-    """What the metadata tell of the environment, JSON: of several all ids, and what they share."""
-    return shared_metadata(lanes.readers)
-
-
 def action_names(lanes: LiveLanes) -> list[str]:
     """The names of the environment's actions by number; empty if the store has none."""
-    about = environment(lanes)
+    about = shared_metadata(lanes.readers)
     names = about.get("action_names") if isinstance(about, dict) else None
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return list(names) if names and is_list else []
 
 
 def shared_metadata(readers: Iterable[LaneReader]) -> Any:
-    """As `environment`, of lanes that may be of several stores."""
+    """The JSON metadata of the lanes' environments: all ids, and what else they share."""
     found = [reader.metadata.get("env") for reader in readers]
     first = found[0]
     if not isinstance(first, dict) or all(one == first for one in found):
@@ -273,8 +265,7 @@ def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
         for name, array in _arrays(reader).items():
             by_name.setdefault(name, []).append(array)
     out: dict[str, Any] = {}
-    for name in sorted(by_name, key=_order):
-        arrays = by_name[name]
+    for name, arrays in by_name.items():
         spec = arrays[0][1]
         codecs = {one.codec_name for _, one in arrays}
         folders = [str(log.path / one.path) for log, one in arrays]
@@ -286,10 +277,6 @@ def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
             "bytes_on_disk": sum(sizes.get(folder, 0) for folder in folders),
         }
     return out
-
-
-def _order(name: str) -> tuple[int, str]:
-    return _NAMES.index(name.partition("/")[0]), name
 
 
 def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:

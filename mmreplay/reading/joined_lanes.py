@@ -38,8 +38,7 @@ class Contents:
         episodes: the whole retained ones, see `EPISODE_DTYPE`.
         n_odd_rewards: how many rewards that can be sampled are NaN or infinite.
         windows: (base, first, head) of each lane, in rows.
-        n_transitions: of each lane, that can be sampled.
-        n_finals: kept final observations of each lane.
+        n_transitions, n_finals: of each lane.
     """
 
     episodes: npt.NDArray[np.void]
@@ -58,6 +57,7 @@ class JoinedLanes:
 
     def __init__(self, paths: Sequence[AnyPath]) -> None:
         """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
+        _check_distinct(paths)
         readers = self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
         schema = readers[0].schema
         for reader in readers[1:]:
@@ -258,30 +258,23 @@ class JoinedLanes:
 
     # ------------------------------------------------------------ episodes
 
-    def episodes(self, lane: int, *, returns: bool = True) -> tuple[npt.NDArray[np.void], int]:
-        """As `episode_table`, of one lane, read only."""
-        known = self._episodes.get(lane)
-        if known is not None:
-            return known
-        reader = self.readers[lane]
-        out = episode_table(reader, self.index, self.columns["non_terminals"], returns=returns)
-        if returns and reader.is_closed:
-            self._episodes[lane] = out
-        return out
-
     def contents(self, *, returns: bool = True) -> Contents:
-        """What is there; `returns` as for `episodes`."""
-        numbers = range(len(self.readers))
-        tables, counts = zip(*(self.episodes(n, returns=returns) for n in numbers), strict=True)
-        windows = []
+        """What is there; without `returns`, for which all rewards are read, they may be 0."""
+        found, windows, flags = [], [], self.columns["non_terminals"]
         for number, reader in enumerate(self.readers):
+            table = self._episodes.get(number)
+            if table is None:
+                table = episode_table(reader, self.index, flags, returns=returns)
+                if returns and reader.is_closed:
+                    self._episodes[number] = table
+            found.append(table)
             base, first, head = self.index.window(number)
             windows.append((base // reader.n, first // reader.n, head // reader.n))
         return Contents(
-            np.concatenate(tables),
-            sum(counts),
+            np.concatenate([episodes for episodes, _ in found]),
+            sum(n_odd for _, n_odd in found),
             windows,
-            [self.index.n_transitions_of(number) for number in numbers],
+            [self.index.n_transitions_of(number) for number in range(len(windows))],
             [stop - first for _, _, first, stop in self._known],
         )
 
@@ -294,6 +287,23 @@ class JoinedLanes:
         runs[span.steps.over] = False
         terminated = self.columns["non_terminals"].take(lasts) == 0
         return span.left, terminated & ~runs, ~terminated & ~runs
+
+
+def _check_distinct(lanes: Sequence[AnyPath]) -> None:
+    """Refuse a lane that is given twice: its rows would be drawn twice as often."""
+    seen: dict[tuple[int, int], AnyPath] = {}
+    for lane in lanes:
+        try:
+            about = lane.stat()  # links followed: one lane has many paths
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed a moment ago, as its opening will say
+        real = about.st_dev, about.st_ino
+        if real in seen:
+            raise SchemaError(
+                f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "
+                f"its lanes beside it"
+            )
+        seen[real] = lane
 
 
 class _Lost:

@@ -58,8 +58,6 @@ class LiveLanes:
         self.roots = tuple(roots)
         self.paths = list(known)
         self._add_new_lanes()
-        if len(roots) > 1:
-            _check_distinct(self.paths)
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
@@ -312,10 +310,6 @@ class LiveLanes:
 
     # ------------------------------------------------------------ rows of one lane
 
-    def rows(self, lane: int) -> int:
-        """Rows of a lane, the newest included."""
-        return self.follow().heads[lane]
-
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
         """Rows of one lane by number, as stored; zeros below base. IndexError: not as many."""
 
@@ -426,23 +420,6 @@ class LiveLanes:
                 f"capacity"
             )
         return lanes
-
-
-def _check_distinct(lanes: Sequence[AnyPath]) -> None:
-    """Refuse a lane that is given twice: its rows would be drawn twice as often."""
-    seen: dict[tuple[int, int], AnyPath] = {}
-    for lane in lanes:
-        try:
-            about = lane.stat()  # links followed: one lane has many paths
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # removed a moment ago, as its opening will say
-        real = about.st_dev, about.st_ino
-        if real in seen:
-            raise SchemaError(
-                f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "
-                f"its lanes beside it"
-            )
-        seen[real] = lane
 
 
 _FOLLOWING: weakref.WeakSet[LiveLanes] = weakref.WeakSet()

@@ -18,7 +18,6 @@ from mmreplay.maintenance.commit_records import read_state
 from mmreplay.maintenance.copy_lane import copy_lane, empty_lane
 from mmreplay.maintenance.repair.damage import Damage, Span
 from mmreplay.maintenance.repair.later_rows import append_rows
-from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
 from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.whole_store import verify
@@ -85,7 +84,8 @@ class DamagedLane:
             stop = 0  # nothing that could be sampled
         later = [span for span in stretches if span[0] >= stop]
         if stop > 0:
-            copy_lane(reader, target, stop, wrong_sums=damage.wrong_sums)
+            sums, n_finals = damage.wrong_sums, damage.n_finals
+            copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums)
         else:
             empty_lane(target, reader)
         if skip_damaged and later:
@@ -121,9 +121,7 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
     is_readable = not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings)
     if is_readable:
         with contextlib.suppress(MmreplayError):
-            damage = Damage(LaneReader(lane), findings)
-            if not damage.index:
-                return damage
+            return Damage(LaneReader(lane), findings)
     opened: list[tuple[int, Damage]] = []
     text = ""
     # Where a document and its consolidated copy differ, the one that fits the rows is right.
@@ -132,12 +130,7 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
         try:
             _share(lane, path, findings, trust_copy=trust_copy)
             found = verify(str(path)).findings
-            damage = Damage(LaneReader(path), found)
-            if damage.index:
-                unknown = rebuild_index(damage)
-                found = verify(str(path)).findings
-                damage = Damage(LaneReader(path), found, unknown)
-            opened.append((len(found), damage))
+            opened.append((len(found), Damage(LaneReader(path), found)))
         except (CorruptStoreError, FormatError) as error:
             text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
     if opened:

@@ -17,8 +17,9 @@ from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
+from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify.documents import PRIORITIES, Log
-from mmreplay.maintenance.verify.report import Notes, Tally, reason
+from mmreplay.maintenance.verify.report import Notes, reason
 from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, only
 from mmreplay.storage.chunk_files import byte_ranges, chunk_files, chunk_path
@@ -50,7 +51,7 @@ class Piece(NamedTuple):
 class ChunkReader:
     """Reads the arrays of one lane; `damaged` are the paths of those with damaged files."""
 
-    def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
+    def __init__(self, notes: Notes, tally: ByteCount, state: str) -> None:
         self._notes, self._tally, self._state = notes, tally, state
         self.damaged: set[str] = set()
         self._sums: tuple[tuple[str, int], Array | None] | None = None

@@ -17,7 +17,8 @@ from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout, parse
 from mmreplay.format.consolidated import EMPTY, find_copy
 from mmreplay.format.layout import FINALS, ArraySpec
-from mmreplay.maintenance.verify.report import Notes, Tally, reason
+from mmreplay.maintenance.byte_count import ByteCount
+from mmreplay.maintenance.verify.report import Notes, reason
 from mmreplay.storage import priority_column
 from mmreplay.storage.lane_metadata import LaneDocument, read_lane
 from mmreplay.system import checked_reads
@@ -75,13 +76,8 @@ class Log:
     def chunks(self, spec: ArraySpec) -> range:
         """The chunk files that hold its rows, and the pending frames of an open lane."""
         stop = self.head if spec.is_raw else self.in_shards
-        if (
-            stop
-            and spec.is_raw
-            and spec.path.startswith("frames")
-            and not (self.closed or self.prefix)
-        ):
-            stop += 1
+        if stop and spec.is_raw and spec.path.startswith("frames"):
+            stop += not (self.closed or self.prefix)
         return range(self.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
 
     def missing(self, path: AnyPath, stop: int) -> Exception:
@@ -95,7 +91,7 @@ class Log:
 class Documents:
     """The zarr.json files of one lane; `lane` and `logs` are None if it cannot be opened."""
 
-    def __init__(self, path: AnyPath, notes: Notes, tally: Tally) -> None:
+    def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
         self._path, self._notes, self._tally = path, notes, tally
         self._found: dict[str, Any] = {}  # None of one that is damaged
         self.lane: LaneDocument | None = None

@@ -16,10 +16,11 @@ from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.format.layout import CONTEXT_ROWS, FINALS
 from mmreplay.maintenance import commit_records
+from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkReader
 from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
-from mmreplay.maintenance.verify.report import Notes, Tally, reason
+from mmreplay.maintenance.verify.report import Notes, reason
 from mmreplay.maintenance.verify.rules import SPINE, Rules
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage.state_page import SESSION
@@ -33,7 +34,7 @@ _ATTEMPTS = 100
 _PATIENCE_S = 0.05
 
 
-def examine(root: AnyPath, path: AnyPath, tally: Tally) -> Examination:
+def examine(root: AnyPath, path: AnyPath, tally: ByteCount) -> Examination:
     """Examine a lane; raises LockedError if a writer keeps opening and closing it."""
     read = (tally.files, tally.bytes)
     for _ in range(_ATTEMPTS):  # a closed lane that is locked is being opened or closed
@@ -67,7 +68,7 @@ def _moment(path: AnyPath) -> tuple[object, ...]:
 class Examination:
     """One lane, examined once; attributes as of `Report`, for this lane."""
 
-    def __init__(self, root: AnyPath, path: AnyPath, tally: Tally) -> None:
+    def __init__(self, root: AnyPath, path: AnyPath, tally: ByteCount) -> None:
         self.path, self.lane, self._tally = path, "" if path == root else path.name, tally
         self.notes = Notes(self.lane)
         self.findings, self.warnings = self.notes.findings, self.notes.warnings

@@ -47,8 +47,7 @@ class Rules:
     """Checks the rules for one lane; `note` turns what breaks them into findings.
 
     Attributes:
-        n_kept: transitions from the oldest row that can be sampled on; None if not counted.
-        n_before: those of the row before it.
+        n_kept, n_before: transitions from row `first` on (None: unknown), and in the row before.
         n_odd: by array, how many values are NaN or infinite, and the first row with one.
     """
 

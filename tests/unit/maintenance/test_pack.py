@@ -101,7 +101,7 @@ def test_episodes_by_return_number_and_environment(make, vector, tmp_path):
     """Of a lane of one environment, which is 0, and one of three: 1 to 3."""
     one, three = vector(None, "a.zarr", frame=LZ4), vector(3, "b.zarr", frame=LZ4)
     for pair in (one, three):
-        pair.play(20)
+        pair.play(12, 0.3)
         pair.writer.close()
     paths = [one.writer.path, three.writer.path]
     before, tables = list(episodes(*paths)), [mmreplay.open(path).episodes for path in paths]
@@ -110,9 +110,7 @@ def test_episodes_by_return_number_and_environment(make, vector, tmp_path):
     for how, wanted in (
         ({"min_return": least}, table["return"] >= least),
         ({"episodes": [3, 0, -1]}, np.isin(numbers, [0, 3, len(table) - 1])),
-        ({"episodes": numbers % 2 == 0}, numbers % 2 == 0),
         ({"episodes": lambda found: found["return"] < least}, table["return"] < least),
-        ({"envs": [0]}, env == 0),
         ({"envs": range(1, 3), "min_return": least}, (env % 3 > 0) & (table["return"] >= least)),
     ):
         made = pack(paths, tmp_path / "packed.zarr", **how)

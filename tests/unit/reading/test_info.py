@@ -72,7 +72,7 @@ def test_the_fields_are_all_columns_with_dtype_shape_and_codec(closed):
         fields = store.info()["fields"]
     assert list(fields) == [
         *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "step"),
-        *("finals/first", "finals/frames", "finals/id"),
+        *("finals/frames", "finals/id", "finals/first"),
     ]
     assert fields["finals/id"]["bytes_on_disk"] == allocated(closed / "finals" / "id")
     about = fields["frames"]

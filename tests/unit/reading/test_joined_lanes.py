@@ -103,9 +103,6 @@ def test_episodes_are_the_whole_ones_in_the_order_of_lanes_and_rows(make, story)
         assert store.episodes["truncated"].tolist() == [False, True, True, True, False]
 
 
-# ---------------------------------------------------------------- many environments
-
-
 # ---------------------------------------------------------------- the newest observation
 
 

@@ -290,9 +290,11 @@ def test_rows_that_nobody_wrote_take_no_time(one):
 # ---------------------------------------------------------------- lanes that are not closed
 
 
-@pytest.mark.parametrize("n", [None, 4])
-@pytest.mark.parametrize("frame", [LZ4, FIELDS["frame"]], ids=["lz4", "raw"])
-@pytest.mark.parametrize("capacity", [None, 150])
+@pytest.mark.parametrize(
+    ("n", "frame", "capacity"),
+    [(None, LZ4, 150), (4, LZ4, None), (4, FIELDS["frame"], 150)],
+    ids=["one", "four", "four, raw"],
+)
 def test_sound_lanes_in_each_state(make, kill, n, frame, capacity):
     pair = of_writer(make(**FIELDS | {"lanes": n, "frame": frame, "capacity": capacity}))
     path = pair.writer.path
