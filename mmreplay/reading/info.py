@@ -45,26 +45,23 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     transitions = sum(contents.n_transitions)
     ends = endings(lanes, episodes, states)
     ended = episodes[ends != "open"]
-    roots = lanes.roots
-    sizes = {k: n for root in roots for k, n in checked_reads.allocated_bytes(root).items()}
+    sizes = {k: n for root in lanes.roots for k, n in checked_reads.allocated_bytes(root).items()}
     on_disk = sum(sizes.values())
-    fields = _fields(lanes, sizes)
-    kept_rows = sum(head - base for base, _, head in windows)
     raw = _raw_bytes(lanes, contents)
     stack = lanes.schema.stack_of() or 1
     stacked = transitions * _stacked_bytes(lanes, stack)
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
-    root = read_metadata(roots[0])
+    root = read_metadata(lanes.path)
     return {
-        "path": str(roots[0]),
-        "paths": [str(path) for path in roots],
+        "path": str(lanes.path),
+        "paths": [str(path) for path in lanes.roots],
         "format": root["format"],
         "state": state,
         "lanes": len(lanes.readers),
         "environments": sum(reader.n for reader in lanes.readers),
         "rows": sum(head for _, _, head in windows),
-        "kept_rows": kept_rows,
+        "kept_rows": sum(head - base for base, _, head in windows),
         "transitions": transitions,
         "episodes": len(episodes),
         "terminated": int(np.count_nonzero(ends == "terminated")),
@@ -74,7 +71,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
         "non_finite_rewards": contents.n_odd_rewards,
-        "fields": fields,
+        "fields": _fields(lanes, sizes),
         "bytes_on_disk": on_disk,
         "bytes_raw": raw,
         "bytes_stacked": stacked,
@@ -290,23 +287,21 @@ def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
 def _lane_details(
     lanes: LiveLanes, states: Sequence[str], contents: Contents
 ) -> list[dict[str, Any]]:
-    out = []
     each = zip(lanes.readers, states, contents.windows, contents.n_transitions, strict=True)
-    for reader, state, (base, first, head), transitions in each:
-        out.append(
-            {
-                "path": str(reader.path),
-                "name": reader.metadata.get("name"),
-                "state": state,
-                "environments": reader.n,
-                "rows": head,
-                "first": first,
-                "base": base,
-                "transitions": transitions,
-                "capacity": reader.metadata["capacity"],
-            }
-        )
-    return out
+    return [
+        {
+            "path": str(reader.path),
+            "name": reader.metadata.get("name"),
+            "state": state,
+            "environments": reader.n,
+            "rows": head,
+            "first": first,
+            "base": base,
+            "transitions": transitions,
+            "capacity": reader.metadata["capacity"],
+        }
+        for reader, state, (base, first, head), transitions in each
+    ]
 
 
 def _spread(values: npt.NDArray[Any]) -> dict[str, float | int | None] | None:

@@ -227,16 +227,18 @@ class LazyTrajectory(_Steps):
 
 def _step(whole: Trajectory, number: int) -> Step:
     frames = whole.observation
-    if isinstance(frames, dict):
-        observation: Observation = {name: rows[number] for name, rows in frames.items()}
-        next_observation: Observation = {name: rows[number + 1] for name, rows in frames.items()}
-    else:
-        observation, next_observation = frames[number], frames[number + 1]
+
+    def observed(index: int) -> Observation:
+        if isinstance(frames, dict):
+            return {name: rows[index] for name, rows in frames.items()}
+        frame: Array = frames[index]
+        return frame
+
     return Step(
-        observation,
+        observed(number),
         whole.action[number],
         whole.reward[number],
-        next_observation,
+        observed(number + 1),
         bool(whole.non_terminal[number]),
         int(whole.ids[number]),
         {name: column[number] for name, column in whole.extras.items()},

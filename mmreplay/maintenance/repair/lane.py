@@ -29,7 +29,7 @@ from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["DamagedLane", "LaneRepair", "n_transitions", "read_own"]
+__all__ = ["LaneRepair", "n_transitions", "open_damaged", "read_own", "rebuild_lane"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,46 +63,34 @@ class LaneRepair:
         return {**dataclasses.asdict(self), "damaged": [list(span) for span in self.damaged]}
 
 
-class DamagedLane:
-    """A lane that may be damaged, open for reading; a copy of it may be made at `spare`.
-
-    Raises CorruptStoreError if it cannot be opened.
-    """
-
-    def __init__(
-        self, lane: AnyPath, name: str, findings: Sequence[Finding], spare: AnyPath
-    ) -> None:
-        self.name = name
-        self._damage = _open(lane, findings, spare)
-
-    def rebuild(self, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
-        """Make a closed lane of the rows before the damage; `skip_damaged` appends later ones."""
-        damage, reader = self._damage, self._damage.reader
-        stretches = [*damage.stretches()]
-        stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
-        if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
-            stop = 0  # nothing that could be sampled
-        later = [span for span in stretches if span[0] >= stop]
-        if stop > 0:
-            sums, n_finals = damage.wrong_sums, damage.n_finals
-            copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums)
-        else:
-            empty_lane(target, reader)
-        if skip_damaged and later:
-            append_rows(target, damage, later)
-        first = max(reader.metadata["first"], floor_row(reader.base))
-        kept = n_transitions([target])
-        lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
-        beyond = damage.n_transitions((max(start, first), end) for start, end in later)
-        return LaneRepair(
-            self.name,
-            kept,
-            lost,
-            0 if skip_damaged else min(beyond, lost),
-            damage.found(),
-            skip_damaged and bool(later),
-            untrusted=reader.rows.untrusted,
-        )
+def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
+    """Make a closed lane of the rows before the damage; `skip_damaged` appends later ones."""
+    reader = damage.reader
+    stretches = [*damage.stretches()]
+    stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
+    if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
+        stop = 0  # nothing that could be sampled
+    later = [span for span in stretches if span[0] >= stop]
+    if stop > 0:
+        sums, n_finals = damage.wrong_sums, damage.n_finals
+        copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums)
+    else:
+        empty_lane(target, reader)
+    if skip_damaged and later:
+        append_rows(target, damage, later)
+    first = max(reader.metadata["first"], floor_row(reader.base))
+    kept = n_transitions([target])
+    lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
+    beyond = damage.n_transitions((max(start, first), end) for start, end in later)
+    return LaneRepair(
+        name,
+        kept,
+        lost,
+        0 if skip_damaged else min(beyond, lost),
+        damage.found(),
+        skip_damaged and bool(later),
+        untrusted=reader.rows.untrusted,
+    )
 
 
 def n_transitions(lanes: Sequence[AnyPath]) -> int:
@@ -116,8 +104,11 @@ def n_transitions(lanes: Sequence[AnyPath]) -> int:
 # ---------------------------------------------------------------- what can be made again
 
 
-def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
-    """Open a lane, or a copy of it in which damaged files that follow from others are rebuilt."""
+def open_damaged(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
+    """Open a lane, or a copy at `spare` in which documents and state pages are rebuilt.
+
+    Raises CorruptStoreError if it cannot be opened.
+    """
     is_readable = not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings)
     if is_readable:
         with contextlib.suppress(MmreplayError):
@@ -130,7 +121,7 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
         try:
             _share(lane, path, findings, trust_copy=trust_copy)
             found = verify(str(path)).findings
-            opened.append((len(found), Damage(LaneReader(path), found)))
+            opened.append((len(found), Damage(LaneReader(path, own_documents=True), found)))
         except (CorruptStoreError, FormatError) as error:
             text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
     if opened:

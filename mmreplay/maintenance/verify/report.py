@@ -60,13 +60,11 @@ class Finding:
         return dataclasses.asdict(self) | {"rows": rows}
 
     def __str__(self) -> str:
-        return f"{self.file}{self._rows()}: {self.message}"
-
-    def _rows(self) -> str:
-        if self.rows is None:
-            return ""
-        start, last = self.rows[0], self.rows[1] - 1
-        return f", row {start:,}" if last <= start else f", rows {start:,} to {last:,}"
+        where = self.file
+        if self.rows is not None:
+            start, last = self.rows[0], self.rows[1] - 1
+            where += f", row {start:,}" if last <= start else f", rows {start:,} to {last:,}"
+        return f"{where}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,14 +56,6 @@ def test_stores_whose_rows_differ_are_not_one(make, other, match):
         Store([first.path, second.path])
 
 
-def test_raw_and_compressed_columns_are_named_in_either_order(make, lz4):
-    raw, packed = make("a.zarr"), make("b.zarr", **lz4)
-    both = rf"{raw.path}/frames is raw, {packed.path}/frames is compressed \(lz4\)"
-    for paths in ([raw.path, packed.path], [packed.path, raw.path]):
-        with pytest.raises(SchemaError, match=both):
-            Store(paths)
-
-
 # ---------------------------------------------------------------- following
 
 

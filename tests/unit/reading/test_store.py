@@ -14,7 +14,6 @@ from mmreplay.batches.settings import Settings
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading import live_lanes
-from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
 from mmreplay.storage import raw_column
 from mmreplay.storage.chunk_files import EvictedError
@@ -116,31 +115,6 @@ def test_a_trajectory_that_was_evicted_in_part_is_not_whole(make, story):
         assert store.ids.tolist() == list(range(5, 15))
         assert store.episodes["id"].tolist() == [9]
         assert store.trajectory(0).ids.tolist() == list(range(9, 15))
-
-
-def test_a_trajectory_evicted_while_it_is_read_is_not_returned(make, story, monkeypatch):
-    writer = make(capacity=100)
-    story.play(writer, 50, "terminated")
-    story.play(writer, 20)
-    real = LiveLanes.contents
-    meanwhile = iter([True])
-
-    def contents(self, **given):
-        found = real(self, **given)
-        if next(meanwhile, False):
-            for _ in range(10):
-                story.play(writer, 50)
-            writer.flush()
-        return found
-
-    monkeypatch.setattr(LiveLanes, "contents", contents)
-    with opened(writer) as store:
-        found = store.trajectory(0)
-        expected = story.columns(writer.path, writer.schema)
-        rows = found.ids
-        assert rows[0] > 70
-        assert np.array_equal(found.reward, expected["rewards"][rows])
-        assert np.array_equal(found.observation[:-1], expected["frames"][rows])
 
 
 # ---------------------------------------------------------------- following a writer

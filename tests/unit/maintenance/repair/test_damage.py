@@ -132,13 +132,25 @@ def documents(lane):
     return Lost()
 
 
-def document(lane):
+def document(array, change):
     """One says something else."""
-    file = lane.path / "frames" / "speed" / "zarr.json"
-    said = json.loads(file.read_text())
+
+    def harm(lane):
+        file = lane.path / array / "zarr.json"
+        said = json.loads(file.read_text())
+        change(said)
+        file.write_text(json.dumps(said))
+        return Lost()
+
+    return harm
+
+
+def double(said):
     said["chunk_grid"]["configuration"]["chunk_shape"][0] *= 2
-    file.write_text(json.dumps(said))
-    return Lost()
+
+
+LONGER = document("frames/speed", double)
+UNREADABLE = document("rewards", lambda d: d.update(data_type="int32"))
 
 
 def both(*harms):
@@ -165,7 +177,8 @@ DAMAGES = {
     "past the last row": past_the_end,
     "checksums": sums,
     "documents": documents,
-    "a document": document,
+    "a document": LONGER,
+    "a document, and actions": both(UNREADABLE, column("actions", 4, bit)),
 }
 
 
