@@ -40,7 +40,7 @@ class ColumnView:
     @property
     def shape(self) -> tuple[int, ...]:
         """(rows, *row shape), or (rows, environments, *row shape)."""
-        return (self._lanes.follow().heads[self._lane], *self._row_shape)
+        return (self._lanes.rows(self._lane), *self._row_shape)
 
     @property
     def ndim(self) -> int:

@@ -310,6 +310,10 @@ class LiveLanes:
 
     # ------------------------------------------------------------ rows of one lane
 
+    def rows(self, lane: int) -> int:
+        """Rows of a lane, the newest included."""
+        return self.follow().heads[lane]
+
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
         """Rows of one lane by number, as stored; zeros below base. IndexError: not as many."""
 
