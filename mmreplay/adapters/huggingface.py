@@ -26,8 +26,8 @@ from mmreplay.adapters.source import (
 )
 from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
-from mmreplay.ids import LANE_SHIFT, Array
-from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.ids import Array
+from mmreplay.reading.trajectories import Trajectory
 
 try:
     import datasets
@@ -147,11 +147,10 @@ class _Rows:
         """One episode, or its first `most` steps."""
         live, first, length = self.data.store.live, int(episode["id"]), int(episode["length"])
         with reading_listed(self.data, self.uuids):
-            return LazyTrajectory(
-                live,
+            return live.lazy_trajectory(
+                live.uuids,
                 first,
                 min(length, most or length),
-                live.readers[first >> LANE_SHIFT].n,
                 terminated=bool(episode["terminated"]),
                 truncated=bool(episode["truncated"]),
             ).read()

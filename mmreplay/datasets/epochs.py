@@ -19,8 +19,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
-from mmreplay.reading.frame_chunks import FrameChunks
-from mmreplay.reading.kept_frames import KeptFrames
+from mmreplay.reading.frame_chunks import FrameChunks, KeptFrames
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.sampling.epoch import (
     PooledIds,

@@ -24,7 +24,7 @@ from mmreplay.datasets.subsets import check_lanes
 from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
-from mmreplay.reading.kept_frames import KeptFrames
+from mmreplay.reading.frame_chunks import KeptFrames
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory

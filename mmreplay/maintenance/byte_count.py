@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
+
 
 class ByteCount:
-    """Counts bytes; reports to the caller how many are done, and about how many there are."""
+    """Counts files, or parts, and bytes; reports bytes of about how many in the store `root`."""
 
-    def __init__(
-        self, progress: Callable[[int, int], None] | None, total: Callable[[], int]
-    ) -> None:
-        self.bytes = 0
+    def __init__(self, progress: Callable[[int, int], None] | None, root: AnyPath) -> None:
+        self.files = self.bytes = self._total = 0
         self._progress = progress
-        self._total = 0 if progress is None else total()
+        if progress is not None:
+            self._total = sum(checked_reads.allocated_bytes(root).values())
 
     def add(self, size: int) -> None:
         """A file, or a part of one, is done."""
+        self.files += 1
         self.bytes += size
         self._report(self.bytes)
 

@@ -31,10 +31,7 @@ def read_state(lane: AnyPath) -> State | None:
 
 
 def page_problems(lane: AnyPath, store: str) -> list[str]:
-    """How a trusted state page contradicts its checkpoint.
-
-    Rows are committed before they are flushed; base and tail_start are in the checkpoint first.
-    """
+    """How a trusted state page contradicts its checkpoint."""
     checkpoint, page = read_checkpoint(lane, store), read_state(lane)
     if checkpoint is None or page is None:
         return []  # has a finding already

@@ -18,6 +18,7 @@ from mmreplay.format import layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.ids import Array
+from mmreplay.maintenance.verify.documents import generator_problem
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file, tail_file
@@ -32,16 +33,12 @@ from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_writer
 
 __all__ = [
-    "SIDE_DATA",
     "check_intact",
     "close_lane",
     "copy_lane",
     "empty_lane",
     "read_rows",
 ]
-
-SIDE_DATA = frozenset({"generator", "priorities"})
-"""Side data of a lane: the random state of the sampler, and the column of priorities."""
 
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
@@ -57,79 +54,49 @@ def copy_lane(
     target: AnyPath,
     stop: int | None = None,
     *,
-    side_data: Collection[str] = SIDE_DATA,
+    n_finals: int | None = None,
     wrong_sums: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] = lambda _: None,
-    close: Callable[[AnyPath], None] = close_lane,
 ) -> None:
-    """Make a closed lane of the rows below `stop` of a closed, live or crashed lane.
+    """Make a closed lane of the rows below `stop` of a lane; None: of all that are committed now.
 
-    Final observations of their episodes are copied, too. Episodes that run on at `stop` end there
-    as truncated; the frames of row `stop`, which has to be sound, are their final observations.
+    Episodes that run on at `stop` end there as truncated; the frames of row `stop`, which has to be
+    sound, are their final observations.
 
     Args:
         reader: the source.
         target: a directory that does not exist; it is removed again if this fails.
-        stop: a row up to the head; None for all rows that are committed now.
-        side_data: what else is copied.
-        wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of sound files whose checksums are
-            damaged or missing: the copy computes these. Any other file of a closed lane without a
-            checksum is an error, as the copy would hide damage.
+        stop: a row up to the head.
+        n_finals: how many final observations are sound; None for all.
+        wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of sound files of a closed lane
+            whose checksums the copy computes; any other file without one is an error.
         moved: called with the size of each file or part that was copied.
-        close: closes the copy; it may append rows first.
 
-    Raises:
-        EvictedError: rows were evicted, or a session began: open the lane again and retry.
-        CorruptStoreError: a row below `stop` cannot be read.
-        DiskFullError, FailedStoreError: the copy could not be written.
+    Raises EvictedError if rows were evicted, or a session began: open the lane again and retry.
     """
-    with _removed_after_failure(target):
+    try:
         _build(target, reader)
-        _Copy(reader, target, wrong_sums, moved).run(stop)
-        _copy_side_data(reader, target, side_data)
+        _Copy(reader, target, wrong_sums, moved).run(stop, n_finals)
+        _copy_side_data(reader, target)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         durable_writes.sync_tree(target)
-        close(target)
-
-
-def empty_lane(
-    target: AnyPath, reader: LaneReader, *, close: Callable[[AnyPath], None] = close_lane
-) -> None:
-    """Make a closed lane without rows, with the arrays and attributes of another."""
-    with _removed_after_failure(target):
-        _build(target, reader)
-        close(target)
-
-
-@contextlib.contextmanager
-def _removed_after_failure(target: AnyPath) -> Iterator[None]:
-    try:
-        yield
+        close_lane(target)
     except BaseException:
         durable_writes.remove_tree(target)
         raise
+
+
+def empty_lane(target: AnyPath, reader: LaneReader) -> None:
+    """Make a closed lane without rows, with the arrays and attributes of another."""
+    _build(target, reader)
+    close_lane(target)
 
 
 def _build(target: AnyPath, reader: LaneReader) -> None:
     own = {name: reader.metadata[name] for name in _KEPT if name in reader.metadata}
     plan = LanePlan(reader.rows.specs, reader.finals.specs)
     build_lane.build_lane(target, reader.schema, plan, reader.environments, own)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Part:
-    """The rows [base, stop) of a log that are copied; `before` episodes began below them.
-
-    Uncompressed rows below `settled`, and compressed ones below `tail_start`, which are in shards,
-    do not change any more, in the source or the copy.
-    """
-
-    base: int
-    stop: int
-    settled: int
-    tail_start: int
-    before: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,7 +108,7 @@ class _Copy:
     _wrong_sums: Collection[tuple[str, int]]
     _moved: Callable[[int], None]
 
-    def run(self, stop: int | None) -> None:
+    def run(self, stop: int | None, n_sound: int | None) -> None:
         """Copy the rows below `stop`."""
         reader, rows, finals = self._reader, self._reader.rows, self._reader.finals
         if not rows.poll():
@@ -158,26 +125,16 @@ class _Copy:
         base = min(best.base, stop)
         if base and base + layout.CONTEXT_ROWS > stop:  # too few are left to be a lane
             raise EvictedError(str(reader.path))
-        n_finals = self._first_final(stop, finals.base, finals.head)
+        n_sound = finals.head if n_sound is None else n_sound
+        n_finals = self._first_final(stop, finals.base, n_sound)
         settled = self._first_final(min(stop, best.head), finals.base, n_finals)
         # The finals first: what has two names cannot be evicted, and rows that are evicted
         # meanwhile are not those that need them.
-        self._copy_log(
-            finals,
-            self._target / FINALS,
-            f"{FINALS}/",
-            _Part(
-                min(final_best.base, n_finals),
-                n_finals,
-                min(settled, final_best.head),
-                _tail_start(finals, n_finals),
-            ),
-        )
+        settled = min(settled, final_best.head)
+        self._copy_log(finals, min(final_best.base, n_finals), n_finals, settled)
         # The newest row may still end; after a power cut a writer of the source goes back to the
         # newest checkpoint, and writes the rows after it again, in place.
-        settled = max(min(stop, best.head) - 1, 0)
-        part = _Part(base, stop, settled, _tail_start(rows, stop), best.before)
-        self._copy_log(rows, self._target, "", part)
+        self._copy_log(rows, base, stop, max(min(stop, best.head) - 1, 0), best.before)
 
     def _copy_pending(self, stop: int) -> None:
         """Copy row `stop` of frames: what followed the newest steps of running episodes."""
@@ -195,8 +152,7 @@ class _Copy:
             if spec.is_raw and stop:  # every open lane has a place for it
                 chunk_files.open_window(self._target, spec, stop // spec.chunk_rows)
             if runs:
-                for size in self._copy_rows(rows, spec, self._target, "", stop, stop + 1):
-                    self._moved(size)
+                self._copy_rows(rows, spec, stop, stop + 1)
 
     def _first_final(self, stop: int, low: int, high: int) -> int:
         """The first final observation of [low, high) whose step is in row `stop` or later."""
@@ -207,38 +163,47 @@ class _Copy:
 
         return bisect.bisect_left(range(high), first, lo=min(low, high), key=final_id)
 
-    def _copy_log(self, log: LogReader, target: AnyPath, prefix: str, part: _Part) -> None:
-        """Copy the rows of a log into an open, empty one, and write its checkpoint."""
+    def _folder(self, log: LogReader) -> AnyPath:
+        return self._target / FINALS if log is self._reader.finals else self._target
+
+    def _is_wrong(self, log: LogReader, spec: ArraySpec, chunk: int) -> bool:
+        """Whether a chunk file is sound, and its checksum is not."""
+        prefix = f"{FINALS}/" if log is self._reader.finals else ""
+        return (prefix + spec.path, chunk) in self._wrong_sums
+
+    def _copy_log(
+        self, log: LogReader, base: int, stop: int, settled: int, before: int = 0
+    ) -> None:
+        """Copy rows [base, stop) of a log into an open, empty one, and write its checkpoint.
+
+        Uncompressed rows below `settled` do not change; `before` episodes began below `base`.
+        """
+        target, tail_start = self._folder(log), _tail_start(log, stop)
         whole = {
-            path: (part.settled if spec.is_raw else part.tail_start) // spec.chunk_rows
+            path: (settled if spec.is_raw else tail_start) // spec.chunk_rows
             for path, spec in log.specs.items()
         }
         # The oldest first, and before anything is read: a linked file cannot be evicted.
         shared = [
             (chunk * spec.chunk_rows, path, chunk)
             for path, spec in log.specs.items()
-            for chunk in range(part.base // spec.chunk_rows, whole[path])
+            for chunk in range(base // spec.chunk_rows, whole[path])
         ]
         for _, path, chunk in sorted(shared):
             self._moved(_share(log, log.specs[path], chunk, target))
         for path, spec in log.specs.items():
-            chunks = range(part.base // spec.chunk_rows, whole[path])
-            self._share_sums(log, spec, chunks, target, prefix)
-            first = max(whole[path] * spec.chunk_rows, part.base)
-            for size in self._copy_rows(log, spec, target, prefix, first, part.stop):
-                self._moved(size)
+            self._share_sums(log, spec, range(base // spec.chunk_rows, whole[path]))
+            self._copy_rows(log, spec, max(whole[path] * spec.chunk_rows, base), stop)
         CheckpointFile.create(
             target / ".live" / "checkpoint",
             read_metadata(self._target)["uuid"],
-            head=part.stop,
-            tail_start=part.tail_start,
-            base=part.base,
-            before=part.before,
+            head=stop,
+            tail_start=tail_start,
+            base=base,
+            before=before,
         )
 
-    def _share_sums(
-        self, log: LogReader, spec: ArraySpec, shared: range, target: AnyPath, prefix: str
-    ) -> None:
+    def _share_sums(self, log: LogReader, spec: ArraySpec, shared: range) -> None:
         """Copy the checksums of the chunk files that are shared."""
         sums = layout.checksum_spec(spec.path)
         for file in range(-(-shared.stop // sums.chunk_rows)):
@@ -249,34 +214,35 @@ class _Copy:
                 values = np.frombuffer(data, sums.dtype).copy()
             here = range(max(shared.start - start, 0), min(shared.stop - start, sums.chunk_rows))
             for place in here:
-                if (prefix + spec.path, start + place) in self._wrong_sums:
+                if self._is_wrong(log, spec, start + place):
                     values[place] = 0  # closing the copy works it out
                 elif log.is_closed and not values[place]:
                     text = "expected a checksum of each chunk file, found none of some"
                     raise _damaged_file(log, path, text)
             values[here.stop :] = 0
             durable_writes.write_file(
-                chunk_files.chunk_path(target, sums, file), values.tobytes(), overwritten=True
+                chunk_files.chunk_path(self._folder(log), sums, file),
+                values.tobytes(),
+                overwritten=True,
             )
 
-    def _copy_rows(
-        self, log: LogReader, spec: ArraySpec, target: AnyPath, prefix: str, start: int, stop: int
-    ) -> Iterator[int]:
-        """Copy rows [start, stop) to their place in an open lane; yields bytes."""
+    def _copy_rows(self, log: LogReader, spec: ArraySpec, start: int, stop: int) -> None:
+        """Copy rows [start, stop) to the open copy."""
+        target = self._folder(log)
         if not spec.is_raw:
             tail = tail_file.map_tail(target, spec, writable=True)
             for row, rows in read_rows(self._reader, log, spec, start, stop):
                 tail[np.arange(row, row + len(rows)) % len(tail)] = rows
-                yield rows.nbytes
+                self._moved(rows.nbytes)
             return
         for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
-            if (prefix + spec.path, chunk) not in self._wrong_sums:
+            if not self._is_wrong(log, spec, chunk):
                 check_intact(log, spec, chunk)
             window = chunk_files.open_window(target, spec, chunk)
             first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
             for row, rows in read_rows(self._reader, log, spec, first, last):
                 window.rows[row - window.start : row - window.start + len(rows)] = rows
-                yield rows.nbytes
+                self._moved(rows.nbytes)
 
 
 def _best(reader: LaneReader, log: LogReader) -> Checkpoint:
@@ -299,10 +265,7 @@ def _best(reader: LaneReader, log: LogReader) -> Checkpoint:
 
 
 def _tail_start(log: LogReader, stop: int) -> int:
-    """Rows below this one are in shards, which never change.
-
-    A shard that the source does not count yet would be written again after a power cut.
-    """
+    """Rows below this one are in shards that the source counts, which never change."""
     half = max((spec.chunk_rows for spec in log.specs.values() if not spec.is_raw), default=0)
     return min(stop - stop % half, log.tail_start()) if half else 0
 
@@ -325,10 +288,7 @@ def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
 
 
 def check_intact(log: LogReader, spec: ArraySpec, chunk: int) -> None:
-    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum.
-
-    A copy of its rows would have a checksum that fits, and so hide damage.
-    """
+    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum."""
     if not log.is_closed:
         return
     path = chunk_files.chunk_path(log.path, spec, chunk)
@@ -346,10 +306,7 @@ def check_intact(log: LogReader, spec: ArraySpec, chunk: int) -> None:
 def read_rows(
     reader: LaneReader, log: LogReader, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
-    """Yield rows [start, stop) of an array as (first row, rows), a few MiB at a time.
-
-    Includes the pending row of frames, if the lane is not closed.
-    """
+    """Rows [start, stop) of an array, and the pending row of frames, as (first row, rows)."""
     step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
     n, files = (reader.n, reader.frames) if log is reader.rows else (1, log)
     # As the only lane it is number 0.
@@ -363,28 +320,23 @@ def read_rows(
             yield row, entries.reshape(-1, *spec.row_shape)
 
 
-def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]) -> None:
-    """Copy the random state and the priorities, if wanted and readable."""
+def _copy_side_data(reader: LaneReader, target: AnyPath) -> None:
+    """Copy the random state and the priorities, if they are sound: no row depends on them."""
     generator = reader.metadata.get("generator")
     if not reader.is_closed:
         generator = build_lane.read_generator(reader.path)
-    if isinstance(generator, str) and "generator" in wanted:
-        where = build_lane.generator_path(target)
-        durable_writes.write_file(where, generator.encode(errors="replace"))
-    if "priorities" in wanted:
-        try:
-            _copy_priorities(reader, target)
-        except DiskFullError:
-            raise
-        except (MmreplayError, OSError):  # damaged or evicted: no row depends on it
-            durable_writes.remove_tree(target / "priorities")
+    if generator is not None and not generator_problem(generator):
+        durable_writes.write_file(build_lane.generator_path(target), generator.encode())
+    try:
+        _copy_priorities(reader, target)
+    except DiskFullError:
+        raise
+    except (MmreplayError, OSError):  # damaged or evicted
+        durable_writes.remove_tree(target / "priorities")
 
 
 def _copy_priorities(reader: LaneReader, target: AnyPath) -> None:
-    """Copy the priorities; they change in place, so are never linked.
-
-    Those of a closed lane that do not match their checksum are left out.
-    """
+    """Copy the priorities; they change in place, so are never linked."""
     source = reader.path
     spec = priority_column.find_spec(source, reader.environments)
     if spec is None:

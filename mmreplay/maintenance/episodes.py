@@ -35,12 +35,7 @@ def row_bytes(schema: Schema) -> int:
 
 
 def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
-    """All steps of these episodes, a block at a time; a run ends where its episode does.
-
-    Args:
-        store: with these episodes.
-        episodes: (n,) of `Store.episodes`, in any order.
-    """
+    """All steps of some of the store's episodes, a block at a time; a run is of one episode."""
     schema, live, uuids = store.schema, store.live, store.live.uuids
     size = block_steps(row_bytes(schema))
     for first, length in zip(episodes["id"].tolist(), episodes["length"].tolist(), strict=True):
@@ -64,13 +59,10 @@ def write_runs(
     n_threads: int,
     wrote: Callable[[int], None] = lambda _n_steps: None,
 ) -> None:
-    """Append runs to a closed lane that nobody uses yet, close it, and make it durable.
+    """Append runs to a new closed lane, close it, and make it durable.
 
-    Args:
-        lane: its directory; the caller removes it if this raises.
-        runs: are read ahead in a thread.
-        n_threads: that compress.
-        wrote: called with the steps of each run that was written.
+    `n_threads` compress; `wrote` is called with the steps of each run. If this raises, the caller
+    removes the lane.
     """
     writer = Writer(LockedLane(lane, {}), Background(0, n_threads, building=True))
     try:

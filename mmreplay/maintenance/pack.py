@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,12 +19,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import whole_number_or_none
+from mmreplay.arguments import mask_of, whole_number_or_none
 from mmreplay.batches.runs import Steps
 from mmreplay.episode_index import EPISODE_DTYPE
-from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError, StoreExistsError
-from mmreplay.ids import LANE_SHIFT
-from mmreplay.maintenance.chosen_episodes import EpisodeNumbers, choose
+from mmreplay.errors import (
+    CorruptStoreError,
+    EmptyBufferError,
+    InvalidIdError,
+    SchemaError,
+    StoreExistsError,
+)
+from mmreplay.ids import LANE_SHIFT, environments
 from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs
 from mmreplay.maintenance.snapshot import snapshot
@@ -39,6 +45,9 @@ from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
 
 __all__ = ["Packed", "pack"]
+
+EpisodeNumbers = npt.ArrayLike | Callable[[npt.NDArray[np.void]], npt.ArrayLike]
+"""Numbers of episodes, a mask over all of them, or a function of the table that returns either."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -236,9 +245,12 @@ def _choose(
     sources: Sequence[_Source],
     min_return: float | None,
     episodes: EpisodeNumbers | None,
-    envs: Iterable[int] | None,
+    envs: Any,
 ) -> tuple[int, int]:
-    """Choose episodes of each source; returns how many there are and how many were chosen."""
+    """Choose episodes of each source; returns how many there are and how many were chosen.
+
+    Raises SchemaError for an argument that is not valid, EmptyBufferError if no episode is chosen.
+    """
     tables: list[npt.NDArray[np.void]] = []
     widths: list[int] = []
     firsts = [0]
@@ -248,15 +260,39 @@ def _choose(
         widths += [reader.n for reader in source.readers]
         firsts.append(len(widths))
     table = np.concatenate(tables)
-    chosen = table
-    if not (min_return is None and episodes is None and envs is None):
-        chosen = choose(table, widths, min_return=min_return, episodes=episodes, envs=envs)
+    mask = np.ones(len(table), np.bool_)
+    if min_return is not None:
+        mask &= table["return"] >= _number(min_return)  # NaN is not
+    if episodes is not None:
+        given = episodes(table) if callable(episodes) else episodes
+        mask &= mask_of("episodes", given, len(table), "episodes")
+    if envs is not None:
+        listed = list(envs) if isinstance(envs, Iterable) else envs
+        wanted = mask_of("envs", listed, sum(widths), "environments")
+        mask &= wanted[environments(table["id"], widths)]
+    if any(one is not None for one in (min_return, episodes, envs)) and not mask.any():
+        best = np.nanmax(table["return"], initial=-math.inf)
+        more = f"; the greatest return is {best:g}" if best > -math.inf else ""
+        raise EmptyBufferError(
+            f"none of {len(table):,} whole episodes was chosen{more}: choose others"
+        )
+    chosen = table[mask]
     lanes = chosen["id"] >> LANE_SHIFT
     for number, source in enumerate(sources):
         here = (lanes >= firsts[number]) & (lanes < firsts[number + 1])
         source.chosen = chosen[here].copy()
         source.chosen["id"] -= firsts[number] << LANE_SHIFT
     return len(table), len(chosen)
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise SchemaError(f"min_return: expected a number, found {value!r:.80}")
+    return number
 
 
 def _frames(first: Store, codec: Codec, lengths: dict[str, int | None]) -> Any:

@@ -81,7 +81,7 @@ def snapshot(
     named, copy = user_paths.as_path(path), path_of_new_store(target)
     source = hold_store(named).root
     lanes = lane_paths(source)
-    done = ByteCount(progress, lambda: sum(checked_reads.allocated_bytes(source).values()))
+    done = ByteCount(progress, source)
     with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:
@@ -100,10 +100,7 @@ def snapshot(
 
 
 def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
-    """Copy a lane as it is now; again if rows were evicted meanwhile.
-
-    Raises as `snapshot`.
-    """
+    """Copy a lane as it is now; again if rows were evicted meanwhile."""
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
@@ -118,7 +115,6 @@ def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
 
 
 def _describe(copy: Path) -> Snapshot:
-    """Describe a snapshot."""
     shared = own = 0
     for folder, _, names in os.walk(copy):
         for name in names:

@@ -20,10 +20,10 @@ from mmreplay.storage.shard_column import ShardColumn
 def episode_table(
     reader: LaneReader, index: Index, flags: RawColumn | ShardColumn, *, returns: bool
 ) -> tuple[npt.NDArray[np.void], int]:
-    """The whole retained episodes of a lane, by their first steps: see `EPISODE_DTYPE`.
+    """The whole retained episodes of a lane, and how many of its rewards are NaN or infinite.
 
-    `flags` are the non-terminal ones of the store. Also how many rewards that can be sampled are
-    NaN or infinite. Without `returns`, for which all rewards are read, these and that are 0.
+    See `EPISODE_DTYPE`; `flags` are the store's `non_terminals`. Without `returns`, for which all
+    rewards are read, returns and that number are 0.
     """
     found = index.episodes(reader.number)
     numbers = np.delete(np.arange(found.start, found.stop), found.cut - found.start)
@@ -47,10 +47,7 @@ def episode_table(
 def _returns(
     reader: LaneReader, index: Index, firsts: Ids, steps: Ids
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """The sums of the rewards of episodes, by the entries of their first steps.
-
-    Also how many rewards that can be sampled are not finite.
-    """
+    """The returns of episodes by their first entries, and how many rewards are not finite."""
     n = reader.n
     _, start, stop = (bound // n for bound in index.window(reader.number))
     # By environment, then by time: so their steps follow one another in a piece of all of them.

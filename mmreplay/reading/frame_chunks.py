@@ -1,4 +1,4 @@
-"""`FrameChunks`: how the frames of each lane are stored together, and blocks made after that.
+"""How the frames of each lane are stored together; and those kept decoded between batches.
 
 Invariant: where frames are compressed, a block begins and ends with a chunk of the column that has
 the longest ones.
@@ -6,12 +6,15 @@ the longest ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.sampling.blocks import Blocks
+from mmreplay.storage.raw_column import RawColumn
+from mmreplay.storage.shard_column import KeptColumn, ShardColumn
 
 _RAW_ROWS = 16  # of uncompressed frames, that count as a chunk
 _RAW_BYTES = 16 << 10  # of a chunk of theirs, where blocks are concerned: four pages
@@ -43,8 +46,7 @@ class FrameChunks:
     def blocks(self, behind: int, ahead: int) -> Blocks:
         """Blocks for steps that show `behind` frames before their own and `ahead` after it.
 
-        The more of those lie in the chunks beside a block, the longer the blocks: only a quarter
-        more is decoded than a block has.
+        They are so long that at most a quarter more is decoded than a block has.
         """
         seen = np.array([[behind], [ahead]])
         beside = -(-seen * self._strides // self._rows)
@@ -53,3 +55,22 @@ class FrameChunks:
     def at_least(self, n_rows: int) -> Blocks:
         """Single chunks, or enough of them for that number of rows; 16 rows each of raw frames."""
         return Blocks(self._chunks * -(-n_rows // self._chunks), self._widths)
+
+
+class KeptFrames:
+    """As many as blocks of `n_rows` rows need, and no more; for one or several threads."""
+
+    def __init__(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._made: tuple[Mapping[str, Any], dict[str, Any]] | None = None
+
+    def columns(self, columns: Mapping[str, RawColumn | ShardColumn]) -> Mapping[str, Any]:
+        """The same columns; of those that are compressed what is decoded stays here."""
+        made = self._made
+        if made is None or made[0] is not columns:
+            mine = {
+                path: KeptColumn(one, self.n_rows) if isinstance(one, ShardColumn) else one
+                for path, one in columns.items()
+            }
+            self._made = made = columns, mine  # two threads may make it: one keeps nothing then
+        return made[1]

@@ -19,8 +19,7 @@ from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.reading.joined_lanes import Contents, JoinedLanes
-from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.reading.lane_state import lane_state, store_state
+from mmreplay.reading.lane_reader import LaneReader, lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage.checkpoint import CheckpointFile
@@ -30,27 +29,14 @@ from mmreplay.system import checked_reads, platform
 from mmreplay.system.held_directories import AnyPath
 
 _ATTEMPTS = 20
-_NAMES = (
-    *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "step", "extras", FINALS),
-)
 _FLAG_BYTES = 1
 
 
 def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     """What is in a store; every value is a plain one that JSON holds.
 
-    The newest rows are taken first. The keys are in docs/api.md; what is not said there:
-
-    - state is ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
-      writer that died, else ``closed``.
-    - rows, transitions, episodes and capacity are of all lanes; capacity is None if any keeps all.
-    - a row is one step of all environments of its lane.
-    - open episodes are still running.
-    - returns and lengths are None if no episode ended, and so is a value that is not finite.
-    - bytes_stacked counts the transitions with `stack` frames each as observation and next
-      observation, action, reward, one flag and extras; `stack` is that of `load` by default.
-    - last_row_s is known to about half a minute: the clock of a mapped file stands still between
-      two writes to disk.
+    The keys are in docs/api.md. `last_row_s` is known to about half a minute: the time of a mapped
+    file changes only when it is written to disk.
     """
     states = _settled_states(lanes)
     # The newest rows, and all that is counted: whatever looks again later sees newer ones.
@@ -59,26 +45,23 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     transitions = sum(contents.n_transitions)
     ends = endings(lanes, episodes, states)
     ended = episodes[ends != "open"]
-    roots = _roots(lanes)
-    sizes = {k: n for root in roots for k, n in checked_reads.allocated_bytes(root).items()}
+    sizes = {k: n for root in lanes.roots for k, n in checked_reads.allocated_bytes(root).items()}
     on_disk = sum(sizes.values())
-    fields = _fields(lanes, sizes)
-    kept_rows = sum(head - base for base, _, head in windows)
     raw = _raw_bytes(lanes, contents)
     stack = lanes.schema.stack_of() or 1
     stacked = transitions * _stacked_bytes(lanes, stack)
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
-    root = read_metadata(roots[0])
+    root = read_metadata(lanes.path)
     return {
-        "path": str(roots[0]),
-        "paths": [str(path) for path in roots],
+        "path": str(lanes.path),
+        "paths": [str(path) for path in lanes.roots],
         "format": root["format"],
         "state": state,
         "lanes": len(lanes.readers),
         "environments": sum(reader.n for reader in lanes.readers),
         "rows": sum(head for _, _, head in windows),
-        "kept_rows": kept_rows,
+        "kept_rows": sum(head - base for base, _, head in windows),
         "transitions": transitions,
         "episodes": len(episodes),
         "terminated": int(np.count_nonzero(ends == "terminated")),
@@ -88,14 +71,14 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
         "non_finite_rewards": contents.n_odd_rewards,
-        "fields": fields,
+        "fields": _fields(lanes, sizes),
         "bytes_on_disk": on_disk,
         "bytes_raw": raw,
         "bytes_stacked": stacked,
         "stack": stack,
         "saving_raw": _ratio(raw, on_disk),
         "saving_stacked": _ratio(stacked, on_disk),
-        "env": environment(lanes),
+        "env": shared_metadata(lanes.readers),
         "uuid": root["uuid"],
         "padding": padding,
         "versions": root.get("versions"),
@@ -104,21 +87,16 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     }
 
 
-def environment(lanes: LiveLanes) -> Any:
-    """What the metadata tell of the environment, JSON: of several all ids, and what they share."""
-    return shared_metadata(lanes.readers)
-
-
 def action_names(lanes: LiveLanes) -> list[str]:
     """The names of the environment's actions by number; empty if the store has none."""
-    about = environment(lanes)
+    about = shared_metadata(lanes.readers)
     names = about.get("action_names") if isinstance(about, dict) else None
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return list(names) if names and is_list else []
 
 
 def shared_metadata(readers: Iterable[LaneReader]) -> Any:
-    """As `environment`, of lanes that may be of several stores."""
+    """The JSON metadata of the lanes' environments: all ids, and what else they share."""
     found = [reader.metadata.get("env") for reader in readers]
     first = found[0]
     if not isinstance(first, dict) or all(one == first for one in found):
@@ -137,9 +115,8 @@ def endings(
 ) -> npt.NDArray[np.str_]:
     """How each episode ended: (n,) of ``terminated``, ``truncated`` and ``open``.
 
-    The newest episodes of a lane whose writer died go on no more: they ended there, as the next
-    opening for writing will see it, terminated if their last step lost a life. `states` are those
-    of the lanes; None looks.
+    Where a writer died, episodes ended as the next opening for writing will see it: terminated if
+    their last step lost a life. `states` are those of the lanes; None looks.
     """
     if states is None:
         states = _states(lanes)
@@ -207,7 +184,7 @@ def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
         "last_row_s": min(filter(math.isfinite, rows), default=None),
         "last_checkpoint_s": max(checkpoints) if all(map(math.isfinite, checkpoints)) else None,
         "unflushed_rows": unflushed,
-        "untrusted_rows": sum(reader.untrusted for reader in open_lanes),
+        "untrusted_rows": sum(reader.rows.untrusted for reader in open_lanes),
     }
 
 
@@ -261,25 +238,6 @@ def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
     return list(out.values())
 
 
-def _roots(lanes: LiveLanes) -> list[AnyPath]:
-    """The directories of the stores that the lanes belong to, in order."""
-    out: dict[AnyPath, None] = {}
-    groups: dict[AnyPath, bool] = {}
-    for reader in lanes.readers:
-        parent = reader.path.parent
-        if parent not in groups:
-            groups[parent] = reader.path.name.startswith("lane-") and _is_group(parent)
-        out[parent if groups[parent] else reader.path] = None
-    return list(out)
-
-
-def _is_group(path: AnyPath) -> bool:
-    try:
-        return bool(read_metadata(path)["kind"] == "lanes")
-    except MmreplayError:
-        return False
-
-
 def _arrays(reader: LaneReader) -> dict[str, tuple[LogReader, ArraySpec]]:
     """The arrays of a lane by name, those of its final observations below `finals`."""
     out = {path: (reader.rows, spec) for path, spec in reader.rows.specs.items()}
@@ -304,8 +262,7 @@ def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
         for name, array in _arrays(reader).items():
             by_name.setdefault(name, []).append(array)
     out: dict[str, Any] = {}
-    for name in sorted(by_name, key=_order):
-        arrays = by_name[name]
+    for name, arrays in by_name.items():
         spec = arrays[0][1]
         codecs = {one.codec_name for _, one in arrays}
         folders = [str(log.path / one.path) for log, one in arrays]
@@ -319,10 +276,6 @@ def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
     return out
 
 
-def _order(name: str) -> tuple[int, str]:
-    return _NAMES.index(name.partition("/")[0]), name
-
-
 def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
     """Bytes of one transition with all its frames, as a buffer that stores stacks keeps it."""
     schema = lanes.schema
@@ -334,23 +287,21 @@ def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
 def _lane_details(
     lanes: LiveLanes, states: Sequence[str], contents: Contents
 ) -> list[dict[str, Any]]:
-    out = []
     each = zip(lanes.readers, states, contents.windows, contents.n_transitions, strict=True)
-    for reader, state, (base, first, head), transitions in each:
-        out.append(
-            {
-                "path": str(reader.path),
-                "name": reader.metadata.get("name"),
-                "state": state,
-                "environments": reader.n,
-                "rows": head,
-                "first": first,
-                "base": base,
-                "transitions": transitions,
-                "capacity": reader.metadata["capacity"],
-            }
-        )
-    return out
+    return [
+        {
+            "path": str(reader.path),
+            "name": reader.metadata.get("name"),
+            "state": state,
+            "environments": reader.n,
+            "rows": head,
+            "first": first,
+            "base": base,
+            "transitions": transitions,
+            "capacity": reader.metadata["capacity"],
+        }
+        for reader, state, (base, first, head), transitions in each
+    ]
 
 
 def _spread(values: npt.NDArray[Any]) -> dict[str, float | int | None] | None:

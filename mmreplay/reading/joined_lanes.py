@@ -6,6 +6,7 @@ Invariant: `index` and the columns show the same heads, and change only in `foll
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import cast
 
@@ -24,6 +25,7 @@ from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system.held_directories import AnyPath
 
+_LOG = logging.getLogger("mmreplay")
 AnyColumn = RawColumn | ShardColumn
 Flags = npt.NDArray[np.bool_]
 
@@ -36,8 +38,7 @@ class Contents:
         episodes: the whole retained ones, see `EPISODE_DTYPE`.
         n_odd_rewards: how many rewards that can be sampled are NaN or infinite.
         windows: (base, first, head) of each lane, in rows.
-        n_transitions: of each lane, that can be sampled.
-        n_finals: kept final observations of each lane.
+        n_transitions, n_finals: of each lane.
     """
 
     episodes: npt.NDArray[np.void]
@@ -48,16 +49,15 @@ class Contents:
 
 
 class JoinedLanes:
-    """The lanes of a store as they were opened; a store replaces it when a lane was opened again.
+    """The lanes of a store as they were opened; a new one replaces it when one is opened again.
 
-    So it is whole for threads that read meanwhile. In `columns` the entries of lane k are part k;
-    those of frames have further parts for the final observations of each lane, in the same order.
-    `frame_chunks` says how frames are stored together. `uuids` distinguish the lanes from those of
-    other stores.
+    In `columns` the entries of lane k are part k; those of frames have further parts for the final
+    observations of each lane, in the same order.
     """
 
     def __init__(self, paths: Sequence[AnyPath]) -> None:
         """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
+        _check_distinct(paths)
         readers = self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
         schema = readers[0].schema
         for reader in readers[1:]:
@@ -125,6 +125,28 @@ class JoinedLanes:
         for column in (*self.columns.values(), *self._finals):
             column.refresh()
 
+    def report_exchanges(self, before: JoinedLanes) -> None:
+        """Log which store is followed where another has the path of one that was open.
+
+        Raises SchemaError if its columns differ.
+        """
+        for old, new in zip(before.readers, self.readers, strict=False):  # new lanes come last
+            if old.metadata["uuid"] == new.metadata["uuid"]:
+                continue
+            if not new.schema.same_data(old.schema):
+                raise SchemaError(
+                    f"{new.path}: another store, of other rows, stands at this path by now; the "
+                    f"one that was open here was moved or removed: open it where it is now"
+                )
+            _LOG.warning(
+                "%s: another store stands at this path by now, as after a repair, or once a store "
+                "was moved and another made; this reader goes on with that one (uuid %s; before "
+                "%s)",
+                new.path,
+                new.metadata["uuid"],
+                old.metadata["uuid"],
+            )
+
     # ------------------------------------------------------------ following the writers
 
     def follow(self) -> bool:
@@ -173,10 +195,9 @@ class JoinedLanes:
         return True
 
     def is_settled(self, pending: Sequence[tuple[int, int]]) -> bool:
-        """Whether pending rows that were read are still what they were, by `Steps.pending`.
+        """Whether pending rows that were read are unchanged, by `Steps.pending`.
 
-        No episode of theirs has got a final observation since, which comes before a reset writes
-        over it.
+        A final observation of their episode comes before a reset writes over them.
         """
         return not any(self.readers[lane].finals.has_moved(known) for lane, known in pending)
 
@@ -236,34 +257,23 @@ class JoinedLanes:
 
     # ------------------------------------------------------------ episodes
 
-    def episodes(self, lane: int, *, returns: bool = True) -> tuple[npt.NDArray[np.void], int]:
-        """The whole retained episodes of one lane, read only: see `EPISODE_DTYPE`.
-
-        And how many rewards that can be sampled are NaN or infinite. Without `returns`, for which
-        all rewards are read, these and that may be 0.
-        """
-        known = self._episodes.get(lane)
-        if known is not None:
-            return known
-        reader = self.readers[lane]
-        out = episode_table(reader, self.index, self.columns["non_terminals"], returns=returns)
-        if returns and reader.is_closed:
-            self._episodes[lane] = out
-        return out
-
     def contents(self, *, returns: bool = True) -> Contents:
-        """What is there; `returns` as for `episodes`."""
-        numbers = range(len(self.readers))
-        tables, counts = zip(*(self.episodes(n, returns=returns) for n in numbers), strict=True)
-        windows = []
+        """What is there; without `returns`, for which all rewards are read, they may be 0."""
+        found, windows, flags = [], [], self.columns["non_terminals"]
         for number, reader in enumerate(self.readers):
+            table = self._episodes.get(number)
+            if table is None:
+                table = episode_table(reader, self.index, flags, returns=returns)
+                if returns and reader.is_closed:
+                    self._episodes[number] = table
+            found.append(table)
             base, first, head = self.index.window(number)
             windows.append((base // reader.n, first // reader.n, head // reader.n))
         return Contents(
-            np.concatenate(tables),
-            sum(counts),
+            np.concatenate([episodes for episodes, _ in found]),
+            sum(n_odd for _, n_odd in found),
             windows,
-            [self.index.n_transitions_of(number) for number in numbers],
+            [self.index.n_transitions_of(number) for number in range(len(windows))],
             [stop - first for _, _, first, stop in self._known],
         )
 
@@ -276,6 +286,23 @@ class JoinedLanes:
         runs[span.steps.over] = False
         terminated = self.columns["non_terminals"].take(lasts) == 0
         return span.left, terminated & ~runs, ~terminated & ~runs
+
+
+def _check_distinct(lanes: Sequence[AnyPath]) -> None:
+    """Refuse a lane that is given twice: its rows would be drawn twice as often."""
+    seen: dict[tuple[int, int], AnyPath] = {}
+    for lane in lanes:
+        try:
+            about = lane.stat()  # links followed: one lane has many paths
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed a moment ago, as its opening will say
+        real = about.st_dev, about.st_ino
+        if real in seen:
+            raise SchemaError(
+                f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "
+                f"its lanes beside it"
+            )
+        seen[real] = lane
 
 
 class _Lost:

@@ -7,6 +7,7 @@ episode that ended before the newest step has one that is known.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
@@ -25,26 +26,15 @@ _PATIENCE_S = 0.02
 
 
 class LaneReader:
-    """A lane, read-only; `number` is its place in the store.
+    """A lane, read-only; `own_documents` ignores the copy of its arrays' zarr.json files.
 
-    Args:
-        path: its directory.
-        number: its place.
-        own_documents: read the zarr.json of each array, and not the copies of a closed lane.
-
-    Raises:
-        StoreNotFoundError, FormatError, CorruptStoreError: as docs/format.md says.
+    Raises StoreNotFoundError, FormatError or CorruptStoreError as docs/format.md says.
 
     Attributes:
-        document: what its zarr.json files say.
-        metadata: attributes.mmreplay of its root.
-        schema: what a step of one environment holds.
-        environments: how many step together; None where arrays have no axis for them.
-        n: environments.
-        rows, finals: its logs.
+        number: its index in the store.
+        environments: how many step together; None where arrays have no axis for them, so `n` is 1.
         entries: its steps as columns read them, one row for each environment of each.
         frames: the same for frames, with the pending row of a lane that is not closed.
-        untrusted: steps past the head that a state page speaks of which is not trusted.
     """
 
     document: LaneDocument
@@ -146,11 +136,6 @@ class LaneReader:
         return self.rows.is_live
 
     @property
-    def untrusted(self) -> int:
-        """Rows past the head that a state page speaks of which is not trusted."""
-        return self.rows.untrusted
-
-    @property
     def extent(self) -> tuple[int, int, int, int]:
         """(base, head) of the rows, and of the finals."""
         rows, finals = self.rows, self.finals
@@ -164,10 +149,6 @@ class LaneReader:
         """Whether the sessions that were loaded go on."""
         return self.is_closed or (self.rows.in_session() and self.finals.in_session())
 
-    def leave_session(self) -> None:
-        """Let `poll` say of a lane that is not closed that it must be loaded again."""
-        self.rows.leave_session()
-
     def is_in_place(self) -> bool:
         """Whether what stands at the path is still what was loaded."""
         return self.rows.is_in_place() and self.finals.is_in_place()
@@ -175,3 +156,16 @@ class LaneReader:
     def replaced(self) -> bool:
         """Whether the zarr.json or a state is another than the one that was loaded."""
         return self.rows.replaced() or self.finals.replaced()
+
+
+def lane_state(path: AnyPath, *, closed: bool) -> str:
+    """``live`` while a writer is at work; else what zarr.json says: ``closed``, or ``crashed``."""
+    if locks.is_locked(path):
+        return "live"
+    return "closed" if closed else "crashed"
+
+
+def store_state(states: Iterable[str]) -> str:
+    """The first of live, crashed and closed that any lane is in, else ``unknown``."""
+    present = set(states)
+    return next((state for state in ("live", "crashed", "closed") if state in present), "unknown")

@@ -26,10 +26,8 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.reading.frame_chunks import FrameChunks
+from mmreplay.reading.frame_chunks import FrameChunks, KeptFrames
 from mmreplay.reading.joined_lanes import Contents, JoinedLanes
-from mmreplay.reading.kept_frames import KeptFrames
-from mmreplay.reading.lane_identity import check_distinct, check_same, tell_of_exchange
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lookup import LateRebuilder, Lookup, Places, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
@@ -60,8 +58,6 @@ class LiveLanes:
         self.roots = tuple(roots)
         self.paths = list(known)
         self._add_new_lanes()
-        if len(roots) > 1:
-            check_distinct(self.paths)
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
@@ -124,7 +120,7 @@ class LiveLanes:
 
     def _reload(self) -> None:
         joined = self._open()
-        tell_of_exchange(self._joined.readers, joined.readers)
+        joined.report_exchanges(self._joined)
         self._joined = joined
 
     def _restless(self) -> CorruptStoreError:
@@ -133,11 +129,10 @@ class LiveLanes:
         )
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: another thread of the parent may have held the locks."""
-        # It may have been taking new rows, and have left index and columns halfway.
+        """In a forked child: another thread of the parent may have held the locks, halfway."""
         if not self._lock.acquire(blocking=False):
             for reader in self._joined.readers:
-                reader.leave_session()
+                reader.rows.leave_session()
         self._lock = threading.RLock()
         self._joined.after_fork_in_child()
 
@@ -168,7 +163,7 @@ class LiveLanes:
 
     @property
     def frame_chunks(self) -> FrameChunks:
-        """How frames are stored together; those of the index, for a function that is given it."""
+        """How frames are stored together; in `look`, those of the index."""
         return self._joined.frame_chunks
 
     @property
@@ -178,7 +173,7 @@ class LiveLanes:
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """Those of the lanes; another store at the path has others."""
+        """The lanes' uuids; another store at the path has others."""
         return self._joined.uuids
 
     def check_same(self, uuids: tuple[str, ...], whose: str, then: str) -> None:
@@ -187,13 +182,16 @@ class LiveLanes:
         `whose` and `then` are for the message: whose ids are used, and what to do. Call it where
         the ids are used, in `look` or in what `gather` draws with.
         """
-        check_same(self.path, self.uuids, uuids, whose, then)
+        now = self.uuids
+        if uuids is now or uuids == now[: len(uuids)]:  # new lanes come last
+            return
+        raise SchemaError(
+            f"{self.path}: expected the store {whose}, found another at this path, as after a "
+            f"repair or a pack: ids may mean other transitions there; {then}"
+        )
 
     def look(self, read: Callable[[Index], T]) -> T:
-        """What `read` finds in the index as it is now, under the lock.
-
-        Raises CorruptStoreError if the files that the index reads keep going away.
-        """
+        """What `read` finds in the index as it is now, under the lock."""
         for _ in range(_ATTEMPTS):
             with self._lock:
                 lanes = self._follow()
@@ -207,8 +205,7 @@ class LiveLanes:
     def retrying(self, read: Callable[[], tuple[JoinedLanes, T]]) -> T:
         """Repeat a read as long as rows or sessions go away during it.
 
-        `read` returns the lanes that it read from, and what it read. Raises CorruptStoreError if
-        they keep going away.
+        `read` returns the lanes that it read from, and what it read.
         """
         for _ in range(_ATTEMPTS):
             known, n_remaps = self._joined, self._joined.remaps.count
@@ -318,11 +315,7 @@ class LiveLanes:
         return self.follow().heads[lane]
 
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
-        """Rows of one lane by number, as they are stored; zeros below base.
-
-        Raises:
-            IndexError: there are not as many: another store, with fewer, has the path by now.
-        """
+        """Rows of one lane by number, as stored; zeros below base. IndexError: not as many."""
 
         def read() -> tuple[JoinedLanes, Array]:
             with self._lock:
@@ -360,17 +353,30 @@ class LiveLanes:
                 firsts = draw(lanes.index)
                 lengths, terminated, truncated = lanes.endings(firsts)
             each = zip(*(x.tolist() for x in (firsts, lengths, terminated, truncated)), strict=True)
-            return lanes, [self.lazy_trajectory(lanes.uuids, *episode) for episode in each]
+            return lanes, [
+                self.lazy_trajectory(lanes.uuids, first, length, terminated=done, truncated=cut)
+                for first, length, done, cut in each
+            ]
 
         return self.retrying(read)
 
     def lazy_trajectory(
-        self, uuids: tuple[str, ...], first: int, length: int, terminated: bool, truncated: bool
+        self,
+        uuids: tuple[str, ...],
+        first: int,
+        length: int,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
     ) -> LazyTrajectory:
         """One episode, by the id of its first step in the lanes with these uuids."""
+
+        def rows(path: str, n_rows: int) -> Array:
+            return self.episode_rows(path, first, n_rows, uuids=uuids)
+
         stride = self.readers[first >> LANE_SHIFT].n
         return LazyTrajectory(
-            self, first, length, stride, terminated=terminated, truncated=truncated, uuids=uuids
+            self.schema, rows, first, length, stride, terminated=terminated, truncated=truncated
         )
 
     def episode_rows(
@@ -382,13 +388,9 @@ class LiveLanes:
         *,
         uuids: tuple[str, ...] | None = None,
     ) -> Array:
-        """The first rows of a column in the episode that begins with this id, all committed.
+        """Rows [skip, n_rows) of a column in the episode that begins with this id.
 
-        Without the first `skip` of them. `uuids` are of the lanes that the id is of; None for
-        whatever lanes there are.
-
-        Raises InvalidIdError if the episode is not whole any more, SchemaError if the lanes are
-        others.
+        Raises InvalidIdError if it was evicted, SchemaError if the lanes do not have these uuids.
         """
         steps = np.arange(skip, n_rows)
 

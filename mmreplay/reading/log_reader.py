@@ -41,13 +41,7 @@ class LogReader:
 
     While `is_live`, a session that this reader follows may append rows. `tails` are raw rows of the
     compressed arrays, by path, while live or after a crash. `untrusted` counts rows past the head
-    that a state page speaks of which is not trusted.
-
-    Args:
-        path: its directory.
-        specs: its arrays, by path.
-        lane: the directory of its lane.
-        stamp: of the lane's zarr.json, which was read after that.
+    in a state page that is not trusted. `stamp` was taken before the lane's zarr.json was read.
     """
 
     def __init__(
@@ -56,22 +50,19 @@ class LogReader:
         self.path, self.specs = path, dict(specs)
         self._lane, self._stamp = lane, stamp
         self.base = self.head = self.untrusted = 0
-        self.is_live = False
+        self.is_live = self.is_closed = False
         self.tails: dict[str, Array] = {}
         self._state: State | None = None
         self._session = self._tail_start = 0
 
     def load_closed(self, base: int, head: int) -> None:
         """Take a log of a closed lane."""
-        self.base, self.head, self._tail_start = base, head, head
+        self.base, self.head, self._tail_start, self.is_closed = base, head, head, True
 
     def load_open(self, uuid: str, capacity: int | None, *, trust: bool) -> bool:
-        """Take a log that was not closed; False if it changed hands while it was looked at.
+        """Take a log that was not closed; False if it was opened or closed meanwhile.
 
         Without `trust` it is read as of its last flush, whatever its state page says.
-
-        Raises:
-            CorruptStoreError: what it has only while it is open is damaged, or may not be read.
         """
         live = self.path / ".live"
         try:
@@ -109,11 +100,6 @@ class LogReader:
         self.untrusted = 0 if self.is_live else state.rows_beyond(best.head)
         check_rows(live, self.base, self.head, capacity)
         return self.in_session() and state.is_in_place()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is of a closed lane."""
-        return self._state is None
 
     def _reach(self, head: int) -> None:
         """Take a new head: what is read from here on is read after it."""
@@ -154,11 +140,7 @@ class LogReader:
         self._session = _NO_SESSION
 
     def is_in_place(self) -> bool:
-        """Whether what stands at the path is still what was loaded; one call to the system.
-
-        It is not once a lane that was closed is opened again, nor once another directory has the
-        name, as after a repair: the rows of that one are not those that this reader knows.
-        """
+        """Whether the path still holds what was loaded: not once it was reopened or repaired."""
         if self._state is not None:
             return self._state.is_in_place()
         return self._stamp == file_stamp(self._lane)
@@ -193,11 +175,8 @@ class LogReader:
 class Entries:
     """A log of steps as columns read it: entry t * n + e is what step t gave environment e.
 
-    Args:
-        log: the log.
-        n: environments.
-        has_axis: whether the arrays have an axis for them.
-        pending: rows past the head that may be read.
+    `has_axis`: whether its arrays have an axis of environments; `pending` rows past the head may be
+    read.
     """
 
     def __init__(self, log: LogReader, n: int, *, has_axis: bool, pending: int = 0) -> None:

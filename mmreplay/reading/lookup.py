@@ -56,16 +56,7 @@ class LateRebuilder(Rebuilder[Places, Read], Protocol[Places, Read]):
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
 class Lookup(Generic[Places, Read]):
-    """Where something lies in the lanes as they were when it was looked up.
-
-    Args:
-        lanes: that it lies in.
-        columns: theirs.
-        gatherer: what reads it.
-        places: of the gatherer.
-        version: of the index then.
-        n_remaps: of the columns then.
-    """
+    """What `gatherer` found in the lanes; `version` and `n_remaps` of their index and columns."""
 
     lanes: JoinedLanes
     columns: Mapping[str, Any]
@@ -91,8 +82,7 @@ class Lookup(Generic[Places, Read]):
     def renewed(self, lanes: JoinedLanes) -> Lookup[Places, Read] | None:
         """The same as of now; None if the lanes are others, or a step that is read was evicted.
 
-        The caller holds the lock of the lanes. Rows that can still be sampled are still there, with
-        the frames before them that their stacks show.
+        The caller holds the lanes' lock. Rows that can be sampled have all frames of their stacks.
         """
         if lanes is not self.lanes:
             return None

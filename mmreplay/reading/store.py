@@ -175,7 +175,9 @@ class Store(RowColumns):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             episode = episodes[number]
             first, length, _, terminated, truncated = episode.tolist()[:5]
-            whole = self.live.lazy_trajectory(uuids, first, length, terminated, truncated)
+            whole = self.live.lazy_trajectory(
+                uuids, first, length, terminated=terminated, truncated=truncated
+            )
             try:
                 out = whole.read()
             except (InvalidIdError, SchemaError) as error:  # the numbers are others by now

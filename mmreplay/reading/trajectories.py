@@ -9,8 +9,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import operator
-from collections.abc import Iterator
-from typing import Any, Protocol, SupportsIndex, overload
+from collections.abc import Callable, Iterator
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -124,54 +124,27 @@ class Trajectory(_Steps):
         return self
 
 
-class EpisodeRows(Protocol):
-    """Where the rows of an episode are read."""
-
-    @property
-    def schema(self) -> Schema:
-        """What a row holds."""
-
-    @property
-    def uuids(self) -> tuple[str, ...]:
-        """Of the lanes that are there now."""
-
-    def episode_rows(
-        self, path: str, first: int, n_rows: int, *, uuids: tuple[str, ...] | None = None
-    ) -> Array:
-        """The first rows of a column in the episode that begins with this id, (n_rows, ...).
-
-        Raises InvalidIdError if they were evicted, SchemaError if the lanes are others by now.
-        """
-
-
 class LazyTrajectory(_Steps):
     """A `Trajectory` whose columns are read when they are first asked for, and then kept.
 
-    Attributes are those of `Trajectory`; length, ids and how it ended are known at once.
+    Attributes are those of `Trajectory`; length, ids and how it ended are known immediately.
 
-    Args:
-        rows: where to read.
-        first: id of its first step.
-        length: T.
-        stride: from one id to the next: as many environments the lane has.
-        terminated: it ended in a terminal state.
-        truncated: it was cut off.
-        uuids: of the lanes that the id is of; None for those that are there now.
+    `read` gives the first rows of a column, by its path and their number; `first` is the id of
+    the first step, `stride` the difference of two successive ids.
     """
 
     def __init__(
         self,
-        rows: EpisodeRows,
+        schema: Schema,
+        read: Callable[[str, int], Array],
         first: int,
         length: int,
         stride: int,
         *,
         terminated: bool,
         truncated: bool,
-        uuids: tuple[str, ...] | None = None,
     ) -> None:
-        self._rows = rows
-        self._uuids = rows.uuids if uuids is None else uuids
+        self._schema, self._read = schema, read
         self._first, self._length, self._stride = first, length, stride
         self.terminated, self.truncated = terminated, truncated
         self._columns: dict[str, Array] = {}
@@ -179,8 +152,7 @@ class LazyTrajectory(_Steps):
     def _column(self, path: str, n_rows: int) -> Array:
         column = self._columns.get(path)
         if column is None:
-            column = self._rows.episode_rows(path, self._first, n_rows, uuids=self._uuids)
-            column = self._columns.setdefault(path, column)  # another thread may have been first
+            column = self._columns.setdefault(path, self._read(path, n_rows))
         return column
 
     @property
@@ -191,11 +163,9 @@ class LazyTrajectory(_Steps):
             InvalidIdError: of this and all columns: its rows were evicted before they were read.
             SchemaError: of this and all columns: another store stands at the path by now.
         """
-        schema = self._rows.schema
-        frames = {
-            name: self._column(path, self._length + 1) for name, path in schema.frame_paths.items()
-        }
-        return frames if schema.is_dict else frames[FRAME]
+        paths, n_rows = self._schema.frame_paths, self._length + 1
+        frames = {name: self._column(path, n_rows) for name, path in paths.items()}
+        return frames if self._schema.is_dict else frames[FRAME]
 
     @property
     def action(self) -> Array:
@@ -220,7 +190,7 @@ class LazyTrajectory(_Steps):
     @property
     def extras(self) -> dict[str, Array]:
         """The declared extra columns, (T, ...) each."""
-        paths = self._rows.schema.extra_paths
+        paths = self._schema.extra_paths
         return {name: self._column(path, self._length) for name, path in paths.items()}
 
     def read(self) -> Trajectory:
@@ -257,16 +227,18 @@ class LazyTrajectory(_Steps):
 
 def _step(whole: Trajectory, number: int) -> Step:
     frames = whole.observation
-    if isinstance(frames, dict):
-        observation: Observation = {name: rows[number] for name, rows in frames.items()}
-        next_observation: Observation = {name: rows[number + 1] for name, rows in frames.items()}
-    else:
-        observation, next_observation = frames[number], frames[number + 1]
+
+    def observed(index: int) -> Observation:
+        if isinstance(frames, dict):
+            return {name: rows[index] for name, rows in frames.items()}
+        frame: Array = frames[index]
+        return frame
+
     return Step(
-        observation,
+        observed(number),
         whole.action[number],
         whole.reward[number],
-        next_observation,
+        observed(number + 1),
         bool(whole.non_terminal[number]),
         int(whole.ids[number]),
         {name: column[number] for name, column in whole.extras.items()},

@@ -18,7 +18,6 @@ from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.pictures.images import Image, limits_of, plane, to_bytes
 from mmreplay.reading.info import action_names
 from mmreplay.reading.store import Store
-from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import Field
 
 _BLOCK = 64
@@ -70,15 +69,7 @@ class Episode:
         self.end = str(store.endings(episode)[0])
         self._first, self.length = int(episode["id"][0]), int(episode["length"][0])
         self._stride = store.lanes[self._first >> LANE_SHIFT].environments
-        numbers = LazyTrajectory(
-            store.live,
-            self._first,
-            self.length,
-            self._stride,
-            terminated=False,  # unused here
-            truncated=False,
-            uuids=self._uuids,
-        )
+        numbers = store.live.lazy_trajectory(self._uuids, self._first, self.length)
         self.action, self.reward = numbers.action, numbers.reward
         self.non_terminal = numbers.non_terminal
         self._names = action_names(store.live)

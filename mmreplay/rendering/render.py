@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmreplay.arguments import whole_number, whole_number_or_none
-from mmreplay.reading.info import environment
+from mmreplay.reading.info import shared_metadata
 from mmreplay.reading.store import Store, open_store
 from mmreplay.rendering.canvas import FilmCanvas, chosen_steps, draw_sheet
 from mmreplay.rendering.episode import Episode, Moment
@@ -115,7 +115,7 @@ def _counted(moments: Iterator[Moment], total: int, progress: Progress | None) -
 
 
 def _title(store: Store, shown: Episode) -> str:
-    env: Any = environment(store.live) or {}
+    env: Any = shared_metadata(store.live.readers) or {}
     name = env.get("id")
     return (
         f"{name if isinstance(name, str) else store.path.name}   episode {shown.number:,}   "

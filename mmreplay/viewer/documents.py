@@ -13,7 +13,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.errors import MmreplayError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures.images import limits_of
-from mmreplay.reading.info import action_names, environment
+from mmreplay.reading.info import action_names, shared_metadata
 from mmreplay.reading.store import Store
 from mmreplay.viewer.episode import kept_episodes
 from mmreplay.viewer.packed import pack
@@ -41,7 +41,7 @@ def describe(store: Store) -> dict[str, Any]:
     return {
         "name": store.path.name,
         "uuid": readers[0].metadata["uuid"],
-        "env": environment(store.live) or {},
+        "env": shared_metadata(store.live.readers) or {},
         "action_names": action_names(store.live)[:_MOST_ACTIONS] or None,
         "padding": store.padding,
         "stack": store.schema.stack_of() or 1,

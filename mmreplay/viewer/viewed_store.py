@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mmreplay.errors import MmreplayError, StoreNotFoundError
-from mmreplay.reading.lane_state import lane_state, store_state
+from mmreplay.reading.lane_reader import lane_state, store_state
 from mmreplay.reading.store import Store, open_store
 from mmreplay.viewer.priorities import has_priorities
 

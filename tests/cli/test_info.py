@@ -39,9 +39,9 @@ non_terminals   scalar   uint8     raw                 8     600 B
 resets          scalar   uint8     raw                 8     600 B
 ends            scalar   uint8     raw                 8     600 B
 step            scalar   int64     raw                 8     600 B
-finals/first    scalar   int64     raw            16,384     300 B
 finals/frames   3        uint8     raw            16,384     300 B
 finals/id       scalar   int64     raw            16,384     300 B
+finals/first    scalar   int64     raw            16,384     300 B
 
 return per episode: min 4, mean 6.6, max 11
    4  ████████████████████████████████████████ 2

@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import subprocess
 import sys
 
@@ -125,10 +124,9 @@ def test_what_is_not_flushed_yet_is_counted(command, write, play):
     writer.close()
 
 
-@pytest.mark.parametrize("damaged", ["rewards/c.0", "resets/c.0", "frames"])
+@pytest.mark.parametrize("damaged", ["rewards/c.0", "resets/c.0"])
 def test_no_row_is_promised_where_repair_keeps_none(command, store, folder, damaged):
-    path = folder / store / damaged
-    shutil.rmtree(path) if path.is_dir() else flip(path)
+    flip(folder / store / damaged)
     result = command("verify", f"{store}/")
     assert NONE.format(store) in result.err
     assert mmreplay.verify(store).from_start

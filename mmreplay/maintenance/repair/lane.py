@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +15,9 @@ from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, Store
 from mmreplay.format import consolidated, layout, parse
 from mmreplay.format.layout import FINALS
 from mmreplay.maintenance.commit_records import read_state
-from mmreplay.maintenance.copy_lane import SIDE_DATA, close_lane, copy_lane, empty_lane
+from mmreplay.maintenance.copy_lane import copy_lane, empty_lane
 from mmreplay.maintenance.repair.damage import Damage, Span
 from mmreplay.maintenance.repair.later_rows import append_rows
-from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
 from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.whole_store import verify
@@ -31,7 +29,7 @@ from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["DamagedLane", "LaneRepair", "n_transitions", "read_own"]
+__all__ = ["LaneRepair", "n_transitions", "open_damaged", "read_own", "rebuild_lane"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,55 +63,34 @@ class LaneRepair:
         return {**dataclasses.asdict(self), "damaged": [list(span) for span in self.damaged]}
 
 
-class DamagedLane:
-    """A lane that may be damaged, open for reading.
-
-    `findings` are those of `verify`; a copy with other documents may be made at `spare`. Raises
-    CorruptStoreError if the lane cannot be opened.
-    """
-
-    def __init__(
-        self, lane: AnyPath, name: str, findings: Sequence[Finding], spare: AnyPath
-    ) -> None:
-        self.name = name
-        self._damage = _open(lane, findings, spare)
-        self._side_data = set(SIDE_DATA)
-        if any("generator" in finding.message for finding in findings):
-            self._side_data.remove("generator")
-
-    def rebuild(self, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
-        """Make a closed lane of what is sound, at `target`, which does not exist yet.
-
-        The rows before the damage are shared and keep their ids; `skip_damaged` appends what is
-        sound after it. Raises CorruptStoreError if the lane has changed since it was verified.
-        """
-        damage, reader = self._damage, self._damage.reader
-        stretches = [*damage.stretches()]
-        stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
-        if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
-            stop = 0  # nothing that could be sampled
-        later = [span for span in stretches if span[0] >= stop]
-        close = close_lane
-        if skip_damaged and later:
-            close = functools.partial(append_rows, damage=damage, stretches=later)
-        if stop > 0:
-            sums = damage.wrong_sums
-            copy_lane(reader, target, stop, side_data=self._side_data, wrong_sums=sums, close=close)
-        else:
-            empty_lane(target, reader, close=close)
-        first = max(reader.metadata["first"], floor_row(reader.base))
-        kept = n_transitions([target])
-        lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
-        beyond = damage.n_transitions((max(start, first), end) for start, end in later)
-        return LaneRepair(
-            self.name,
-            kept,
-            lost,
-            0 if skip_damaged else min(beyond, lost),
-            damage.found(),
-            skip_damaged and bool(later),
-            untrusted=reader.untrusted,
-        )
+def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
+    """Make a closed lane of the rows before the damage; `skip_damaged` appends later ones."""
+    reader = damage.reader
+    stretches = [*damage.stretches()]
+    stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
+    if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
+        stop = 0  # nothing that could be sampled
+    later = [span for span in stretches if span[0] >= stop]
+    if stop > 0:
+        sums, n_finals = damage.wrong_sums, damage.n_finals
+        copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums)
+    else:
+        empty_lane(target, reader)
+    if skip_damaged and later:
+        append_rows(target, damage, later)
+    first = max(reader.metadata["first"], floor_row(reader.base))
+    kept = n_transitions([target])
+    lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
+    beyond = damage.n_transitions((max(start, first), end) for start, end in later)
+    return LaneRepair(
+        name,
+        kept,
+        lost,
+        0 if skip_damaged else min(beyond, lost),
+        damage.found(),
+        skip_damaged and bool(later),
+        untrusted=reader.rows.untrusted,
+    )
 
 
 def n_transitions(lanes: Sequence[AnyPath]) -> int:
@@ -127,17 +104,15 @@ def n_transitions(lanes: Sequence[AnyPath]) -> int:
 # ---------------------------------------------------------------- what can be made again
 
 
-def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
-    """Open a lane, or a copy of it in which damaged files that follow from others are rebuilt.
+def open_damaged(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
+    """Open a lane, or a copy at `spare` in which documents and state pages are rebuilt.
 
     Raises CorruptStoreError if it cannot be opened.
     """
     is_readable = not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings)
     if is_readable:
         with contextlib.suppress(MmreplayError):
-            damage = Damage(LaneReader(lane), findings)
-            if not damage.index:
-                return damage
+            return Damage(LaneReader(lane), findings)
     opened: list[tuple[int, Damage]] = []
     text = ""
     # Where a document and its consolidated copy differ, the one that fits the rows is right.
@@ -146,12 +121,7 @@ def _open(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
         try:
             _share(lane, path, findings, trust_copy=trust_copy)
             found = verify(str(path)).findings
-            damage = Damage(LaneReader(path), found)
-            if damage.index:
-                unknown = rebuild_index(damage)
-                found = verify(str(path)).findings
-                damage = Damage(LaneReader(path), found, unknown)
-            opened.append((len(found), damage))
+            opened.append((len(found), Damage(LaneReader(path, own_documents=True), found)))
         except (CorruptStoreError, FormatError) as error:
             text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
     if opened:
@@ -169,8 +139,8 @@ def _share(
 ) -> None:
     """Link each file of a lane, except damaged ones that can be written again.
 
-    Documents that cannot be read, with `trust_copy` all, come from the consolidated copy in the
-    lane's zarr.json. A damaged state page is replaced by zeros, so that the checkpoint counts.
+    Unreadable documents, with `trust_copy` all, come from the copy in the lane's zarr.json. A
+    damaged state page is replaced by zeros, so that the checkpoint counts.
     """
     own, document = read_own(lane)
     copy = consolidated.find_copy(document, str(lane))
@@ -197,10 +167,7 @@ def _share(
 
 
 def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Attributes and document of a store or lane, which cannot be rebuilt.
-
-    Raises CorruptStoreError if they are damaged: a wrong capacity would evict rows.
-    """
+    """Attributes and document of a store or lane; CorruptStoreError if they are damaged."""
     where = str(path / "zarr.json")
     try:
         data = read_document(path)

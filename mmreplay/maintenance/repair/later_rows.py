@@ -15,7 +15,7 @@ from mmreplay.batches.runs import BLOCK_BYTES
 from mmreplay.ids import Array
 from mmreplay.maintenance.copy_lane import read_rows
 from mmreplay.maintenance.episodes import row_bytes
-from mmreplay.maintenance.repair.damage import Damage, Mask, Span, blocks
+from mmreplay.maintenance.repair.damage import Damage, Span, blocks
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
@@ -25,7 +25,7 @@ __all__ = ["append_rows"]
 
 
 def append_rows(lane: AnyPath, damage: Damage, stretches: Iterable[Span]) -> None:
-    """Append rows of a damaged lane to its copy, and close that; as `close` of `copy_lane`."""
+    """Append rows of a damaged lane to its closed copy."""
     size = max(BLOCK_BYTES // (row_bytes(damage.reader.schema) * damage.reader.n), 1)
     writer = open_writer(lane, {}, 0)
     try:
@@ -51,12 +51,21 @@ def _append(
     places, ids = damage.finals_of(start, stop)
     first = int(places.min(initial=reader.finals.head))
     finals = {
-        key: _read_finals(reader, path, first, int(places.max(initial=first - 1)) + 1)
+        key: _read(reader, path, first, int(places.max(initial=first - 1)) + 1, final=True)
         for key, path in schema.frame_paths.items()
     }
     actions, rewards = (_read(reader, path, start, stop) for path in ("actions", "rewards"))
     extras = {name: _read(reader, path, start, stop) for name, path in schema.extra_paths.items()}
     steps, going_on = damage.read("step", start, stop), damage.read("non_terminals", start, stop)
+    has_axis = writer.files.environments is not None
+
+    def given(value: Array) -> Any:
+        return value if has_axis else value[0]
+
+    def observation(of: dict[str, Array]) -> Any:
+        values = {key: given(one) for key, one in of.items()}
+        return values if schema.is_dict else values[FRAME]
+
     for row in range(stop - start):
         there = steps[row] > 0
         new = there & ((steps[row] == 1) | (begins and row == 0))
@@ -68,60 +77,25 @@ def _append(
         for key, one in finals.items():
             after[key][which] = one[places[here] - first]
         done = there & (going_on[row] == 0)
-        _step(
-            writer,
-            {key: one[row] for key, one in frames.items()},
-            new,
-            (actions[row], rewards[row]),
-            after,
-            (over & done, over & ~done, done & ~over, there),
-            {name: one[row] for name, one in extras.items()},
+        if new.any():
+            now = observation({key: one[row] for key, one in frames.items()})
+            writer.reset(now, *([new] if has_axis else []))
+        writer.step(
+            given(actions[row]),
+            given(rewards[row]),
+            observation(after),
+            given(over & done),
+            given(over & ~done),
+            life_lost=given(done & ~over),
+            **({"mask": there} if has_axis else {}),
+            **{name: given(one[row]) for name, one in extras.items()},
         )
 
 
-def _step(
-    writer: AnyWriter,
-    now: dict[str, Array],
-    new: Mask,
-    values: tuple[Array, Array],
-    after: dict[str, Array],
-    flags: tuple[Mask, Mask, Mask, Mask],
-    extras: dict[str, Array],
-) -> None:
-    """Append one row; episodes of `new` begin with it."""
-    has_axis = writer.files.environments is not None
-
-    def given(value: Array) -> Any:
-        return value if has_axis else value[0]
-
-    def observation(frames: dict[str, Array]) -> Any:
-        values = {key: given(one) for key, one in frames.items()}
-        return values if writer.schema.is_dict else values[FRAME]
-
-    *ends, there = flags
-    if new.any():
-        writer.reset(observation(now), *([new] if has_axis else []))
-    action, reward = map(given, values)
-    terminated, truncated, life_lost = map(given, ends)
-    more = {name: given(one) for name, one in extras.items()}
-    if has_axis:
-        more["mask"] = there
-    writer.step(
-        action, reward, observation(after), terminated, truncated, life_lost=life_lost, **more
-    )
-
-
-def _read(reader: LaneReader, path: str, start: int, stop: int) -> Array:
-    """Rows of an array of the steps, (rows, n, ...)."""
-    spec = reader.rows.specs[path]
-    rows = [rows for _, rows in read_rows(reader, reader.rows, spec, start, stop)]
-    shape = spec.row_shape if reader.environments is None else spec.row_shape[1:]
-    return np.concatenate(rows).reshape(stop - start, reader.n, *shape)
-
-
-def _read_finals(reader: LaneReader, path: str, start: int, stop: int) -> Array:
-    """Rows of the final observations, (rows, ...)."""
-    spec = reader.finals.specs[path]
+def _read(reader: LaneReader, path: str, start: int, stop: int, *, final: bool = False) -> Array:
+    """Rows of an array of the steps, (rows, n, ...), or of the final observations, (rows, ...)."""
+    log = reader.finals if final else reader.rows
+    spec = log.specs[path]
     empty: Array = np.empty((0, *spec.row_shape), spec.dtype)
-    rows = (rows for _, rows in read_rows(reader, reader.finals, spec, start, stop))
-    return np.concatenate([empty, *rows])
+    out = np.concatenate([empty, *(rows for _, rows in read_rows(reader, log, spec, start, stop))])
+    return out if final or reader.environments is not None else out[:, None]

@@ -24,11 +24,13 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout, parse, plan
 from mmreplay.maintenance.copy_lane import close_lane
+from mmreplay.maintenance.repair.damage import Damage
 from mmreplay.maintenance.repair.lane import (
-    DamagedLane,
     LaneRepair,
     n_transitions,
+    open_damaged,
     read_own,
+    rebuild_lane,
 )
 from mmreplay.maintenance.repair.swap import RepairSite
 from mmreplay.maintenance.verify.report import Finding, Report
@@ -213,20 +215,20 @@ def _rebuild(
         durable_writes.make_directory(site.new)
         durable_writes.write_file(site.new / "zarr.json", layout.group_json(own))
         lost = _missing(root, [lane.name for lane in lanes])
-    readable: dict[str, DamagedLane] = {}
+    readable: dict[str, Damage] = {}
     for lane in lanes:
         name = "" if lane == root else lane.name
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            readable[name] = DamagedLane(lane, name, findings, site.spare(name))
+            readable[name] = open_damaged(lane, findings, site.spare(name))
         except CorruptStoreError as error:
             lost[name] = str(error)
     if lost and not readable:
         raise CorruptStoreError(next(iter(lost.values())))
     made = [_add_empty(site.new / name, name, own) for name in lost]
     made += [
-        _rebuild_lane(site, root, damaged, skip_damaged=skip_damaged)
-        for damaged in readable.values()
+        _rebuild_lane(site, root, name, damage, skip_damaged=skip_damaged)
+        for name, damage in readable.items()
     ]
     durable_writes.sync_tree(site.new)
     found = verify(str(site.new), _part(progress, 1)).findings
@@ -238,12 +240,12 @@ def _rebuild(
 
 
 def _rebuild_lane(
-    site: RepairSite, root: AnyPath, lane: DamagedLane, *, skip_damaged: bool
+    site: RepairSite, root: AnyPath, name: str, damage: Damage, *, skip_damaged: bool
 ) -> LaneRepair:
     """Build one lane at the site; its errors name the lane that they are about."""
-    name, path = lane.name, root / lane.name
+    path = root / name
     try:
-        return lane.rebuild(site.new / name, skip_damaged=skip_damaged)
+        return rebuild_lane(damage, name, site.new / name, skip_damaged=skip_damaged)
     except CorruptStoreError as error:
         text = str(error).replace(str(site.new / name), str(path))
         for number in range(2):

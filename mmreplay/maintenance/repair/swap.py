@@ -108,10 +108,7 @@ class RepairSite:
         return self.path / f"spare-{lane}"
 
     def swap(self, damaged: HeldDirectory) -> AnyPath:
-        """Give the new store the name of the damaged one; returns the new path of that.
-
-        Raises LockedError, and changes nothing, if another directory has that name by now.
-        """
+        """Give the new store the name of the damaged one; returns the new path of that."""
         self._check_there(damaged, self.store)
         mark = json.dumps(checked_reads.identity(damaged.root)).encode()
         # The damaged store is about to move into this directory: that must not be lost itself.

@@ -17,8 +17,9 @@ from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
+from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify.documents import PRIORITIES, Log
-from mmreplay.maintenance.verify.report import Notes, Tally, reason
+from mmreplay.maintenance.verify.report import Notes, reason
 from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, only
 from mmreplay.storage.chunk_files import byte_ranges, chunk_files, chunk_path
@@ -37,14 +38,10 @@ PAST_THE_END = "expected zeros past the last"
 
 _MISSING = "expected this chunk file, found none"
 _PIECE_BYTES = 4 << 20
-_FEW = 16  # missing files that each have a finding
 
 
 class Piece(NamedTuple):
-    """Consecutive entries, (k, *entry_shape), from entry row * n + environment on.
-
-    `n` entries per row; 1 where all are of one environment.
-    """
+    """Entries (k, *entry_shape) from entry `first` on, `n` per row; 1 if of one environment."""
 
     first: int
     n: int
@@ -54,7 +51,7 @@ class Piece(NamedTuple):
 class ChunkReader:
     """Reads the arrays of one lane; `damaged` are the paths of those with damaged files."""
 
-    def __init__(self, notes: Notes, tally: Tally, state: str) -> None:
+    def __init__(self, notes: Notes, tally: ByteCount, state: str) -> None:
         self._notes, self._tally, self._state = notes, tally, state
         self.damaged: set[str] = set()
         self._sums: tuple[tuple[str, int], Array | None] | None = None
@@ -74,7 +71,7 @@ class ChunkReader:
     # ------------------------------------------------------------ which files there are
 
     def _chunks(self, log: Log, spec: ArraySpec) -> Iterator[int]:
-        """Existing chunk files of an array; a finding for each missing one or long gap."""
+        """Existing chunk files of an array; a finding for each gap between them."""
         kept = log.chunks(spec)
         try:
             existing = [chunk for chunk in chunk_files(log.path, spec) if chunk in kept]
@@ -87,13 +84,9 @@ class ChunkReader:
                     self._find(log, spec, range(chunk, chunk + 1), _MISSING)
             return
         for before, chunk in itertools.pairwise([kept.start - 1, *existing, kept.stop]):
-            gap = range(before + 1, chunk)
-            if len(gap) > _FEW:
+            if gap := range(before + 1, chunk):
                 text = f"expected this chunk file and {len(gap) - 1:,} after it, found none"
-                self._find(log, spec, gap, text)
-            else:
-                for one in gap:
-                    self._find(log, spec, range(one, one + 1), _MISSING)
+                self._find(log, spec, gap, text if len(gap) > 1 else _MISSING)
             if chunk < kept.stop:
                 yield chunk
 
@@ -158,10 +151,7 @@ class ChunkReader:
     # ------------------------------------------------------------ compressed
 
     def _shard(self, log: Log, spec: ArraySpec, chunk: int) -> Iterator[Piece]:
-        """The entries in a shard: its checksum, its index, then each inner chunk.
-
-        Damaged inner chunks explain a wrong checksum; the others are sound.
-        """
+        """The entries in a shard; damaged inner chunks explain a wrong checksum."""
         here, path = range(chunk, chunk + 1), chunk_path(log.path, spec, chunk)
         expected, file = self._sum(log, spec, chunk), f"{log.prefix}{spec.path}/{spec.key(chunk)}"
         n_before = len(self._notes.findings)

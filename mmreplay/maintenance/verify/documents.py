@@ -1,12 +1,11 @@
 """The zarr.json files of a lane, each read once and compared with the expected one.
 
 Invariant: a document that passes equals the one that this package writes, except for a user's own
-attributes; an array whose document is in doubt is not read further.
+attributes; a lane with an array that cannot be opened is not read further.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +15,12 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout, parse
-from mmreplay.format.columns import Column, final_columns, row_columns
 from mmreplay.format.consolidated import EMPTY, find_copy
 from mmreplay.format.layout import FINALS, ArraySpec
-from mmreplay.maintenance.verify.report import Notes, Tally, reason
-from mmreplay.schema import Schema
+from mmreplay.maintenance.byte_count import ByteCount
+from mmreplay.maintenance.verify.report import Notes, reason
+from mmreplay.storage import priority_column
+from mmreplay.storage.lane_metadata import LaneDocument, read_lane
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
@@ -49,8 +49,7 @@ class Log:
         prefix: of the paths of its arrays: empty, or ``finals/``.
         axes: the names of the first axes of its arrays.
         n: entries per row.
-        columns: its arrays of rows, by the schema.
-        specs: arrays with usable metadata; in the log of steps also the priorities.
+        specs: its arrays; in the log of steps also the priorities.
         sums: their checksum arrays, by the same paths.
         base, head: the rows to examine; compressed ones below `in_shards` are in shards.
     """
@@ -59,34 +58,26 @@ class Log:
     prefix: str
     axes: tuple[str, ...]
     n: int
-    columns: Mapping[str, Column]
-    specs: dict[str, ArraySpec] = field(default_factory=dict)
-    sums: dict[str, ArraySpec] = field(default_factory=dict)
+    specs: dict[str, ArraySpec]
+    closed: bool
+    sums: dict[str, ArraySpec] = field(init=False)
     base: int = 0
     head: int = 0
     in_shards: int = 0
-    closed: bool = True
+
+    def __post_init__(self) -> None:
+        self.sums = {path: layout.checksum_spec(path) for path in self.specs}
 
     def take(self, base: int, head: int, in_shards: int | None = None) -> None:
         """Examine these rows."""
         self.base, self.head = base, head
         self.in_shards = head if in_shards is None else min(in_shards, head)
 
-    def array_paths(self) -> list[str]:
-        """Every array that it must have, below the lane."""
-        paths = [*self.columns, *(layout.checksum_spec(path).path for path in self.columns)]
-        return [self.prefix + path for path in paths]
-
     def chunks(self, spec: ArraySpec) -> range:
         """The chunk files that hold its rows, and the pending frames of an open lane."""
         stop = self.head if spec.is_raw else self.in_shards
-        if (
-            stop
-            and spec.is_raw
-            and spec.path.startswith("frames")
-            and not (self.closed or self.prefix)
-        ):
-            stop += 1
+        if stop and spec.is_raw and spec.path.startswith("frames"):
+            stop += not (self.closed or self.prefix)
         return range(self.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
 
     def missing(self, path: AnyPath, stop: int) -> Exception:
@@ -98,145 +89,112 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; `metadata` and `logs` are None if unusable."""
+    """The zarr.json files of one lane; `lane` and `logs` are None if it cannot be opened."""
 
-    def __init__(self, path: AnyPath, notes: Notes, tally: Tally) -> None:
+    def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
         self._path, self._notes, self._tally = path, notes, tally
-        self.metadata: dict[str, Any] | None = None
+        self._found: dict[str, Any] = {}  # None of one that is damaged
+        self.lane: LaneDocument | None = None
         self.logs: tuple[Log, Log] | None = None
-        self._found: dict[str, dict[str, Any] | None] = {}  # None of one that is damaged
-        self._root: dict[str, Any] = {}
-        schema = self._read_root()
-        if schema is not None and self.metadata is not None:
-            self.logs = self._read_logs(schema, self.metadata)
-
-    def _read_root(self) -> Schema | None:
-        """Read the lane's own zarr.json; returns its schema, None if unusable."""
-        where, data = f"{self._path}/zarr.json", b""
-        schema = None
         try:
-            data = self._bytes("")
-            self._root = parse.parse_json(data, where)
-            own = parse.root_attributes(self._root, where)
-            if own["kind"] != "lane":
-                raise FormatError("expected a lane, found a store of lanes")
-            schema = parse.schema_from_json(own.get("schema"), where)
-            self.metadata = own
-            if schema.to_json() != own["schema"]:
-                self._notes.find("zarr.json", f"schema: expected {json.dumps(schema.to_json())}")
-        except FileNotFoundError:
-            self._notes.find("zarr.json", self._missing(""))
-            return None
+            self.lane = read_lane(path, own_documents=True)
         except (MmreplayError, OSError) as error:
-            self._notes.find("zarr.json", reason(error, where))
-        for text in root_problems(data):
-            self._notes.find("zarr.json", text)
-        return schema
+            self._find_unreadable(error)
+        else:
+            self.logs = self._compare_all(self.lane)
 
-    def _read_logs(self, schema: Schema, own: Mapping[str, Any]) -> tuple[Log, Log]:
-        n, closed = own["environments"], own["closed"]
-        axes = ("step",) if n is None else ("step", "env")
-        rows = Log(self._path, "", axes, n or 1, row_columns(schema, n), closed=closed)
-        where = self._path / FINALS
-        finals = Log(where, f"{FINALS}/", ("episode",), 1, final_columns(schema), closed=closed)
-        for log, name in ((rows, "rows"), (finals, FINALS)):
-            n_rows = own[name] if closed else None
-            for path, one in log.columns.items():
-                spec = ArraySpec(path, one.row_shape, one.dtype, 1, width=one.width)
-                self._read_array(log, path, layout.named_axes(spec, *log.axes), n_rows)
-            for path, text in layout.odd_lengths(log.specs):
-                self._find(log.prefix + path, text)
-        self._read_priorities(rows, own)
-        for group in layout.group_paths([*rows.array_paths(), *finals.array_paths()]):
-            if (data := self._load(group)) is not None:
-                self._compare(group, data, layout.group_json())
-        for path in finals.specs.keys() & rows.specs.keys():
-            if rows.specs[path].is_raw != finals.specs[path].is_raw:
-                text = "expected frames and final frames both raw, or both compressed"
-                self._find(finals.prefix + path, text)
-        if closed:
-            self._check_copy()
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """attributes.mmreplay of the lane's own document; empty if it cannot be opened."""
+        return {} if self.lane is None else self.lane.metadata
+
+    def _find_unreadable(self, error: Exception) -> None:
+        """Note what keeps the lane from being opened."""
+        file, text = "zarr.json", reason(error, self._path)
+        if str(error).startswith(f"{self._path}/"):
+            file, _, text = reason(error).removeprefix(f"{self._path}/").partition(": ")
+        if isinstance(error.__cause__, FileNotFoundError):
+            text = "missing"
+        self._notes.find(file, text, file.removesuffix("zarr.json").rstrip("/"))
+
+    def _compare_all(self, lane: LaneDocument) -> tuple[Log, Log]:
+        """Compare all documents; returns the logs that they describe."""
+        own, path = lane.metadata, self._path
+        self._tally.add(len(lane.data))
+        if lane.schema.to_json() != own["schema"]:
+            self._find("", f"schema: expected {json.dumps(lane.schema.to_json())}")
+        for text in root_problems(lane.data):
+            self._find("", text)
+        axes = ("step",) if lane.environments is None else ("step", "env")
+        rows = Log(path, "", axes, lane.n, dict(lane.rows), own["closed"])
+        finals = Log(path / FINALS, f"{FINALS}/", ("episode",), 1, lane.finals, own["closed"])
+        for log, n_rows in ((rows, own["rows"]), (finals, own["finals"])):
+            for spec in log.specs.values():
+                self._compare(log, layout.named_axes(spec, *log.axes), n_rows)
+                self._compare_sums(log, spec, n_rows)
+        for group in layout.group_paths(self._found):
+            self._compare(rows, None, 0, group)
+        self._take_priorities(rows, own)
+        if own["closed"]:
+            self._check_copy(lane)
         return rows, finals
 
-    def _read_priorities(self, log: Log, own: Mapping[str, Any]) -> None:
-        """Read the priorities, if there are any."""
-        if (log.path / PRIORITIES).exists():
-            expected = layout.priority_spec(1, own["environments"])
-            self._read_array(log, PRIORITIES, expected, own["rows"] if own["closed"] else None)
-        elif own["closed"] and (log.path / layout.checksum_spec(PRIORITIES).path).exists():
+    def _take_priorities(self, log: Log, own: Mapping[str, Any]) -> None:
+        """Add the priorities to the log of steps, if there are any."""
+        has_sums = own["closed"] and (log.path / layout.checksum_spec(PRIORITIES).path).exists()
+        try:
+            spec = priority_column.find_spec(log.path, own["environments"])
+        except (MmreplayError, OSError) as error:
+            where = f"{log.path}/{PRIORITIES}/zarr.json"
+            self._find(PRIORITIES, reason(error, where, f"{log.path}/{PRIORITIES}"))
+            return
+        if spec is not None:
+            log.specs[PRIORITIES] = spec
+            self._compare(log, spec, own["rows"])
+            if has_sums:
+                log.sums[PRIORITIES] = layout.checksum_spec(PRIORITIES)
+                self._compare_sums(log, spec, own["rows"])
+        elif has_sums:
             self._find(PRIORITIES, "expected this array, as it has checksums; found none")
 
-    # ------------------------------------------------------------ one document
+    def _compare_sums(self, log: Log, spec: ArraySpec, n_rows: int) -> None:
+        """Compare the document of an array's checksums."""
+        self._compare(log, layout.checksum_spec(spec.path), -(-n_rows // spec.chunk_rows))
 
-    def _read_array(self, log: Log, path: str, expected: ArraySpec, rows: int | None) -> None:
-        """Read an array of `rows` rows, None if unknown, and its checksum array."""
-        spec = self._read_spec(log, expected, rows)
-        if spec is not None:
-            log.specs[path] = spec
-        n_chunks = None if spec is None or rows is None else -(-rows // spec.chunk_rows)
-        sums = layout.checksum_spec(path)
-        # The checksums of priorities are written by each close.
-        if path in log.columns or (log.closed and (log.path / sums.path).exists()):
-            spec = self._read_spec(log, sums, n_chunks)
-            if spec is not None and spec.chunk_rows != sums.chunk_rows:
-                self._find(log.prefix + sums.path, f"expected chunks of {sums.chunk_rows:,}")
-            elif spec is not None:
-                log.sums[path] = spec
-
-    def _read_spec(self, log: Log, expected: ArraySpec, rows: int | None) -> ArraySpec | None:
-        """The array that a document describes; None if unusable."""
-        path = log.prefix + expected.path
-        if (data := self._load(path)) is None:
-            return None
-        try:
-            spec, found = parse.parse_array(data, expected.path, "")
-        except FormatError as error:
-            self._find(path, reason(error, ""))
-            return None
-        text = layout.width_problem(spec, expected.width)
-        if (spec.row_shape, spec.dtype) != (expected.row_shape, expected.dtype):
-            text = f"expected rows of {expected.row_shape} {expected.dtype}"
-        elif not spec.is_raw and not expected.path.startswith("frames"):
-            text = f"expected uncompressed rows, found {spec.codec_name}"
-        if text:
-            self._find(path, text)
-            return None
-        wanted = dataclasses.replace(spec, dims=expected.dims)
-        self._compare(path, data, layout.array_json(wanted, found if rows is None else rows))
-        return spec
-
-    def _load(self, path: str) -> bytes | None:
-        """The bytes of a zarr.json; None, and a finding, if unreadable."""
+    def _compare(self, log: Log, spec: ArraySpec | None, n_rows: int, group: str = "") -> None:
+        """Compare the document of an array, or of a group, with the expected one."""
+        path = group if spec is None else log.prefix + spec.path
         self._found[path] = None
+        where = self._path / path / "zarr.json"
         try:
-            return self._bytes(path)
+            checked_reads.check_directories(self._path, path)
+            data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+            self._tally.add(len(data))
+            document, expected = parse.parse_json(data, str(where)), layout.group_json()
+            if spec is not None:
+                if not log.closed:  # what it says counts once the lane is closed
+                    n_rows = parse.array_spec(document, spec.path, str(where))[1]
+                expected = layout.array_json(spec, n_rows)
         except FileNotFoundError:
-            self._find(path, self._missing(path))
-        except (MmreplayError, OSError) as error:
-            self._find(path, reason(error, f"{self._path}/{path}/zarr.json"))
-        return None
-
-    def _compare(self, path: str, data: bytes, expected: bytes) -> None:
-        """Compare a document with the expected one."""
-        try:
-            document = parse.parse_json(data, "")
-        except FormatError as error:
-            self._find(path, reason(error, ""))
+            self._find(path, "missing")
             return
-        text = difference({**json.loads(expected), "attributes": {}}, {**document, **_NONE})
+        except (MmreplayError, OSError) as error:
+            self._find(path, reason(error, where, self._path / path))
+            return
+        text = difference({**json.loads(expected), **_NONE}, {**document, **_NONE})
         if text or "attributes" not in document:
             self._find(path, text or "attributes: missing")
         else:
             self._found[path] = document
 
-    def _check_copy(self) -> None:
+    def _check_copy(self, lane: LaneDocument) -> None:
         """Compare the consolidated copy, which a zarr library may have written."""
         where, own = f"{self._path}/zarr.json", self._found
         try:
-            copy = find_copy(self._root, where)
+            copy = find_copy(parse.parse_json(lane.data, where), where)
             copied = {} if copy is None else dict(copy.documents())
         except FormatError as error:
-            self._notes.find("zarr.json", reason(error, where))
+            self._find("", reason(error, where))
             return
         optional = {PRIORITIES, layout.checksum_spec(PRIORITIES).path}
         for path in () if copy is None else sorted(own.keys() | copied.keys()):
@@ -250,22 +208,10 @@ class Documents:
                 text = difference(_bare(own[path]), _bare(copied[path]))
                 text = text and f"{text}, unlike its own zarr.json"
             if text:
-                self._notes.find("zarr.json", f"{layout.COPY}: {path:.200}: {text}")
+                self._find("", f"{layout.COPY}: {path:.200}: {text}")
 
-    def _find(self, array: str, text: str) -> None:
-        self._notes.find(f"{array}/zarr.json", text, array)
-
-    def _bytes(self, path: str) -> bytes:
-        """The bytes of a zarr.json of the lane."""
-        if path:
-            checked_reads.check_directories(self._path, path)
-        where = self._path / path / "zarr.json"
-        data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
-        self._tally.add(len(data))
-        return data
-
-    def _missing(self, path: str) -> str:
-        return "missing" if (self._path / path).exists() else "missing, with its directory"
+    def _find(self, path: str, text: str) -> None:
+        self._notes.find(f"{path}/zarr.json".lstrip("/"), text, path)
 
 
 def root_problems(data: bytes) -> list[str]:

@@ -16,10 +16,11 @@ from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.format.layout import CONTEXT_ROWS, FINALS
 from mmreplay.maintenance import commit_records
+from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkReader
 from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
-from mmreplay.maintenance.verify.report import Notes, Tally, reason
+from mmreplay.maintenance.verify.report import Notes, reason
 from mmreplay.maintenance.verify.rules import SPINE, Rules
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage.state_page import SESSION
@@ -33,7 +34,7 @@ _ATTEMPTS = 100
 _PATIENCE_S = 0.05
 
 
-def examine(root: AnyPath, path: AnyPath, tally: Tally) -> Examination:
+def examine(root: AnyPath, path: AnyPath, tally: ByteCount) -> Examination:
     """Examine a lane; raises LockedError if a writer keeps opening and closing it."""
     read = (tally.files, tally.bytes)
     for _ in range(_ATTEMPTS):  # a closed lane that is locked is being opened or closed
@@ -67,7 +68,7 @@ def _moment(path: AnyPath) -> tuple[object, ...]:
 class Examination:
     """One lane, examined once; attributes as of `Report`, for this lane."""
 
-    def __init__(self, root: AnyPath, path: AnyPath, tally: Tally) -> None:
+    def __init__(self, root: AnyPath, path: AnyPath, tally: ByteCount) -> None:
         self.path, self.lane, self._tally = path, "" if path == root else path.name, tally
         self.notes = Notes(self.lane)
         self.findings, self.warnings = self.notes.findings, self.notes.warnings
@@ -79,17 +80,14 @@ class Examination:
 
     def run(self) -> None:
         """Examine it."""
-        logs, own = self.documents.logs, self.documents.metadata
-        if logs is None or own is None:
-            return
-        rows, finals = logs
+        if self.documents.logs is None:
+            return  # which is a finding already
+        (rows, finals), own = self.documents.logs, self.documents.metadata
         self.environments = rows.n
         if own["closed"]:
             self.state = "closed"
             rows.take(max(own["first"] - CONTEXT_ROWS, 0), own["rows"])
             finals.take(own["first_final"], own["finals"])
-        elif any(log.columns.keys() - log.specs.keys() for log in logs):
-            return  # each array is a finding already
         elif not self._open(rows, finals, str(own["uuid"])):
             return
         self.n_rows = rows.head - rows.base
@@ -121,7 +119,7 @@ class Examination:
             self.state = "crashed"
             for log, one in ((rows, reader.rows), (finals, reader.finals)):
                 log.take(one.base, one.head, one.tail_start())
-            self._check_private(rows, finals, uuid, reader.untrusted)
+            self._check_private(rows, finals, uuid, reader.rows.untrusted)
             return True
         self.state = "live"
         # In this order: a flush writes the checkpoint of the finals first, and finals go once that
@@ -134,7 +132,7 @@ class Examination:
             return False
         rows.take(min(newest.best.base, first.best.head), first.best.head, first.best.tail_start)
         finals.take(of_finals.best.base, of_finals.best.head, of_finals.best.tail_start)
-        self.unflushed = max(reader.head - rows.head, 0) + reader.untrusted
+        self.unflushed = max(reader.head - rows.head, 0) + reader.rows.untrusted
         return True
 
     def _check_private(self, rows: Log, finals: Log, uuid: str, untrusted: int) -> None:
@@ -220,12 +218,10 @@ class Examination:
     def _check_names(self, rows: Log, finals: Log) -> None:
         """Look for files that do not belong to the lane."""
         known: dict[str, tuple[layout.ArraySpec, range] | None] = {}
+        known[layout.checksum_spec(PRIORITIES).path] = None
+        if (self.path / PRIORITIES).exists():
+            known[PRIORITIES] = None
         for log in (rows, finals):
-            known |= dict.fromkeys(log.array_paths())
-            if log is rows:
-                known[layout.checksum_spec(PRIORITIES).path] = None
-                if (self.path / PRIORITIES).exists():
-                    known[PRIORITIES] = None
             for path, spec in log.specs.items():
                 chunks = range(log.base // spec.chunk_rows, -(-log.head // spec.chunk_rows))
                 known[log.prefix + path] = spec, chunks
@@ -240,9 +236,9 @@ class Examination:
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""
         least = rows.base + (CONTEXT_ROWS if rows.base else 1)
-        lost = any(not (self.path / path).exists() for path in rows.columns)
-        self.from_start = lost or any(
+        self.from_start = any(
             one.rows is not None and one.rows[0] < least
             for one in self.findings
-            if one.array in rows.columns and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
+            if one.array in rows.specs.keys() - {PRIORITIES}
+            and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
         )

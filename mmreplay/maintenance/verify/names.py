@@ -23,7 +23,6 @@ Arrays = Mapping[str, tuple[ArraySpec, range] | None]
 """By path below the lane: an array and the chunk files it may have; None if unknown."""
 
 _LITTER = "left by a write that was cut off; the next writer removes it"
-_PRIVATE = ("state", "checkpoint", "writer", "generator")
 
 
 def foreign_in_lane(lane: AnyPath, arrays: Arrays, state: str) -> Iterator[Entry]:
@@ -38,7 +37,8 @@ def foreign_in_lane(lane: AnyPath, arrays: Arrays, state: str) -> Iterator[Entry
     for path, known in arrays.items():
         yield from _in_array(lane, path, known, state)
     for folder in (".live", f"{FINALS}/.live"):
-        yield from _in_private(lane, folder, state)
+        if state == "closed" and (lane / folder).exists():
+            yield folder, f"a closed lane needs none: {_LITTER}", True
 
 
 def foreign(
@@ -75,10 +75,13 @@ def _in_array(
         chunk = None if known is None else known[0].chunk_of(name)
         if known is None or chunk is None:
             yield from _stray(file, state, "expected chunk files only")
-        # An open lane preallocates files, and may be evicting some.
-        elif chunk not in known[1] and state == "closed":
-            if chunk == known[1].stop and (lane / ".live").exists():
-                continue  # of the pending row: its writer died at the end of its close
+        elif chunk in known[1]:
+            continue  # its rows are read
+        elif state != "closed":  # it preallocates files, and may be evicting some
+            if (lane / file).is_symlink() or (lane / file).is_dir():
+                yield file, "expected a chunk file, found a link or a directory", False
+        elif not (chunk == known[1].stop and (lane / ".live").exists()):
+            # Else of the pending row: its writer died at the end of its close.
             start, stop = chunk * known[0].chunk_rows, (chunk + 1) * known[0].chunk_rows
             text = f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"
             yield file, text, False
@@ -90,17 +93,3 @@ def _stray(path: str, state: str, expected: str) -> Iterator[Entry]:
         yield path, f"{STRAY}: {expected}", False
     elif state != "live":  # a live lane writes temporary files and renames them
         yield path, _LITTER, True
-
-
-def _in_private(lane: AnyPath, folder: str, state: str) -> Iterator[Entry]:
-    """What does not belong into a ``.live``."""
-    if state == "closed":
-        if (lane / folder).exists():
-            yield folder, f"a closed lane needs none: {_LITTER}", True
-        return
-    for name, path in _entries(lane, folder):
-        there = lane / path
-        if there.is_symlink() or there.is_dir():
-            yield path, "expected a file, found a link or a directory", False
-        elif name not in _PRIVATE and not name.endswith((".tail", ".tmp")):
-            yield path, "unknown to format 1", True

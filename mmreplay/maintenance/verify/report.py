@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmreplay.maintenance.byte_count import ByteCount
-from mmreplay.system import checked_reads
-from mmreplay.system.held_directories import AnyPath
-
-__all__ = ["STRAY", "Finding", "Notes", "Report", "Tally", "reason"]
+__all__ = ["STRAY", "Finding", "Notes", "Report", "reason"]
 
 _ADVICE = (
     "; run `mmreplay verify`",
@@ -66,13 +60,11 @@ class Finding:
         return dataclasses.asdict(self) | {"rows": rows}
 
     def __str__(self) -> str:
-        return f"{self.file}{self._rows()}: {self.message}"
-
-    def _rows(self) -> str:
-        if self.rows is None:
-            return ""
-        start, last = self.rows[0], self.rows[1] - 1
-        return f", row {start:,}" if last <= start else f", rows {start:,} to {last:,}"
+        where = self.file
+        if self.rows is not None:
+            start, last = self.rows[0], self.rows[1] - 1
+            where += f", row {start:,}" if last <= start else f", rows {start:,} to {last:,}"
+        return f"{where}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +135,3 @@ class Notes:
 
     def _path(self, file: str) -> str:
         return f"{self._lane}/{file}" if self._lane and file else file or self._lane
-
-
-class Tally(ByteCount):
-    """The files and bytes that were read."""
-
-    def __init__(self, root: AnyPath, progress: Callable[[int, int], None] | None) -> None:
-        super().__init__(progress, lambda: _stored_bytes(root))
-        self.files = 0
-
-    def add(self, size: int) -> None:
-        """A file was read."""
-        self.files += 1
-        super().add(size)
-
-
-def _stored_bytes(root: AnyPath) -> int:
-    """The sizes of all files of a store, but for those in ``.live``."""
-    total = 0
-    for folder, _, names in checked_reads.walk(root):
-        if folder.name != ".live":
-            for name in names:
-                with contextlib.suppress(OSError):  # it is gone
-                    total += (folder / name).lstat().st_size
-    return total

@@ -47,8 +47,7 @@ class Rules:
     """Checks the rules for one lane; `note` turns what breaks them into findings.
 
     Attributes:
-        n_kept: transitions from the oldest row that can be sampled on; None if not counted.
-        n_before: those of the row before it.
+        n_kept, n_before: transitions from row `first` on (None: unknown), and in the row before.
         n_odd: by array, how many values are NaN or infinite, and the first row with one.
     """
 
@@ -119,7 +118,7 @@ class Rules:
         stop = -(-(piece.first + len(piece.values)) // piece.n)
         try:
             step = chunk_files.read_rows(log, log.specs["step"], start, stop).reshape(-1)
-        except (KeyError, MmreplayError, OSError):  # has a finding
+        except (MmreplayError, OSError):  # has a finding
             return np.zeros(len(piece.values), np.bool_)
         found: Mask = step[piece.first - start * piece.n :][: len(piece.values)] == 0
         return found
@@ -141,13 +140,9 @@ class Rules:
     # ------------------------------------------------------------ steps and episodes
 
     def check_steps(self) -> None:
-        """Check that steps, resets, ends and final observations fit each other.
-
-        Does nothing where a file of theirs is damaged.
-        """
+        """Check that steps and final observations fit each other, if all their files are sound."""
         log, n = self._rows, self._rows.n
-        there = {one.prefix + path for one in (log, self._finals) for path in one.specs}
-        if not (self._is_whole and there - self._reader.damaged >= SPINE):
+        if not (self._is_whole and SPINE.isdisjoint(self._reader.damaged)):
             return
         finals = _Finals(self._finals, log.base * n)
         before = None if log.base else (np.zeros(n, np.int64), np.zeros(n, bool))
@@ -245,11 +240,9 @@ def _repeated(ids: Ids) -> Ids:
 
 
 class _Finals:
-    """The final observations of steps that are kept, in their order.
+    """The final observations of kept steps: rows, the last and the first steps of their episodes.
 
-    Attributes:
-        rows, ids, firsts: their rows, the last and the first steps of their episodes.
-        ends: which of them are of an episode that ended.
+    `ends` tells which of them are of an episode that ended.
     """
 
     def __init__(self, log: Log, first: int) -> None:

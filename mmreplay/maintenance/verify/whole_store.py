@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format import layout, parse, plan
-from mmreplay.format.layout import ArraySpec
+from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.documents import difference, root_problems
 from mmreplay.maintenance.verify.lane import Examination, examine
-from mmreplay.maintenance.verify.report import Finding, Notes, Report, Tally, reason
-from mmreplay.reading.lane_state import store_state
-from mmreplay.storage.lane_metadata import hold_store, read_metadata
+from mmreplay.maintenance.verify.report import Finding, Notes, Report, reason
+from mmreplay.reading.lane_reader import store_state
+from mmreplay.storage.lane_metadata import hold_store, read_document
 from mmreplay.system import checked_reads, platform, user_paths
 from mmreplay.system.held_directories import AnyPath, check_there
 
@@ -58,35 +57,33 @@ def verify(
 
 def _verify(store: AnyPath, progress: Callable[[int, int], None] | None) -> Report:
     """What is in a directory."""
-    own = Notes("")
+    own, where = Notes(""), store / "zarr.json"
     root: dict[str, Any] | None = None
+    data = b""
     try:
-        root = read_metadata(store)
+        data = read_document(store)
+        root = parse.parse_root(data, str(where))
     except (FormatError, CorruptStoreError) as error:
         if not any((store / sign).exists() for sign in _SIGNS):
             raise
         lost = isinstance(error.__cause__, FileNotFoundError)
-        texts = ["missing" if lost else reason(error, store / "zarr.json", store)]
-        with contextlib.suppress(CorruptStoreError, OSError):
-            data = checked_reads.read_bytes(store / "zarr.json", layout.MAX_METADATA_BYTES)
-            texts += root_problems(data)
-        for text in texts:
-            own.find("zarr.json", text)
-    tally = Tally(store, progress)
-    common: Mapping[str, ArraySpec] | None = None
+        own.find("zarr.json", "missing" if lost else reason(error, where, store))
+    tally = ByteCount(progress, store)
     if root is not None and root["kind"] == "lane":
         lanes = [store]
     else:
         found = [store / name for name in layout.lane_names(checked_reads.names(store))]
         lanes = [lane for lane in found if not lane.is_symlink()]  # a link has a finding already
-        if root is not None:
-            common = _layout(store, root, own)
+        for text in [*root_problems(data), *_layout_problems(root or {}, str(where))]:
+            own.find("zarr.json", text)
         if root is not None or lanes:  # else it was a lane
             _check_names(store, lanes, own)
     examinations = [examine(store, path, tally) for path in lanes]
     for lane in examinations:
-        if root is not None and root["kind"] == "lanes":
-            _compare(store, root, common, lane)
+        schema = lane.documents.metadata.get("schema")
+        if root is not None and schema not in (None, root.get("schema")):
+            text = f"schema: expected that of the store, found {schema}"
+            lane.notes.find("zarr.json", text)
     _find_duplicates(examinations)
     tally.finish()
     not_empty = [lane for lane in examinations if lane.n_rows]
@@ -106,22 +103,19 @@ def _verify(store: AnyPath, progress: Callable[[int, int], None] | None) -> Repo
     )
 
 
-def _layout(store: AnyPath, root: Mapping[str, Any], notes: Notes) -> dict[str, ArraySpec] | None:
-    """The arrays that each lane must have; notes what is wrong with the store's zarr.json."""
-    where = str(store / "zarr.json")
-    data = checked_reads.read_bytes(store / "zarr.json", layout.MAX_METADATA_BYTES)
-    texts = root_problems(data)
-    specs: dict[str, ArraySpec] | None = None
+def _layout_problems(root: Mapping[str, Any], where: str) -> Iterator[str]:
+    """What is wrong with the schema and the layout of a store of lanes; `root` may be empty."""
+    if not root:
+        return
     try:
         schema = parse.schema_from_json(root.get("schema"), where)
         specs = plan.plan_from_layout(schema, root.get("layout"), where)
-        texts.append(difference(schema.to_json(), root["schema"], "schema"))
-        texts.append(difference(layout.layout_json(specs), root["layout"], "layout"))
     except FormatError as error:
-        texts.append(reason(error, where))
-    for text in filter(None, texts):
-        notes.find("zarr.json", text)
-    return specs
+        yield reason(error, where)
+        return
+    for name, one in (("schema", schema.to_json()), ("layout", layout.layout_json(specs))):
+        if text := difference(one, root[name], name):
+            yield text
 
 
 def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None:
@@ -141,33 +135,12 @@ def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None
         (notes.warn if is_litter else notes.find)(path, text)
 
 
-def _compare(
-    store: AnyPath,
-    root: Mapping[str, Any],
-    common: Mapping[str, ArraySpec] | None,
-    lane: Examination,
-) -> None:
-    """Compare a lane with the zarr.json of its store."""
-    own, notes = lane.documents.metadata, lane.notes
-    if own is None:
-        return
-    if own.get("schema") != root.get("schema"):
-        notes.find("zarr.json", f"schema: expected that of the store, found {own.get('schema')}")
-    logs = lane.documents.logs
-    if logs is None or own["environments"] is not None:  # lengths of many follow their number
-        return
-    for path, spec in logs[0].specs.items():
-        if common is not None and path in common and common[path] != spec:
-            text = f"expected the layout in {store.name}/zarr.json, {common[path]}, found {spec}"
-            notes.find(f"{path}/zarr.json", text, path)
-
-
 def _find_duplicates(lanes: Sequence[Examination]) -> None:
     """Find lanes with the same name, or copies of each other."""
     for key in ("name", "uuid"):
         seen: dict[str, str] = {}
         for lane in lanes:
-            value = (lane.documents.metadata or {}).get(key)
+            value = lane.documents.metadata.get(key)
             if not isinstance(value, str):
                 continue
             if value in seen:

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -96,12 +97,27 @@ def test_a_lane_of_many_environments_becomes_one_of_one(vector, tmp_path):
         assert packed.lanes[0].environments == 1
 
 
-def test_some_episodes(store, tmp_path):
-    paths = [store("a.zarr"), store("b.zarr")]
-    made = pack(paths, tmp_path / "packed.zarr", episodes=[1, 5])
-    assert (made.episodes, made.left_out) == (2, 4)
-    before = list(episodes(*paths))
-    assert list(episodes(tmp_path / "packed.zarr")) == [before[1], before[5]]
+def test_episodes_by_return_number_and_environment(make, vector, tmp_path):
+    """Of a lane of one environment, which is 0, and one of three: 1 to 3."""
+    one, three = vector(None, "a.zarr", frame=LZ4), vector(3, "b.zarr", frame=LZ4)
+    for pair in (one, three):
+        pair.play(12, 0.3)
+        pair.writer.close()
+    paths = [one.writer.path, three.writer.path]
+    before, tables = list(episodes(*paths)), [mmreplay.open(path).episodes for path in paths]
+    table, env = np.concatenate(tables), np.append(0 * tables[0]["id"], 1 + tables[1]["id"] % 3)
+    numbers, least = np.arange(len(table)), np.median(table["return"])
+    for how, wanted in (
+        ({"min_return": least}, table["return"] >= least),
+        ({"episodes": [3, 0, -1]}, np.isin(numbers, [0, 3, len(table) - 1])),
+        ({"episodes": lambda found: found["return"] < least}, table["return"] < least),
+        ({"envs": range(1, 3), "min_return": least}, (env % 3 > 0) & (table["return"] >= least)),
+    ):
+        made = pack(paths, tmp_path / "packed.zarr", **how)
+        chosen = numbers[wanted].tolist()
+        assert (made.episodes, made.left_out) == (len(chosen), len(table) - len(chosen))
+        assert list(episodes(tmp_path / "packed.zarr")) == [before[n] for n in chosen]
+        shutil.rmtree(tmp_path / "packed.zarr")
 
 
 def test_the_capacity_is_of_the_newest(store, tmp_path):
@@ -193,12 +209,23 @@ def test_targets_and_sources_that_cannot_be(store, tmp_path):
     assert names(tmp_path) == before
 
 
-def test_no_episode_is_wanted(store, tmp_path):
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"episodes": [5]}, "episodes: expected episodes 0 to 2, found number 5"),
+        ({"episodes": [0.5]}, "episodes: expected whole numbers, or a bool for each of 3 episodes"),
+        ({"envs": [4]}, "envs: expected environments 0 to 0, found number 4"),
+        ({"envs": 0}, "envs: expected whole numbers, or a bool for each of 1 environments"),
+        ({"min_return": "much"}, "min_return: expected a number, found 'much'"),
+        ({"min_return": float("nan")}, "min_return: expected a number, found nan"),
+        ({"min_return": 1e9}, r"none of 3 whole .*; the greatest return is .*: choose others"),
+    ],
+)
+def test_episodes_that_do_not_exist(store, tmp_path, how, text):
     path = store()
-    before = names(tmp_path)
-    with pytest.raises(EmptyBufferError, match="none of 3 whole episodes was chosen"):
-        pack(path, tmp_path / "packed.zarr", min_return=1e9)
-    assert names(tmp_path) == before
+    with pytest.raises((SchemaError, EmptyBufferError), match=text):
+        pack(path, tmp_path / "packed.zarr", **how)
+    assert names(tmp_path) == ["store.zarr"]
 
 
 @pytest.mark.parametrize("array", ["frames", "rewards", "checksums/rewards"])

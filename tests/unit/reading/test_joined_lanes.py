@@ -56,14 +56,6 @@ def test_stores_whose_rows_differ_are_not_one(make, other, match):
         Store([first.path, second.path])
 
 
-def test_raw_and_compressed_columns_are_named_in_either_order(make, lz4):
-    raw, packed = make("a.zarr"), make("b.zarr", **lz4)
-    both = rf"{raw.path}/frames is raw, {packed.path}/frames is compressed \(lz4\)"
-    for paths in ([raw.path, packed.path], [packed.path, raw.path]):
-        with pytest.raises(SchemaError, match=both):
-            Store(paths)
-
-
 # ---------------------------------------------------------------- following
 
 
@@ -101,9 +93,6 @@ def test_episodes_are_the_whole_ones_in_the_order_of_lanes_and_rows(make, story)
     writer.close()
     with opened(writer) as store:
         assert store.episodes["truncated"].tolist() == [False, True, True, True, False]
-
-
-# ---------------------------------------------------------------- many environments
 
 
 # ---------------------------------------------------------------- the newest observation

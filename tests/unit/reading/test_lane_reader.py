@@ -6,7 +6,6 @@ import pytest
 import mmreplay
 from mmreplay.errors import FormatError
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import State
 from tests.support.documents import edit
 from tests.support.oracle.checks import check_store
@@ -49,7 +48,7 @@ def distrusted(make, kill, request):
 def test_rows_are_trusted_only_with_their_finals_as_an_opening_for_writing_does(distrusted, make):
     path, model = distrusted
     reader = LaneReader(path)
-    assert (reader.head, reader.is_live, reader.untrusted) == (10, False, 20)
+    assert (reader.head, reader.is_live, reader.rows.untrusted) == (10, False, 20)
     assert reader.poll()
     model.end_session()
     with mmreplay.open(path) as store:
@@ -61,18 +60,3 @@ def test_rows_are_trusted_only_with_their_finals_as_an_opening_for_writing_does(
         check_store(store, model)
         assert found[0] == store.episodes.tolist()
         assert np.array_equal(found[1], store.transitions(store.ids, 3).next_observation)
-
-
-def test_a_lane_closed_between_its_documents_and_its_rows_is_read_as_closed(make, monkeypatch):
-    pair = of_writer(make())
-    pair.play(10)
-    real = chunk_files.check_last
-
-    def close_first(*arguments):
-        monkeypatch.setattr(chunk_files, "check_last", real)
-        pair.writer.close()
-        return real(*arguments)
-
-    monkeypatch.setattr(chunk_files, "check_last", close_first)
-    reader = LaneReader(pair.writer.path)
-    assert (reader.head, reader.is_closed) == (10, True)

@@ -14,7 +14,11 @@ from tests.support.tampering.forgery import edit
     ("file", "change", "text"),
     [
         ("rewards", {"shape": [36]}, "shape[0]: expected 33, found 36"),
-        ("rewards", {"data_type": "int32"}, "expected rows of () float32"),
+        (
+            "rewards",
+            {"data_type": "int32"},
+            "expected rows of () float32, as the schema says; found",
+        ),
         ("checksums/rewards", {"shape": [4]}, "shape[0]: expected 5, found 4"),
         ("extras", {"consolidated_metadata": {}}, "consolidated_metadata: unknown to format 1"),
         ("finals", {"node_type": "array"}, "node_type: expected 'group', found 'array'"),
@@ -24,7 +28,8 @@ from tests.support.tampering.forgery import edit
 )
 def test_a_document_with_another_value(lz4_store, file, change, text):
     edit(lz4_store / file / "zarr.json", lambda document: document.update(change))
-    assert text in messages(lz4_store, f"{file}/zarr.json")
+    (found,) = messages(lz4_store, f"{file}/zarr.json")
+    assert found.startswith(text)
 
 
 def test_a_users_own_attributes_are_welcome(lz4_store):

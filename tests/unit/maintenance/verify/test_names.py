@@ -45,7 +45,8 @@ def test_no_link_is_followed(lz4_store, tmp_path):
     assert text.startswith("expected a regular file, found a link")
     shutil.move(lz4_store / "resets", tmp_path / "resets")
     (lz4_store / "resets").symlink_to(tmp_path / "resets")
-    assert "resets: expected a directory, found a link or a file" in texts(verify(lz4_store))
+    (text,) = texts(verify(lz4_store))
+    assert text.startswith("resets: expected a directory, found a link or a file")
 
 
 def test_litter_in_a_closed_store_is_a_warning(lz4_store):
@@ -65,9 +66,8 @@ def test_litter_of_a_crash_is_a_warning(make, story, kill, kinds):
     writer = make(frame=kinds["lz4"], action=ACTION)
     story.play(writer, 15)
     (writer.path / "frames" / "c.9.0.12ab.tmp").write_bytes(b"")
-    (writer.path / ".live" / "more").write_bytes(b"")
     assert not verify(writer.path).warnings[1:]  # the writer may be writing that
     kill(writer)
     report = verify(writer.path)
     assert report.sound
-    assert [one.file for one in report.warnings] == ["frames/c.9.0.12ab.tmp", ".live/more"]
+    assert [one.file for one in report.warnings] == ["frames/c.9.0.12ab.tmp"]
