@@ -54,7 +54,7 @@ class Answers:
         is_static: whether the page reads files instead of asking a server.
 
     Raises:
-        As `mmreplay.open`, for a missing store, and for a damaged one if it is the only one.
+        As `mmreplay.open`.
     """
 
     def __init__(
@@ -65,9 +65,7 @@ class Answers:
         is_static: bool = False,
     ) -> None:
         salt = "" if is_static else os.urandom(8).hex()
-        # Beside others, the page shows the error of a damaged store.
-        several = len(paths) > 1
-        self.stores = [ViewedStore(path, salt, damaged=several) for path in paths]
+        self.stores = [ViewedStore(path, salt) for path in paths]
         self.start, self._is_static = start or {}, is_static
 
     def about(self) -> Answer:

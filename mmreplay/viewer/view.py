@@ -40,7 +40,7 @@ def view(
     Raises:
         MissingExtraError: Starlette or uvicorn is not installed.
         MmreplayError: a store cannot be opened, the port is taken, or the host is not an address
-            of this machine. The page shows the error of a damaged store beside others.
+            of this machine.
         SchemaError: there is no such episode, or no host.
     """
     port = whole_number("port", port, 0, _MOST_PORT)

@@ -80,4 +80,4 @@ def test_an_export_says_what_it_wrote(command, store):
     assert Path("page/index.html").is_file()
     again = command("view", store, "--export", "page")
     assert (again.status, again.out) == (1, "")
-    assert "choose a new folder" in again.err
+    assert "choose another path" in again.err
