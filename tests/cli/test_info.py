@@ -44,21 +44,21 @@ finals/frames   3        uint8     raw            16,384     300 B
 finals/id       scalar   int64     raw            16,384     300 B
 
 return per episode: min 4, mean 6.6, max 11
-   4  ████████████████████████████████████████ 2
-   5  ████████████████████ 1
+   4  ██████████████████████████████ 2
+   5  ███████████████ 1
    6
    7
    8
-   9  ████████████████████ 1
+   9  ███████████████ 1
   10
-  11  ████████████████████ 1
+  11  ███████████████ 1
 
 steps per episode: min 2, mean 6, max 11
-    2 to 3  ████████████████████ 1
-    4 to 5  ████████████████████████████████████████ 2
+    2 to 3  ███████████████ 1
+    4 to 5  ██████████████████████████████ 2
     6 to 7
-    8 to 9  ████████████████████ 1
-  10 to 11  ████████████████████ 1
+    8 to 9  ███████████████ 1
+  10 to 11  ███████████████ 1
 """
 
 
@@ -245,7 +245,7 @@ def test_the_charts_leave_out_the_episode_that_runs(command, write, play):
     out = command("info", "store.zarr").out
     assert "episodes      2: 1 terminated, 1 running\n" in out
     chart = out[out.index("steps per episode") :]
-    assert chart.splitlines()[1:] == ["  4  " + "█" * 40 + " 1"]
+    assert chart.splitlines()[1:] == ["  4  " + "█" * 30 + " 1"]
     writer.close()
 
 

@@ -120,19 +120,6 @@ def test_options_reach_the_store(command, module):
     assert info["env"]["runs"][0]["seed"] == 7
 
 
-@pytest.mark.parametrize(("given", "n_steps"), [("1e2", 100), ("1.5E1", 15), ("007", 7)])
-def test_numbers_may_be_written_with_an_exponent(command, folder, given, n_steps):
-    result = command("record", "CartPole-v1", "cart.zarr", "--steps", given, "--capacity", "1e6")
-    assert result.out.startswith(f"Recorded {n_steps} steps of ")
-
-
-@pytest.mark.parametrize("given", ["1e-3", "1.5", "2.5e0", "nan", "1e999", "e", ""])
-def test_steps_that_are_no_whole_number_are_refused(command, folder, given):
-    result = command("record", "CartPole-v1", "cart.zarr", "--steps", given)
-    assert (result.status, result.out) == (2, "")
-    assert f"Invalid value for '--steps': '{given}' is not a valid integer" in result.err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -353,7 +340,7 @@ def test_a_full_disk_keeps_the_recorded_steps_and_names_append(command, tmp_path
         result = command("record", "CartPole-v1", path, "--steps", "2000", "--append")
     assert result.status == 1
     assert "no room on the disk" in result.err
-    assert "is kept in" in result.err
+    assert "are kept in" in result.err
     assert "continue with --append" in " ".join(result.err.split())
     with mmreplay.open(path) as store:
         assert len(store) > 0
