@@ -205,7 +205,6 @@ def test_readme_is_short():
     [
         "```python\n1 / 0\n```\n",
         "```console\n$ exit 3\n```\n",
-        "```console\n$ mmreplay info nothing.zarr\n```\n",
         "```console\n$ mmreplay --version\nmmreplay 0\n```\n",
         "```bash\nfalse | true\n```\n",
         "```console\n$ echo 5 rows\n6 rows\n```\n",
@@ -217,42 +216,6 @@ def test_readme_is_short():
 def test_block_that_fails_is_noticed(block, folder, mmreplay):
     with pytest.raises((AssertionError, ZeroDivisionError)):
         run_document(block, "block", folder, mmreplay)
-
-
-def test_blocks_share_a_namespace_and_a_folder(folder, mmreplay):
-    document = """
-```python
-word = "seen"
-```
-
-1. In a list:
-
-   ```python
-   if word:
-       word += " twice"
-   ```
-
-```bash
-cat > file <<'TEXT'
-one two
-TEXT
-```
-
-```console
-$ cat \\
-    file; echo three; echo four
-one two
-...
-four
-```
-
-```python
-from pathlib import Path
-Path("result").write_text(word)
-```
-"""
-    run_document(document, "document", folder, mmreplay)
-    assert (folder / "result").read_text() == "seen twice"
 
 
 def test_shown_output_must_be_what_is_printed():
