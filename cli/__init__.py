@@ -31,10 +31,7 @@ _COMMANDS = {
 }
 """Name -> help in the list of commands, without importing them all."""
 
-_OTHER_NAMES = {
-    "import": ("exchange", "import_dataset"),
-    "export": ("exchange", "export_dataset"),
-}
+_OTHER_NAMES = {"import": ("exchange", "import_dataset"), "export": ("exchange", "export_dataset")}
 """Module and function of commands that are not in a module of their name."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -73,15 +72,15 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
         times.append(time.perf_counter_ns() - started)
         return batch
 
-    def sample_until(stop: float, most: float = math.inf) -> None:
-        while not times or (len(times) < most and time.perf_counter() < stop):
-            sample(batch)
-
     batch = sample(None)
     first = times.pop()
-    sample_until(time.perf_counter() + seconds, _WARM_UP_BATCHES)
+    stop = time.perf_counter() + seconds
+    while len(times) < _WARM_UP_BATCHES and time.perf_counter() < stop:
+        sample(batch)
     times.clear()
-    sample_until(time.perf_counter() + seconds)
+    stop = time.perf_counter() + seconds
+    while not times or time.perf_counter() < stop:
+        sample(batch)
     per_s = 1e9 * len(times) / sum(times)
     p10, median, p90 = (np.percentile(times, (10, 50, 90)) / 1e3).tolist()
     fields = data.store.info()["fields"]

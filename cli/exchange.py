@@ -116,7 +116,7 @@ def import_dataset(
         made = mmreplay.import_dataset(
             format_name, source, target, codec=codec, progress=show, **options
         )
-    ends = f", of which {made.terminated:,} terminated and {made.truncated:,} truncated"
+    ends = f" ({made.terminated:,} terminated, {made.truncated:,} truncated)"
     _print(made, ends, as_json=as_json)
 
 

@@ -78,7 +78,7 @@ def _environment(env: Any) -> str:
         return ""
     name = env.get("id")
     if not isinstance(name, str):
-        return ", ".join(f"{key} {value}" for key, value in env.items() if _is_short(value))
+        return ""
     found = env.get("runs")
     runs = [run for run in found if isinstance(run, dict)] if isinstance(found, list) else []
     last = runs[-1] if runs else env
@@ -122,12 +122,7 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "flushed", f"{age(live['last_checkpoint_s'])} ago; {rows} since"
     if live["untrusted_rows"]:
         rows = count(live["untrusted_rows"], "row")
-        yield (
-            "",
-            f"its writer ended without close(), and {rows} after its last flush are not trusted:",
-        )
-        yield "", "the system has restarted since, their fsync failed, or this is a copy and only"
-        yield "", "the original has them"
+        yield "", f"its writer ended without close(); {rows} after its last flush are not trusted"
     elif not is_live:
         yield "", "its writer ended without close(); the next one recovers all rows"
 
@@ -151,25 +146,14 @@ def _columns(about: Mapping[str, Any]) -> Any:
 
 def _lanes(about: Mapping[str, Any]) -> Any:
     details = about["lane_details"]
-    heads = ["lane", "name", "state", "rows", "first", "transitions"]
+    heads = ("lane", "name", "state", "rows", "first", "transitions", "environments")
     rows = [
-        [
-            str(number_),
-            one["name"] or "",
-            one["state"],
-            f"{one['rows']:,}",
-            f"{one['first']:,}",
-            f"{one['transitions']:,}",
-        ]
+        (str(number_), one["name"] or "", one["state"], *(f"{one[name]:,}" for name in heads[3:]))
         for number_, one in enumerate(details[:_SHOWN_LANES])
     ]
-    if about["environments"] > about["lanes"]:
-        heads.append("environments")
-        for row, one in zip(rows, details, strict=False):
-            row.append(f"{one['environments']:,}")
     left = len(details) - _SHOWN_LANES
     if left > 0:
-        rows.append(["...", f"{left:,} more", *[""] * (len(heads) - 2)])
+        rows.append(("...", f"{left:,} more", *[""] * 5))
     return table(heads, rows, right=(0, *range(3, len(heads))))
 
 

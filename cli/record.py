@@ -19,13 +19,6 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
     from mmreplay import RecordProgress, RecordResult
 
 
-def _policy(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    module, colon, name = value.partition(":")
-    if value != "random" and not (module and colon and name):
-        raise click.BadParameter(f"expected 'random' or 'module:callable', found {value!r}")
-    return value
-
-
 @click.command("record")
 @click.argument("env_id")
 @click.argument("path", type=click.Path(path_type=Path))
@@ -39,7 +32,6 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "--policy",
     default="random",
     show_default=True,
-    callback=_policy,
     metavar="random|MODULE:CALLABLE",
     help="The policy: random actions, or your own CALLABLE(observation) -> action. On Atari it "
     "receives single (84, 84) uint8 frames, not stacks.",
@@ -58,10 +50,7 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]",
 )
 @click.option(
-    "--capacity",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Keep only the newest N steps.",
+    "--capacity", type=click.IntRange(min=1), metavar="N", help="Keep only the newest N steps."
 )
 @click.option("--append", is_flag=True, help="Continue an existing store of the same environment.")
 @click.option(

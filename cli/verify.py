@@ -91,11 +91,7 @@ def findings_tables(findings: Sequence[Finding]) -> list[Any]:
 def _table(findings: Sequence[Finding], heading: str) -> Any:
     """File, rows and message of each; the first of many."""
     rows = [
-        (
-            one.file or ".",
-            "" if one.rows is None else span(*one.rows),
-            one.message,
-        )
+        (one.file or ".", "" if one.rows is None else span(*one.rows), one.message)
         for one in findings[:_SHOWN]
     ]
     left = len(findings) - _SHOWN

@@ -47,14 +47,10 @@ _turns: weakref.WeakKeyDictionary[Any, list[object]] = weakref.WeakKeyDictionary
 
 
 class Made(NamedTuple):
-    """What a step recorded, and what comes next.
+    """The transitions that a step recorded, the episodes that ended in it, and what comes next.
 
-    Attributes:
-        steps: transitions recorded.
-        episodes: episodes that ended.
-        over: the environments that the loop has to reset; None for none.
-        started: the environments that have begun an episode; None for none.
-        ignored: the environments whose next action will be ignored; None for none.
+    Masks of environments, None for none: `over` are those that the loop has to reset, `started`
+    those that have begun an episode, and the next action of those in `ignored` is ignored.
     """
 
     steps: int

@@ -49,13 +49,11 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
         return _name(policy), policy
     if policy == "random":
         return policy, None
-    if not isinstance(policy, str):
+    module, _, path = str(policy).partition(":")
+    if not (module and path):
         raise MmreplayError(
             f"policy: expected 'random', 'module:callable' or a callable, found {policy!r:.80}"
         )
-    module, colon, path = policy.partition(":")
-    if not (module and colon and path):
-        raise MmreplayError(f"policy: expected 'random' or 'module:callable', found {policy!r}")
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:  # the user's module may raise anything while it is imported

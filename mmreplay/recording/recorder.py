@@ -258,11 +258,7 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
             f"append: {path} was recorded with {words(earlier.n_envs)}, found "
             f"{words(world.fields.lanes)}"
         )
-    kind = (
-        ("id", world.name),
-        ("preprocessing", world.preprocessing),
-        ("life_loss", life_loss),
-    )
+    kind = (("id", world.name), ("preprocessing", world.preprocessing), ("life_loss", life_loss))
     for what, found in kind:
         expected = earlier.metadata.get(what, found)
         if expected != found:
@@ -303,17 +299,17 @@ def _explained(path: str | Path, meter: Meter) -> Iterator[None]:
     except MmreplayError:
         raise
     except Exception as error:
-        who = _culprit(error)
-        if who is None:
+        source = _source(error)
+        if source is None:
             raise
         at = traceback.extract_tb(error.__traceback__)[-1]
         kept = f"; {path} keeps the {meter.steps:,} steps before" if meter.steps else ""
         raise MmreplayError(
-            f"the {who} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
+            f"the {source} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
         ) from error
 
 
-def _culprit(error: Exception) -> str | None:
+def _source(error: Exception) -> str | None:
     """Whose code raised it; None for the store's and the caller's."""
     passed = {
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)

@@ -14,13 +14,7 @@ from mmreplay.system.staging import staging_directory
 
 
 def checked_path(out: Any, suffixes: Sequence[str]) -> Path:
-    """Check the path of a picture before it is drawn.
-
-    Raises:
-        SchemaError: not a path, another suffix, or a path within a store.
-        StoreExistsError: it exists.
-        StoreNotFoundError: its directory does not exist.
-    """
+    """Check the path of a picture before it is drawn."""
     path = user_paths.as_path(out, "out")
     if path.suffix.lower() not in suffixes:
         expected = ", ".join(suffixes[:-1]) + f" or {suffixes[-1]}"
@@ -30,12 +24,7 @@ def checked_path(out: Any, suffixes: Sequence[str]) -> Path:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """The path to write to; at the end of the block the file moves to `path`, unless it failed.
-
-    Raises:
-        StoreExistsError: a file of this name was created meanwhile.
-        DiskFullError, FailedStoreError: it cannot be written, made durable, or renamed.
-    """
+    """The path to write to; at the end of the block the file moves to `path`, unless it failed."""
     with staging_directory(path.absolute()) as folder:
         staged = folder / path.name
         yield Path(str(staged))

@@ -1,6 +1,6 @@
 """`ViewedStore`: a store that a page shows, also when it is moved, replaced or repaired.
 
-Invariant: an answer is right, or a sentence says why there is none.
+Invariant: an answer is right, or it is an error whose sentence the page shows.
 """
 
 from __future__ import annotations

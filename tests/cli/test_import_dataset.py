@@ -27,9 +27,7 @@ def test_a_store_is_made_and_losses_are_said(command, arrays):
     result = command("import", "arrays", arrays, "a.zarr")
     assert (result.status, result.err) == (0, "")
     first, second = result.out.splitlines()
-    assert first.startswith(
-        "a.zarr: 6 transitions, 2 episodes, of which 1 terminated and 1 truncated; "
-    )
+    assert first.startswith("a.zarr: 6 transitions, 2 episodes (1 terminated, 1 truncated); ")
     assert second.startswith("not converted, 2 times: final observations")
     assert mmreplay.verify("a.zarr").sound
 

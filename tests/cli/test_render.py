@@ -42,10 +42,7 @@ def test_by_default_the_last_episode(command, pictures):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--out", "x.avi"],
-            "out: 'x.avi': expected a name that ends in .gif, .mp4 or .png",
-        ),
+        (["--out", "x.avi"], "out: 'x.avi': expected a name that ends in .gif, .mp4 or .png"),
         (
             ["--out", "x.gif", "--episode", "2"],
             (

@@ -81,15 +81,6 @@ def test_help_imports_nothing_heavy():
     assert not set(out.stdout.split()) & {"mmreplay", "numpy", "rich", "zarr", "numcodecs"}
 
 
-def test_the_module_runs_as_the_script_does(folder):
-    run = [sys.executable, "-m", "mmreplay_cli", "info", "nothing"]
-    result = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (
-        "Error: nothing: there is no store here; check the path, or record one first\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

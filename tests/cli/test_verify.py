@@ -1,12 +1,8 @@
 """``mmreplay verify``: 0 for a sound store, 1 with the findings."""
 
 import json
-import os
-import pty
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -158,25 +154,6 @@ def test_live_and_crashed(command, write, play, die):
     assert command("verify", "store.zarr").out.startswith("store.zarr: sound, live; 9 rows in")
     die(writer)
     assert command("verify", "store.zarr").out.startswith("store.zarr: sound, crashed; 9 rows")
-
-
-def test_a_progress_bar_on_a_terminal_goes_to_stderr_only(store):
-    master, slave = pty.openpty()
-    run = [sys.executable, "-m", "mmreplay_cli", "verify", store]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=slave, env=environment) as process:
-        os.close(slave)
-        out = process.stdout.read().decode()
-        shown = b""
-        try:
-            while piece := os.read(master, 65536):
-                shown += piece
-        except OSError:  # how a terminal ends on Linux
-            pass
-    os.close(master)
-    assert out.startswith("store.zarr: sound, closed;")
-    assert "\x1b" not in out
-    assert b"\x1b" in shown
 
 
 def test_stray_files_are_named_and_what_to_do_with_them(command, vector_store, folder):

@@ -184,13 +184,8 @@ def test_zarr_and_tensorstore_read_every_array_as_we_do(tmp_path, name):
 )
 def test_any_length_reads_the_same(tmp_path, codec, environments, n_steps):
     path = tmp_path / "s.zarr"
-    check_readers(path, write(path, layout_of(codec, environments=environments), n_steps))
-
-
-@pytest.mark.parametrize("name", ["codec 1 lz4", "dict", "evicted, lz4", "environments, evicted"])
-def test_store_that_was_closed_twice_reads_the_same(tmp_path, name):
-    path = tmp_path / "s.zarr"
-    check_readers(path, write(path, LAYOUTS[name], 50, reopened=True))
+    layout = layout_of(codec, environments=environments)
+    check_readers(path, write(path, layout, n_steps, reopened=n_steps == 13))
 
 
 @pytest.mark.parametrize("name", ["dict", "environments, raw", "codec 1 lz4"])

@@ -115,20 +115,6 @@ def test_the_installed_wheel_runs_without_the_source_tree(wheel, tmp_path):
     assert "record" in run(code, path=target, cwd=tmp_path)
 
 
-def test_an_editable_install_maps_the_command_to_its_folder(source, tmp_path):
-    site = tmp_path / "site"
-    with zipfile.ZipFile(build("editable", source, tmp_path / "dist")) as archive:
-        archive.extractall(site)
-    code = f"""
-import importlib.util, site
-site.addsitedir({str(site)!r})
-print(*(importlib.util.find_spec(name).origin for name in ("mmreplay", "mmreplay_cli")))
-"""
-    # -S: without the site-packages of this interpreter, where mmreplay is installed too.
-    printed = run(code, "-S", path="", cwd=tmp_path)
-    assert printed == f"{source}/mmreplay/__init__.py {source}/cli/__init__.py"
-
-
 def test_the_source_distribution_has_what_the_wheel_is_built_from(source, wheel, tmp_path):
     with tarfile.open(build("sdist", source, tmp_path / "sdist")) as archive:
         files = {one.name.partition("/")[2]: one for one in archive if one.isfile()}

@@ -182,6 +182,7 @@ def test_the_store_names_the_preprocessing_and_the_sticky_actions_of_the_id(
         with mmreplay.open(path) as store:
             env = store.info()["env"]
         assert env["id"] == env_id
+        assert env["action_names"] == ["NOOP", "FIRE", "RIGHT", "LEFT"]
         assert env["preprocessing"]["repeat_action_probability"] == sticky
         assert env["preprocessing"]["frame_skip"] == 4
         assert env["preprocessing"]["max_steps"] == 27_000
@@ -275,12 +276,3 @@ def test_a_recording_goes_on_in_a_loop_with_ale_pys_vector_environment(tmp_path)
     env.close()
     with mmreplay.open(tmp_path / "s.zarr") as store:
         assert store.frames[-1].tobytes() == seen.tobytes()
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_actions_are_called_as_gymnasium_calls_them(full):
-    spec = copy.deepcopy(resolve_id("ALE/Pong-v5")[1])
-    spec.kwargs["full_action_space"] = full
-    env = gymnasium.make(spec)
-    assert atari.action_names(spec) == env.unwrapped.get_action_meanings()
-    env.close()

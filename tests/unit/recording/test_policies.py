@@ -148,8 +148,8 @@ def test_module_and_callable_are_imported(folder):
     assert load_policy("random") == ("random", None)
     assert load_policy(lambda _: 0)[0].endswith("<lambda>")
     for policy, message in {
-        "mypolicy": "expected 'random' or 'module:callable'",
-        ":f": "expected 'random' or 'module:callable'",
+        "mypolicy": "expected 'random', 'module:callable' or",
+        ":f": "expected 'random', 'module:callable' or",
         "nosuchmodule:f": "importing nosuchmodule raised ModuleNotFoundError",
         "mypolicy.sub:f": "importing mypolicy.sub raised ModuleNotFoundError",
         "mypolicy:B": "mypolicy has no 'B'",

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 import mmreplay
-from mmreplay import CorruptStoreError, MmreplayError, SchemaError
+from mmreplay import CorruptStoreError, SchemaError
 from mmreplay.rendering.render import render
 
 
@@ -143,12 +143,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout))
     assert peaks[1] < peaks[0] + 70_000
-
-
-def test_nothing_to_show(make):
-    writer = make(frame=mmreplay.Field((9, 9)))
-    with pytest.raises(MmreplayError, match="no whole episode"):
-        render(writer.path, "x.gif")
 
 
 @pytest.mark.parametrize(("name", "shape"), [("x.gif", (1025, 9)), ("x.png", (400, 400))])

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import (
-    DiskFullError,
-    FailedStoreError,
-    Field,
-    SchemaError,
-    StoreExistsError,
-)
+from mmreplay import DiskFullError, FailedStoreError, Field, SchemaError, StoreExistsError
 from mmreplay.viewer import export
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.page import page_files
