@@ -107,12 +107,10 @@ def test_the_installed_wheel_runs_without_the_source_tree(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
     code = "import mmreplay, mmreplay_cli; print(mmreplay.__file__, mmreplay_cli.__file__)"
-    printed = run(code, path=target, cwd=tmp_path)
-    assert printed == f"{target}/mmreplay/__init__.py {target}/mmreplay_cli/__init__.py"
+    printed = run(f"{code}; mmreplay_cli.main(['--help'])", path=target, cwd=tmp_path)
+    assert printed.startswith(f"{target}/mmreplay/__init__.py {target}/mmreplay_cli/__init__.py\n")
+    assert "record" in printed
     assert not (target / "cli").exists()
-
-    code = "import mmreplay_cli; mmreplay_cli.main(['--help'])"
-    assert "record" in run(code, path=target, cwd=tmp_path)
 
 
 def test_the_source_distribution_has_what_the_wheel_is_built_from(source, wheel, tmp_path):

@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
-from gymnasium.wrappers import AtariPreprocessing
 
 import mmreplay
 from mmreplay.recording import atari
@@ -68,7 +67,7 @@ def by_hand(env, policy, seed, steps):
     return [np.array(column) for column in (frames, actions, rewards, non_terminals, resets)]
 
 
-STEPS = 250  # of each environment, in which a random player loses all its lives
+STEPS = 200  # of each environment, in which a random player loses all its lives
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +102,8 @@ def steady_game(recorded):
 def test_without_random_starts_one_and_several_environments_record_the_same(steady_game):
     with mmreplay.open(steady_game(2, 3)) as many, mmreplay.open(steady_game(1, 4)) as one:
         assert many.episodes["terminated"].any()
+        assert many.episodes["return"].max() >= 1
         assert_same_rows(columns(many, 1), columns(one))
-
-
-def test_one_environment_is_gymnasiums_atari_preprocessing(game):
-    env = AtariPreprocessing(gymnasium.make("ALE/Breakout-v5", frameskip=1))
-    policy = Policy(env.observation_space, env.action_space, 4)
-    with mmreplay.open(game(1)) as store:
-        assert store.episodes["terminated"].any()
-        assert_same_rows(columns(store), by_hand(env, policy, 4, STEPS))
 
 
 class OneLane:
@@ -148,9 +140,7 @@ def test_several_environments_are_ale_pys_vector_environment(game):
     with mmreplay.open(game(2)) as store:
         played = columns(store, 1)
     assert_same_rows(played, by_hand(OneLane("breakout"), policy, 5, STEPS))
-    _, _, rewards, flags, _ = played
-    assert rewards.max() >= 1
-    assert (flags[:-1] == 0).any()
+    assert (played[3][:-1] == 0).any()  # a terminated episode
 
 
 @pytest.mark.parametrize("envs", [1, 2])
@@ -171,13 +161,10 @@ def test_a_truncated_episode_ends_in_its_true_final_frame(envs, steady_game, tmp
         assert sorted(short.episodes["length"].tolist()) == [10] * envs + [40] * envs
 
 
-@pytest.mark.parametrize("envs", [1, 2])
-def test_the_store_names_the_preprocessing_and_the_sticky_actions_of_the_id(
-    envs, game, steady_game
-):
+def test_the_store_names_the_preprocessing_and_the_sticky_actions_of_the_id(game, steady_game):
     for path, env_id, sticky in (
-        (game(envs), "ALE/Breakout-v5", 0.25),
-        (steady_game(envs, 5 - envs), "BreakoutNoFrameskip-v4", 0.0),
+        (game(2), "ALE/Breakout-v5", 0.25),
+        (steady_game(1, 4), "BreakoutNoFrameskip-v4", 0.0),
     ):
         with mmreplay.open(path) as store:
             env = store.info()["env"]
