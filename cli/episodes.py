@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
-_EVICTED = "Partly evicted episodes are not listed; `mmreplay view` shows them"
 
 
 @click.command("episodes")
@@ -62,7 +61,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
         return
     echo("\n".join(_lines(found, ends, order, environments)))
     if has_evicted:
-        echo(_EVICTED)
+        echo("Partly evicted episodes are not listed; `mmreplay view` shows them")
 
 
 def _place(episode: np.void, environments: list[int]) -> tuple[int, int, int]:

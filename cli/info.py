@@ -74,9 +74,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _environment(env: Any) -> str:
     """The source of the rows, from the metadata."""
-    if not isinstance(env, dict) or not env:
-        return ""
-    name = env.get("id")
+    name = env.get("id") if isinstance(env, dict) else None
     if not isinstance(name, str):
         return ""
     found = env.get("runs")
