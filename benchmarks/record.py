@@ -24,9 +24,9 @@ from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 from mmreplay.recording.autoreset import StepReader
 from mmreplay.recording.environments import World, make_world
-from mmreplay.recording.loops import Loop, Tally
-from mmreplay.recording.policies import make_actor
+from mmreplay.recording.policies import Actor
 from mmreplay.recording.progress import Meter
+from mmreplay.recording.recorder import Loop
 
 __all__ = ["run"]
 
@@ -108,9 +108,7 @@ class _Plain:
         env = self._env = world.env
         assert isinstance(env, VectorEnv)
         self._reader = StepReader(env, world.fields)
-        self._actor = make_actor(
-            None, world.observation_space, world.action_space, seed, world.n_envs
-        )
+        self._actor = Actor(None, world.observation_space, world.action_space, seed, world.n_envs)
         observations, _ = env.reset(seed=seed)
         self._actions = self._actor.act(observations, None)
 
@@ -125,14 +123,10 @@ class _Plain:
 
 def _record(loop: Loop, writer: mmreplay.VectorWriter, steps: int) -> int:
     """Transitions recorded."""
-    tally = Tally()
-    loop.run(writer, steps, tally, Meter(steps, writer.path, None), _never)
-    assert tally.steps == steps
+    meter = Meter(steps, writer.path, None)
+    loop.run(writer, steps, meter)
+    assert meter.steps == steps
     return steps
-
-
-def _never() -> bool:
-    return False
 
 
 def _finish_seals(writer: mmreplay.VectorWriter) -> None:

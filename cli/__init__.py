@@ -31,10 +31,7 @@ _COMMANDS = {
 }
 """Name -> help in the list of commands, without importing them all."""
 
-_OTHER_NAMES = {
-    "import": ("exchange", "import_dataset"),
-    "export": ("exchange", "export_dataset"),
-}
+_OTHER_NAMES = {"import": ("exchange", "import_dataset"), "export": ("exchange", "export_dataset")}
 """Module and function of commands that are not in a module of their name."""
 
 
@@ -45,11 +42,7 @@ class _LazyGroup(click.Group):
         """In the order of the help."""
         return list(_COMMANDS)
 
-    def get_command(
-        self,
-        ctx: click.Context,
-        cmd_name: str,
-    ) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported."""
         if cmd_name not in _COMMANDS:
             return None
@@ -57,11 +50,7 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(import_module(f".{module}", __name__), name)
         return command
 
-    def format_commands(
-        self,
-        ctx: click.Context,
-        formatter: click.HelpFormatter,
-    ) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in the help, without importing what it lists."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -72,10 +61,7 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(
-    cls=_LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="mmreplay", message="mmreplay %(version)s")
 def main() -> None:
     """Record, inspect and convert stores of reinforcement-learning experience.

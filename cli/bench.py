@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .whole_number import WholeNumber
-from .wording import count, echo_json, echo_table, grid, size
+from .wording import echo_json, echo_table, grid, size
 
 if TYPE_CHECKING:
     import mmreplay
@@ -22,18 +20,15 @@ _WARM_UP_BATCHES = 16
 @click.argument("path", type=click.Path())
 @click.option(
     "--batch-size",
-    type=WholeNumber(1, 65_536),
+    type=click.IntRange(1, 65_536),
     default=32,
     show_default=True,
     help="Transitions per batch.",
 )
 @click.option(
     "--stack",
-    type=WholeNumber(1, 1024),
+    type=click.IntRange(1, 1024),
     help="Frames per stack.  [default: 4 for gray images, else no stacks]",
-)
-@click.option(
-    "--n-step", type=WholeNumber(1, 4096), default=1, show_default=True, help="Steps per return."
 )
 @click.option(
     "--seconds",
@@ -43,27 +38,8 @@ _WARM_UP_BATCHES = 16
     metavar="SECONDS",
     help="How long to sample.",
 )
-@click.option(
-    "--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Seed of the sampling."
-)
-@click.option(
-    "--prefetch",
-    type=WholeNumber(0, 1024),
-    default=0,
-    show_default=True,
-    help="Batches to prefetch in threads.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def bench(
-    path: str,
-    batch_size: int,
-    stack: int | None,
-    n_step: int,
-    seconds: float,
-    seed: int,
-    prefetch: int,
-    as_json: bool,
-) -> None:
+def bench(path: str, batch_size: int, stack: int | None, seconds: float, as_json: bool) -> None:
     """Measure how fast this machine samples from the store at PATH.
 
     Each batch reuses the arrays of the batch before. The first batch is timed separately: it opens
@@ -71,11 +47,9 @@ def bench(
     """
     import mmreplay
 
-    settings: dict[str, Any] = {"n_step": n_step, "seed": seed, "prefetch": prefetch}
-    if stack is not None:
-        settings["stack"] = stack
-    with mmreplay.load(path, **settings) as data:
-        result = {"path": path, "prefetch": prefetch, **measure(data, batch_size, seconds)}
+    settings: dict[str, Any] = {} if stack is None else {"stack": stack}
+    with mmreplay.load(path, seed=0, **settings) as data:
+        result = {"path": path, **measure(data, batch_size, seconds)}
     if as_json:
         echo_json(result)
     else:
@@ -98,15 +72,15 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
         times.append(time.perf_counter_ns() - started)
         return batch
 
-    def sample_until(stop: float, most: float = math.inf) -> None:
-        while not times or (len(times) < most and time.perf_counter() < stop):
-            sample(batch)
-
     batch = sample(None)
     first = times.pop()
-    sample_until(time.perf_counter() + seconds, _WARM_UP_BATCHES)
+    stop = time.perf_counter() + seconds
+    while len(times) < _WARM_UP_BATCHES and time.perf_counter() < stop:
+        sample(batch)
     times.clear()
-    sample_until(time.perf_counter() + seconds)
+    stop = time.perf_counter() + seconds
+    while not times or time.perf_counter() < stop:
+        sample(batch)
     per_s = 1e9 * len(times) / sum(times)
     p10, median, p90 = (np.percentile(times, (10, 50, 90)) / 1e3).tolist()
     fields = data.store.info()["fields"]
@@ -115,7 +89,6 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
         "transitions": len(data),
         "batch_size": batch_size,
         "stack": data.settings.stack,
-        "n_step": data.settings.n_step,
         "codec": ", ".join(sorted(codecs)),
         "batches": len(times),
         "batches_per_s": per_s,
@@ -147,12 +120,10 @@ def _print(result: Mapping[str, Any]) -> None:
         ("the first batch", _us(result["first_us"])),
         ("frames", f"{size(result['frame_bytes_per_s'])}/s as observation and next observation"),
     ]
-    ahead = f", {result['prefetch']} read ahead" if result["prefetch"] else ""
     frames = "single frames" if result["stack"] is None else f"stacks of {result['stack']}"
     echo_table(
         f"{result['path']}: {result['transitions']:,} transitions, frames {result['codec']}",
-        f"batches of {result['batch_size']}{ahead}, {frames}, returns of "
-        f"{count(result['n_step'], 'step')}",
+        f"batches of {result['batch_size']}, {frames}",
         "",
         grid(rows),
     )

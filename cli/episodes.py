@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .whole_number import WholeNumber
 from .wording import echo, echo_json, number
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
-_EVICTED = "Partly evicted episodes are not listed; `mmreplay view` shows them"
 
 
 @click.command("episodes")
@@ -27,7 +25,7 @@ _EVICTED = "Partly evicted episodes are not listed; `mmreplay view` shows them"
     help="id: oldest first; return and length: largest first.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
-@click.option("--limit", type=WholeNumber(min=0), help="Show at most this many.")
+@click.option("--limit", type=click.IntRange(min=0), help="Show at most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as one JSON object.")
 def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bool) -> None:
     """List the episodes of the store at PATH.
@@ -63,7 +61,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
         return
     echo("\n".join(_lines(found, ends, order, environments)))
     if has_evicted:
-        echo(_EVICTED)
+        echo("Partly evicted episodes are not listed; `mmreplay view` shows them")
 
 
 def _place(episode: np.void, environments: list[int]) -> tuple[int, int, int]:

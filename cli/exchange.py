@@ -11,8 +11,6 @@ import click
 from .progress import progress
 from .wording import count, echo, echo_json, size
 
-__all__ = ["export_dataset", "import_dataset"]
-
 _BOOLS = {"True": True, "yes": True, "False": False, "no": False}
 """Accepted in addition to JSON's true and false."""
 

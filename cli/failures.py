@@ -16,9 +16,7 @@ from pathlib import Path
 
 import click
 
-from .wording import plain, size
-
-__all__ = ["explained"]
+from .wording import plain
 
 
 @contextmanager
@@ -55,15 +53,8 @@ def _is_known(error: Exception) -> bool:
 
 
 def _of_memory(error: MemoryError) -> str:
-    why = "the machine has no more, or a limit of the container was reached"
-    with suppress(ImportError):
-        import resource  # not everywhere
-
-        most = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if most != resource.RLIM_INFINITY:
-            why = f"this process is limited to {size(most)} (`ulimit -v`)"
     what = f" ({error})" if str(error) else ""
-    return f"out of memory{what}: {why}; end other programs or raise the limit, and try again"
+    return f"out of memory{what}: end other programs, or raise the limit of this one (`ulimit -v`)"
 
 
 def _of_system(error: OSError) -> str:

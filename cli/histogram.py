@@ -11,54 +11,35 @@ import numpy.typing as npt
 
 from .wording import number
 
-__all__ = ["histogram"]
-
 _MOST_BINS = 8
-_LONGEST_BAR = 40
+_LONGEST_BAR = 30
 _MOST_DIGITS = 6
 _LARGE = 1e12
-_SAME = 1e-9
-"""Values whose relative difference is smaller count as equal."""
-_TINY = 1e-300
-"""Smaller differences cannot be divided into bins."""
-_HUGE = 1e300
-"""Differences of larger values overflow."""
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_FULL = "█"
+_LARGEST = 1e300
+"""Differences of larger values may be infinite."""
+_SAME, _TINY = 1e-9, 1e-300
+"""Relative and absolute difference of values that count as equal."""
 
 
-def histogram(values: npt.NDArray[Any], width: int, *, plain: bool = False) -> list[str]:
-    """Lines of a bar chart, at most `width` columns wide.
+def histogram(values: npt.NDArray[Any], bar: str) -> list[str]:
+    """Lines of a bar chart of (n,) numbers, at most 80 columns wide, drawn with one letter.
 
-    Args:
-        values: (n,) numbers; those that are not finite are left out.
-        width: columns.
-        plain: bars of # instead of block characters.
+    NaN, infinities and values above 1e300 are left out.
     """
-    values = values[np.isfinite(values)]
+    values = values[np.abs(values) < _LARGEST]
     if not values.size:
         return []
     edges, labels = _bins(float(values.min()), float(values.max()), bool((values % 1 == 0).all()))
     # A bin includes its lower edge, and the last one both.
-    place = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(labels) - 1)
-    counts = np.bincount(place, minlength=len(labels)).tolist()
-    left = max(map(len, labels))
-    right = max(len(f"{n:,}") for n in counts)
-    room = max(min(width - left - right - 3, _LONGEST_BAR), 1)
-    most = max(counts)
+    index = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(labels) - 1)
+    counts = np.bincount(index, minlength=len(labels)).tolist()
+    width = max(map(len, labels))
     return [
-        f"{label:>{left}}  {_bar(n / most * room, plain)} {n:,}".rstrip()
+        f"{label:>{width}}  {bar * max(round(n / max(counts) * _LONGEST_BAR), 1)} {n:,}"
         if n
-        else f"{label:>{left}}"
+        else f"{label:>{width}}"
         for label, n in zip(labels, counts, strict=True)
     ]
-
-
-def _bar(length: float, plain: bool) -> str:
-    if plain:
-        return "#" * max(round(length), 1)
-    eighths = max(round(length * 8), 1)
-    return _FULL * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[str]]:
@@ -66,8 +47,6 @@ def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[
     largest = max(abs(low), abs(high))
     if high - low <= max(largest * _SAME, _TINY):
         return np.array([low, high]), [number(low)]
-    if largest > _HUGE:
-        return np.array([low, high]), [f"{low:.4g} to {high:.4g}"]
     step = _round_step((high - low) / _MOST_BINS)
     if whole:
         step = max(step, 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,7 @@ from .wording import age, count, echo_json, echo_table, grid, number, size, tabl
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_WIDEST = 100
-_PIPE = 80
-_INDENT = 2
+_SHORT = 40
 _SHOWN_LANES = 16
 
 
@@ -61,15 +58,8 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "transitions", rows
     capacity = about["capacity"]
     yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")
-    ends = [
-        f"{about[name]:,} {word}"
-        for name, word in (
-            ("terminated", "terminated"),
-            ("truncated", "truncated"),
-            ("open", "running"),
-        )
-        if about[name]
-    ]
+    words = {"terminated": "terminated", "truncated": "truncated", "open": "running"}
+    ends = [f"{about[name]:,} {word}" for name, word in words.items() if about[name]]
     whole = " whole" if older else ""
     yield "episodes", f"{about['episodes']:,}{whole}" + (f": {', '.join(ends)}" if ends else "")
     if about["non_finite_rewards"]:
@@ -84,11 +74,9 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _environment(env: Any) -> str:
     """The source of the rows, from the metadata."""
-    if not isinstance(env, dict) or not env:
-        return ""
-    name = env.get("id")
+    name = env.get("id") if isinstance(env, dict) else None
     if not isinstance(name, str):
-        return ", ".join(f"{key} {value}" for key, value in env.items() if _is_short(value))
+        return ""
     found = env.get("runs")
     runs = [run for run in found if isinstance(run, dict)] if isinstance(found, list) else []
     last = runs[-1] if runs else env
@@ -101,7 +89,7 @@ def _environment(env: Any) -> str:
 
 
 def _is_short(value: object) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, str) and len(value) < _PIPE // 2)
+    return isinstance(value, (int, float)) or (isinstance(value, str) and len(value) < _SHORT)
 
 
 def _savings(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -123,24 +111,16 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     is_live = about["state"] == "live"
     for writer in live["writers"]:
-        who = f"pid {writer['pid']} on {writer['host']}, since {writer['since']}"
-        yield ("writer" if is_live else "last writer"), who
+        process = f"pid {writer['pid']} on {writer['host']}, since {writer['since']}"
+        yield "writer" if is_live else "last writer", process
     if live["last_row_s"] is not None:
         yield "newest row", f"{age(live['last_row_s'])} ago"
     if live["last_checkpoint_s"] is not None:
         rows = count(live["unflushed_rows"], "row")
-        yield (
-            "flushed",
-            f"{age(live['last_checkpoint_s'])} ago; {rows} since",
-        )
+        yield "flushed", f"{age(live['last_checkpoint_s'])} ago; {rows} since"
     if live["untrusted_rows"]:
         rows = count(live["untrusted_rows"], "row")
-        yield (
-            "",
-            f"its writer ended without close(), and {rows} after its last flush are not trusted:",
-        )
-        yield "", "the system has restarted since, their fsync failed, or this is a copy and only"
-        yield "", "the original has them"
+        yield "", f"its writer ended without close(); {rows} after its last flush are not trusted"
     elif not is_live:
         yield "", "its writer ended without close(); the next one recovers all rows"
 
@@ -164,25 +144,14 @@ def _columns(about: Mapping[str, Any]) -> Any:
 
 def _lanes(about: Mapping[str, Any]) -> Any:
     details = about["lane_details"]
-    heads = ["lane", "name", "state", "rows", "first", "transitions"]
+    heads = ("lane", "name", "state", "rows", "first", "transitions", "environments")
     rows = [
-        [
-            str(number_),
-            one["name"] or "",
-            one["state"],
-            f"{one['rows']:,}",
-            f"{one['first']:,}",
-            f"{one['transitions']:,}",
-        ]
+        (str(number_), one["name"] or "", one["state"], *(f"{one[name]:,}" for name in heads[3:]))
         for number_, one in enumerate(details[:_SHOWN_LANES])
     ]
-    if about["environments"] > about["lanes"]:
-        heads.append("environments")
-        for row, one in zip(rows, details, strict=False):
-            row.append(f"{one['environments']:,}")
     left = len(details) - _SHOWN_LANES
     if left > 0:
-        rows.append(["...", f"{left:,} more", *[""] * (len(heads) - 2)])
+        rows.append(("...", f"{left:,} more", *[""] * 5))
     return table(heads, rows, right=(0, *range(3, len(heads))))
 
 
@@ -196,16 +165,11 @@ def _chart(values: npt.NDArray[Any], unit: str) -> list[str]:
     # Of the same episodes as the bars: a writer may have ended more meanwhile.
     with np.errstate(over="ignore", invalid="ignore"):
         spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
-    terminal = sys.stdout.isatty()
-    width = min(shutil.get_terminal_size().columns, _WIDEST) if terminal else _PIPE
-    lines = histogram(values, width - _INDENT, plain=not _is_unicode())
     words = ", ".join(
         f"{key} {number(float(value)) if np.isfinite(value) else 'none'}"
         for key, value in spread.items()
     )
-    return [f"{unit} per episode: {words}", *(" " * _INDENT + line for line in lines)]
-
-
-def _is_unicode() -> bool:
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    return encoding.lower().replace("-", "").startswith("utf")
+    bar = "█" if encoding.lower().startswith("utf") else "#"
+    lines = histogram(values, bar)
+    return [f"{unit} per episode: {words}", *(f"  {line}" for line in lines)]

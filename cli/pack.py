@@ -8,10 +8,7 @@ import re
 import click
 
 from .progress import progress
-from .whole_number import WholeNumber
 from .wording import count, echo, echo_json, size
-
-__all__ = ["pack"]
 
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?\Z")
 _MOST = 100_000_000
@@ -45,8 +42,8 @@ def _numbers(
     metavar="NAME[:LEVEL]",
     help="Compression of frames: raw, lz4, zstd, or with a level: zstd:9.  [default: as in SRC]",
 )
-@click.option("--chunk-frames", type=WholeNumber(min=1), help="Frames compressed together.")
-@click.option("--shard-frames", type=WholeNumber(min=1), help="Frames per file.")
+@click.option("--chunk-frames", type=click.IntRange(min=1), help="Frames compressed together.")
+@click.option("--shard-frames", type=click.IntRange(min=1), help="Frames per file.")
 @click.option("--min-return", type=float, help="Keep the episodes with at least this return.")
 @click.option(
     "--episodes",
@@ -63,12 +60,7 @@ def _numbers(
     help="Keep the episodes of these environments of vector stores, counted from 0.",
 )
 @click.option(
-    "--capacity", type=WholeNumber(min=1), help="Keep at most this many steps, the newest."
-)
-@click.option(
-    "--workers",
-    type=WholeNumber(min=1),
-    help="Threads that compress.  [default: one per processor]",
+    "--capacity", type=click.IntRange(min=1), help="Keep at most this many steps, the newest."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def pack(
@@ -81,7 +73,6 @@ def pack(
     episodes: list[int] | None,
     envs: list[int] | None,
     capacity: int | None,
-    workers: int | None,
     as_json: bool,
 ) -> None:
     """Copy the episodes of the stores at SRC... into one new store at DST.
@@ -98,7 +89,6 @@ def pack(
             codec,
             min_return,
             episodes,
-            workers,
             capacity=capacity,
             envs=envs,
             chunk_frames=chunk_frames,

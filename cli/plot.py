@@ -9,8 +9,6 @@ import click
 from .progress import progress
 from .wording import count, echo, size
 
-__all__ = ["plot"]
-
 
 @click.command("plot")
 @click.argument("paths", metavar="PATH...", type=click.Path(), nargs=-1, required=True)

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress"]
-
 _EVERY_S = 0.1
 
 
@@ -18,23 +16,18 @@ def progress(what: str, unit: str = "bytes") -> Iterator[Callable[..., None] | N
     if not sys.stderr.isatty():
         yield None
         return
+    from rich import progress as columns
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    text = TextColumn("{task.fields[text]}")
-    amount = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), text)
+    text = columns.TextColumn("{task.fields[text]}")
+    amount = (
+        (columns.DownloadColumn(),) if unit == "bytes" else (columns.MofNCompleteColumn(), text)
+    )
     # Without a thread that refreshes it: that would slow down a recording, and a pack forks.
-    bar = Progress(
-        BarColumn(),
+    bar = columns.Progress(
+        columns.BarColumn(),
         *amount,
-        TimeRemainingColumn(),
+        columns.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
         auto_refresh=False,

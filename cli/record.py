@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,41 +13,32 @@ from typing import TYPE_CHECKING
 import click
 
 from .progress import progress
-from .whole_number import WholeNumber
 from .wording import age, count, echo, echo_json, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult
 
 
-def _policy(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    module, colon, name = value.partition(":")
-    if value != "random" and not (module and colon and name):
-        raise click.BadParameter(f"expected 'random' or 'module:callable', found {value!r}")
-    return value
-
-
 @click.command("record")
 @click.argument("env_id")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--steps", type=WholeNumber(min=1), required=True, help="Steps to record.")
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Steps to record.")
 @click.option(
     "--envs",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     help="Environments that step together.  [default: 1; with --append, the store's]",
 )
 @click.option(
     "--policy",
     default="random",
     show_default=True,
-    callback=_policy,
     metavar="random|MODULE:CALLABLE",
     help="The policy: random actions, or your own CALLABLE(observation) -> action. On Atari it "
     "receives single (84, 84) uint8 frames, not stacks.",
 )
 @click.option(
     "--seed",
-    type=WholeNumber(min=0),
+    type=click.IntRange(min=0),
     default=0,
     show_default=True,
     help="Seed of the environments and the policy.",
@@ -59,10 +50,7 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]",
 )
 @click.option(
-    "--capacity",
-    type=WholeNumber(min=1),
-    metavar="N",
-    help="Keep only the newest N steps.",
+    "--capacity", type=click.IntRange(min=1), metavar="N", help="Keep only the newest N steps."
 )
 @click.option("--append", is_flag=True, help="Continue an existing store of the same environment.")
 @click.option(
@@ -96,25 +84,28 @@ def record(
             sys.path.insert(0, here)
     import mmreplay
 
-    with (
-        mmreplay.stop_on_signals() as stop,
-        progress("record", "steps") as show,
-        _with_advice(path),
-    ):
-        result = mmreplay.record(
-            env_id,
-            path,
-            steps,
-            envs=envs,
-            policy=policy,
-            seed=seed,
-            codec=codec,
-            capacity=capacity,
-            append=append,
-            progress=None if show is None else partial(_show, show),
-            life_loss=life_loss or None,
-            stop=stop,
-        )
+    try:
+        with mmreplay.stop_on_signals() as stop, progress("record", "steps") as show:
+            result = mmreplay.record(
+                env_id,
+                path,
+                steps,
+                envs=envs,
+                policy=policy,
+                seed=seed,
+                codec=codec,
+                capacity=capacity,
+                append=append,
+                progress=None if show is None else partial(_show, show),
+                life_loss=life_loss or None,
+                stop=stop,
+            )
+    except mmreplay.DiskFullError as error:
+        if not path.exists():
+            raise
+        raise mmreplay.DiskFullError(
+            f"{error}\nAll steps before that are kept in {path}: continue with --append"
+        ) from error
     if as_json:
         echo_json(result.to_json())
     else:
@@ -126,22 +117,6 @@ def _show(show: Callable[..., None], done: RecordProgress) -> None:
         f"{done.steps_per_s:,.0f} steps/s, {done.episodes:,} episodes, {size(done.bytes_on_disk)}"
     )
     show(done.steps, done.total, text)
-
-
-@contextmanager
-def _with_advice(path: Path) -> Iterator[None]:
-    """On a full disk, say that the recorded steps are kept, if the store exists."""
-    from mmreplay import DiskFullError
-
-    try:
-        yield
-    except DiskFullError as error:
-        if not path.exists():
-            raise
-        raise DiskFullError(
-            f"{error}\nEvery step recorded before that is kept in {path}: make room, then continue "
-            f"with --append"
-        ) from error
 
 
 def _summary(result: RecordResult, asked: int) -> str:

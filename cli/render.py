@@ -5,10 +5,7 @@ from __future__ import annotations
 import click
 
 from .progress import progress
-from .whole_number import WholeNumber
 from .wording import count, echo, number, size
-
-__all__ = ["render"]
 
 
 @click.command("render")
@@ -28,11 +25,11 @@ __all__ = ["render"]
 )
 @click.option("--key", help="Which image to draw, if an observation has several.")
 @click.option(
-    "--fps", type=WholeNumber(min=1), default=30, show_default=True, help="Frames per second."
+    "--fps", type=click.IntRange(min=1), default=30, show_default=True, help="Frames per second."
 )
 @click.option(
     "--scale",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     help="Enlarge the frames by this factor.  [default: what fits a screen]",
 )
 def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: int | None) -> None:

@@ -13,8 +13,6 @@ from .wording import count, echo_json, echo_table, quoted, size, table
 if TYPE_CHECKING:
     from mmreplay import Finding, Report
 
-__all__ = ["findings_tables", "span", "verify"]
-
 _SHOWN = 50
 
 
@@ -49,21 +47,13 @@ def _advice(report: Report) -> str:
             f"all rows are sound: {first}move the stray files away (copying over another store "
             f"leaves some), or `mmreplay repair {store}` makes a store without them"
         )
-    # Without these the meaning or the length of the other files may be unknown.
-    names = {one.file.rpartition("/")[2] for one in report.findings}
-    unknown = bool({"zarr.json", ".live"} & names)
     if report.from_start:
-        advice = (
+        return (
             f"no row before the damage can be sampled: {first}"
             f"`mmreplay repair --skip-damaged {store}` keeps what is sound after it, if anything "
             f"is; restore the rest from a snapshot or another copy"
         )
-    else:
-        some = ", if there are any" if unknown else ""
-        advice = f"{first}`mmreplay repair {store}` keeps the rows before the damage{some}"
-    if unknown:
-        advice += ", or says which file or version it needs"
-    return advice
+    return f"{first}`mmreplay repair {store}` keeps the rows before the damage"
 
 
 def _print(report: Report) -> None:
@@ -101,11 +91,7 @@ def findings_tables(findings: Sequence[Finding]) -> list[Any]:
 def _table(findings: Sequence[Finding], heading: str) -> Any:
     """File, rows and message of each; the first of many."""
     rows = [
-        (
-            one.file or ".",
-            "" if one.rows is None else span(*one.rows),
-            one.message,
-        )
+        (one.file or ".", "" if one.rows is None else span(*one.rows), one.message)
         for one in findings[:_SHOWN]
     ]
     left = len(findings) - _SHOWN

@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from .whole_number import WholeNumber
 from .wording import count, echo, size
 
 _MOST_PORT = 65_535
@@ -17,7 +16,7 @@ _MOST_PORT = 65_535
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--port",
-    type=WholeNumber(min=0, max=_MOST_PORT),
+    type=click.IntRange(min=0, max=_MOST_PORT),
     default=0,
     show_default="a free one",
     help="Port to listen on.",
@@ -34,7 +33,7 @@ _MOST_PORT = 65_535
 )
 @click.option(
     "--frames",
-    type=WholeNumber(min=1),
+    type=click.IntRange(min=1),
     metavar="N",
     default=20_000,
     show_default=True,

@@ -13,21 +13,6 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = [
-    "age",
-    "amount",
-    "count",
-    "echo_json",
-    "echo_table",
-    "grid",
-    "number",
-    "plain",
-    "quoted",
-    "size",
-    "table",
-    "times",
-]
-
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 _HUNDRED = 100
@@ -69,13 +54,12 @@ def size(n_bytes: float) -> str:
 
 
 def _three(value: float) -> str:
-    return f"{value:.{2 if value < _TEN else 1 if value < _HUNDRED else 0}f}"
+    """1.23, 45.2 or 1,361."""
+    return f"{value:,.{2 if value < _TEN else 1 if value < _HUNDRED else 0}f}"
 
 
-def number(value: float | None) -> str:
-    """A return or a length: whole numbers in full, others with four digits, None as -."""
-    if value is None:
-        return "-"
+def number(value: float) -> str:
+    """A return or a length: whole numbers in full, others with four digits."""
     if not math.isfinite(value):
         return str(value)
     if abs(value) >= _LARGE:
@@ -87,21 +71,16 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def count(n: int, one: str, many: str | None = None) -> str:
+def count(n: int, one: str) -> str:
     """1 row, 2,000 rows."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
-
-
-def amount(ratio: float) -> str:
-    """1.23, 45.2 or 361."""
-    return _three(ratio) if ratio < _THOUSAND else f"{ratio:,.0f}"
+    return f"{n:,} {one if n == 1 else one + 's'}"
 
 
 def times(ratio: float) -> str:
     """How many times smaller, or larger."""
-    if ratio >= 1:
-        return f"{amount(ratio)} times smaller than"
-    return f"{amount(1 / ratio)} times larger than"
+    if ratio < 1:
+        return f"{_three(1 / ratio)} times larger than"
+    return f"{_three(ratio)} times smaller than"
 
 
 def age(seconds: float) -> str:
@@ -112,9 +91,6 @@ def age(seconds: float) -> str:
     if seconds < hour:
         return f"{seconds / minute:.0f} min"
     return f"{seconds / hour:.1f} h" if seconds < 2 * day else f"{seconds / day:.1f} days"
-
-
-# ---------------------------------------------------------------- tables
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int]) -> Table:

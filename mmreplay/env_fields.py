@@ -180,9 +180,9 @@ def _first(env: AnyEnv) -> AnyEnv:
 
 def action_names(env: AnyEnv) -> list[str] | None:
     """Action names from ``get_action_meanings`` of the (first) environment; None without it."""
-    if isinstance(env, VectorEnv) and hasattr(env, "ale"):
+    if isinstance(env, VectorEnv) and (ale := getattr(env.unwrapped, "ale", None)) is not None:
         # ale-py's vector environment has no single environments.
-        return [action.name for action in env.ale.get_action_set()]
+        return [action.name for action in ale.get_action_set()]
     meanings = getattr(_first(env).unwrapped, "get_action_meanings", None)
     return [str(name) for name in meanings()] if callable(meanings) else None
 

@@ -27,9 +27,9 @@ _USUAL: tuple[Limits, ...] = ((0, 1), (-1, 1), (0, 255))
 
 
 def plane(frame: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """The image in a frame, (H, W) or (H, W, 3) in its own dtype; None if there is none.
+    """A frame as one image, (H, W) or (H, W, 3) in its own dtype; None if it is not an image.
 
-    Channels may come first or last. Of a stack of images it is the newest, which is the last.
+    Channels may come first or last. A stack of images gives the newest, which is the last.
     """
     while frame.ndim > _RGB:
         frame = frame[..., -1] if frame.shape[-2] in _COLOURS else frame[-1]

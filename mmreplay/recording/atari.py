@@ -1,23 +1,15 @@
 """Atari 2600 games with the standard preprocessing, one or many, the same frames either way.
 
-Machado et al. (2018), "Revisiting the Arcade Learning Environment", as gymnasium's
-AtariPreprocessing has it: four frames an action, the pixelwise maximum of the last two, gray, 84x84
-by area interpolation, a random number of no-ops at the start. Not clipped, no life loss as an end,
-no fire at the start, no stacks: what is recorded can be made into all of that, never back.
+Machado et al. (2018), "Revisiting the Arcade Learning Environment", as in gymnasium's
+AtariPreprocessing: four frames per action, the pixelwise maximum of the last two, gray, 84x84 by
+area interpolation, random no-ops at the start. Rewards are not clipped, lives do not end episodes,
+and frames are not stacked: a store can be read in all these ways later.
 
-What is equal, byte for byte, and what is not (measured with ale-py 0.12.1, gymnasium 1.4.0):
-
-- After the same start, with the same actions and without sticky actions, one environment
-  (AtariPreprocessing, OpenCV from Python) and several (AtariVectorEnv, OpenCV from C++) give the
-  same frames, rewards and ends.
-- They draw the start differently: AtariPreprocessing 1 to 30 no-ops with numpy, AtariVectorEnv 0
-  to 29 with a generator of its own; and they seed the emulator's sticky actions differently. So a
-  seed names other episodes in the one than in the other.
-- Both leave the screen of the step before in the last frame's maximum where the game ends within
-  the four frames. That frame is the final one of a *terminated* episode, whose value nobody uses.
-- Both do the same where the emulator's own frame limit truncates an episode, and there the frame
-  counts. So the limit is set aside and kept here, in steps: the final frame of a truncated episode
-  is the true one.
+One environment (AtariPreprocessing) and several (AtariVectorEnv) give the same frames, rewards and
+ends after the same start, with the same actions and without sticky actions (ale-py 0.12.1). They
+draw the start and the sticky actions differently, so a seed names different episodes. Both leave
+the screen of the step before in the last frame's maximum where the emulator ends an episode. In a
+truncated episode that frame counts, so the emulator's frame limit is replaced by one in steps here.
 """
 
 from __future__ import annotations
@@ -88,21 +80,6 @@ def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
         "full_action_space": _full(spec),
         "max_steps": max_steps(spec),
     }
-
-
-def action_names(spec: EnvSpec) -> list[str] | None:
-    """What the game calls its actions, by their numbers; None if its ROM is not there."""
-    import ale_py
-    from ale_py import roms
-
-    rom = roms.get_rom_path(spec.kwargs["game"])
-    if rom is None:
-        return None
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # as its environments do
-    ale = ale_py.ALEInterface()
-    ale.loadROM(rom)
-    found = ale.getLegalActionSet() if _full(spec) else ale.getMinimalActionSet()
-    return [one.name for one in found]
 
 
 def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:

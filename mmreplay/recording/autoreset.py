@@ -30,23 +30,16 @@ from mmreplay.schema import FRAME
 Mask = npt.NDArray[np.bool_]
 Infos = Mapping[str, Any]
 
-_BOOL = np.dtype(np.bool_)
 _TRUE = b"\1"
 
 
 class Step(NamedTuple):
     """One step of all environments, which are the first axis of each array.
 
-    Attributes:
-        frames: after each step, also where it ended the episode.
-        rewards: as the environment returned them.
-        terminated: likewise.
-        truncated: likewise.
-        over: the environments that are terminated or truncated; None for none.
-        recorded: the environments that made a step; None for all.
-        started: those where an episode begins; None for none.
-        start_frames: the first frames of these episodes.
-        ignored: the environments whose next action will be ignored; None for none.
+    `frames` come after each step, also where it ended the episode; `start_frames` are the first
+    ones of episodes that begin. The masks of environments: `over` (terminated or truncated),
+    `recorded` (made a step), `started` (an episode begins), `ignored` (the next action is ignored).
+    None means no environment, and for `recorded` all.
     """
 
     frames: Frame
@@ -94,7 +87,9 @@ class StepReader:
 
         Raises SchemaError for same-step infos without a final observation.
         """
-        terminated, truncated = _flags(terminated), _flags(truncated)
+        # Environments on other array libraries (JAX, torch) return their own arrays.
+        terminated = np.asarray(terminated, np.bool_)
+        truncated = np.asarray(truncated, np.bool_)
         over = some(np.logical_or(terminated, truncated))
         start_frames = frames = self._fields.to_frame(observations)
         recorded = started = ignored = None
@@ -111,16 +106,9 @@ class StepReader:
             elif waited is not None:
                 # Steps before the reset are not transitions.
                 self._over = waited if over is None else waited | over
+        rewards = np.asarray(rewards)
         return Step(
-            frames,
-            np.asarray(rewards),
-            terminated,
-            truncated,
-            over,
-            recorded,
-            started,
-            start_frames,
-            ignored,
+            frames, rewards, terminated, truncated, over, recorded, started, start_frames, ignored
         )
 
 
@@ -152,13 +140,6 @@ def lives_left(infos: Infos, over: Mask | None = None) -> npt.NDArray[Any]:
             "life_loss: the environment's info has no 'lives'; leave life_loss out for it"
         )
     return np.array(lives)
-
-
-def _flags(values: Any) -> Mask:
-    if type(values) is np.ndarray and values.dtype is _BOOL:
-        return values
-    # Environments on other array libraries (JAX, torch) return their own arrays.
-    return np.asarray(values, dtype=np.bool_)
 
 
 def some(lanes: Mask) -> Mask | None:

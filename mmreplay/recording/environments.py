@@ -27,17 +27,10 @@ EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The environments to step.
+    """The environments to step, and what is known of them.
 
-    Attributes:
-        env: the environment, single or vector.
-        fields: of its rows.
-        observation_space: of one environment, as the policy sees it.
-        action_space: of one environment.
-        name: its id, or the name of its factory.
-        preprocessing: of an Atari game's frames, else None.
-        action_names: of the actions by number; None if they have no names.
-        owned: whether it was made here, and is closed here.
+    The spaces are those of one environment. `preprocessing` is that of an Atari game's frames;
+    `owned` environments were made here, and are closed here.
     """
 
     env: AnyEnv
@@ -128,14 +121,12 @@ def _from_id(env_id: str, n_envs: int) -> World:
                 made: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True)
                 return made
 
-            return (
-                _from_env(make(), 1, owned=True, name=name)
-                if n_envs == 1
-                else _vector(make, n_envs, name)
-            )
-        done, names = atari.preprocessing(spec, n_envs), atari.action_names(spec)
+            if n_envs > 1:
+                return _vector(make, n_envs, name)
+            return _from_env(make(), 1, owned=True, name=name)
         env = atari.make_one(spec) if n_envs == 1 else atari.AtariGames(spec, n_envs)
-        return _world(env, name, done, names, owned=True)
+        done = atari.preprocessing(spec, n_envs)
+        return _from_env(env, n_envs, owned=True, name=name, preprocessing=done)
     except (gymnasium.error.Error, ImportError) as error:
         if isinstance(error, MmreplayError):
             raise
@@ -150,29 +141,26 @@ def _vector(make: Callable[[], Any], n_envs: int, name: str) -> World:
     return _from_env(env, n_envs, owned=True, name=name)
 
 
-def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None = None) -> World:
-    world = _world(env, name or env_name(env), None, action_names(env), owned=owned)
+def _from_env(
+    env: AnyEnv,
+    n_envs: int | None,
+    *,
+    owned: bool,
+    name: str | None = None,
+    preprocessing: dict[str, Any] | None = None,
+) -> World:
+    if isinstance(env, VectorEnv):
+        spaces = env.single_observation_space, env.single_action_space
+    else:
+        spaces = env.observation_space, env.action_space
+    name, names = name or env_name(env), action_names(env)
+    world = World(env, env_fields(env), *spaces, name, preprocessing, names, owned)
     if n_envs not in (None, world.n_envs):
         raise MmreplayError(
             f"envs: found {n_envs}, but {world.name} has {world.n_envs}; leave envs out, or give a "
             f"function that makes one environment"
         )
     return world
-
-
-def _world(
-    env: AnyEnv,
-    name: str,
-    preprocessing: dict[str, Any] | None,
-    names: list[str] | None,
-    *,
-    owned: bool,
-) -> World:
-    if isinstance(env, VectorEnv):
-        seen, taken = env.single_observation_space, env.single_action_space
-    else:
-        seen, taken = env.observation_space, env.action_space
-    return World(env, env_fields(env), seen, taken, name, preprocessing, names, owned=owned)
 
 
 def _name(factory: Callable[[], Any]) -> str:

@@ -1,27 +1,250 @@
 """`RecordExperience`: a wrapper that writes each step of an environment to a store.
 
 Invariant: the caller sees the same as without the wrapper, and the store has exactly the steps that
-the environment made between two resets.
+the environment made between two resets. After a call that is not recorded, a reset is recorded
+next.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from mmreplay.env_fields import AnyEnv, Frame, env_fields
-from mmreplay.recording.autoreset import Mask, Step, StepReader, lives_left, some
-from mmreplay.recording.experience_log import Call, Log
+from mmreplay.env_fields import (
+    AnyEnv,
+    Frame,
+    advice_on_stacks,
+    env_fields,
+    env_metadata,
+    warn_caller,
+)
+from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
+from mmreplay.recording.autoreset import (
+    Mask,
+    Step,
+    StepReader,
+    by_key,
+    final_info,
+    lives_left,
+    some,
+)
+from mmreplay.schema import FRAME
+from mmreplay.writing.create import create
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
+_Call = tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]
 
-class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
+_turns: weakref.WeakKeyDictionary[Any, list[object]] = weakref.WeakKeyDictionary()
+"""Writer -> the tag of the wrapper whose episodes run in it."""
+
+
+class Made(NamedTuple):
+    """The transitions that a step recorded, the episodes that ended in it, and what comes next.
+
+    Masks of environments, None for none: `over` are those that the loop has to reset, `started`
+    those that have begun an episode, and the next action of those in `ignored` is ignored.
+    """
+
+    steps: int
+    episodes: int
+    over: Mask | None = None
+    started: Mask | None = None
+    ignored: Mask | None = None
+
+
+_RUNNING, _ENDED = Made(1, 0), Made(1, 1, np.ones(1, np.bool_))
+
+
+class _Recording:
+    """What both wrappers do; `_has_gap` demands a reset after a call that was not written."""
+
+    most: int | None = None
+    """Transitions of the next step to record, of the first environments; None for all."""
+    env: Any
+
+    def __init__(
+        self, env: Any, to: Any, *, life_loss: bool = False, finite: bool = False, **options: Any
+    ) -> None:
+        super().__init__(env)  # type: ignore[call-arg]  # of a gymnasium wrapper
+        self._fields = env_fields(env)
+        self._life_loss, self._finite = life_loss, finite
+        self._lives: Any = 0
+        self._has_gap = False
+        self._unwritten: list[_Call] = []
+        if getattr(env.unwrapped, "is_async", False) is True:
+            raise SchemaError(
+                f"{env}: it returns only some of its environments per step, and a row needs all of "
+                f"them; create it with batch_size equal to num_envs"
+            )
+        if (advice := advice_on_stacks(env)) is not None:
+            warn_caller(advice)
+        self._owned = isinstance(to, (str, os.PathLike))
+        self.writer = to
+        if self._owned:
+            self._check_lanes(options.get("lanes", self._fields.lanes), to)
+            metadata = {**env_metadata(env), "life_loss": life_loss}
+            self.writer = create(to, **{"env": env, "metadata": metadata, **options})
+        elif options:
+            raise SchemaError(
+                f"{', '.join(options)}: for a new store at a path only, but this one is already "
+                f"open: {to!r:.80}"
+            )
+        inner = getattr(self.writer, "writer", self.writer)  # a buffer has one
+        schema = getattr(inner, "schema", None)
+        if schema is None or not hasattr(inner, "step"):
+            raise SchemaError(
+                f"to: expected a ReplayBuffer, a writer of mmreplay.create, or a path, found "
+                f"{to!r:.80}"
+            )
+        lanes = len(inner) if hasattr(inner, "__len__") else None
+        try:
+            self._check_lanes(lanes, inner.path)
+        except SchemaError:
+            self._close_writer()
+            raise
+        # A tag, as a reference to this wrapper would keep the writer alive.
+        self._tag, self._turn = object(), _turns.setdefault(inner, [None])
+        self._extras = tuple(schema.extras)
+        if lanes is not None:
+            inner._session.advice = None  # noqa: SLF001 (for loops without this wrapper)
+
+    def _check_lanes(self, found: int | None, path: object) -> None:
+        if found != self._fields.lanes:
+            raise SchemaError(
+                f"to: {self.env} is {words(self._fields.lanes)}, but the store at {path} is for "
+                f"{words(found)}"
+            )
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environments, or those of gymnasium's ``reset_mask``: their episodes begin."""
+        mask = None
+        if options is not None and self._fields.lanes is not None:
+            # Read first: Gymnasium removes it from the options.
+            mask = options.get("reset_mask")
+            mask = None if mask is None else np.array(mask, dtype=np.bool_)
+        if mask is None:
+            self._begin()
+        else:
+            self._check()
+        self._has_gap = True
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._write_reset(observation, info, mask)
+        return observation, info
+
+    def begun(self, observation: Any, info: dict[str, Any]) -> None:
+        """As `reset`, for an environment that was reset already and returned these."""
+        self._begin()
+        self._write_reset(observation, info, None)
+
+    def _write_reset(self, observation: Any, info: dict[str, Any], mask: Mask | None) -> None:
+        if self._life_loss:
+            lives = lives_left(info)
+            self._lives = lives if mask is None else np.where(mask, lives, self._lives)
+        frame = self._fields.to_frame(observation)
+        if mask is None:
+            self._check_finite(None, frame)
+            self._write((self.writer.reset, (frame,), {}))
+        else:
+            frame = _spread(frame, mask)
+            self._check_finite(mask, frame)
+            self._write((self.writer.reset, (frame, mask), {}))
+
+    def close(self, **options: Any) -> None:
+        """Close the environment, and the store if it was created here."""
+        try:
+            super().close(**options)  # type: ignore[misc]  # of a gymnasium wrapper
+        finally:
+            self._close_writer()
+
+    def _close_writer(self) -> None:
+        if self._owned:
+            self.writer.close()
+
+    def _begin(self) -> None:
+        """Before a reset of all environments: the next episodes belong to this wrapper."""
+        if self._turn[0] is self._tag:
+            self._write()
+        else:
+            self._unwritten.clear()  # another wrapper has ended that episode
+            self._turn[0] = self._tag
+
+    def _check(self) -> None:
+        """Before a step: raise if something is missing since the step before."""
+        how = "" if self._fields.lanes is None else " without a mask"
+        if (of := self._turn[0]) is not self._tag and of is not None:
+            raise SchemaError(
+                f"{self.writer!r}: the running episode belongs to another environment, whose "
+                f"RecordExperience was reset after this one; call reset(){how} next, or give "
+                f"each environment its own store or lane"
+            )
+        if self._has_gap:
+            raise MmreplayError(
+                f"{self.writer!r}: the last call was interrupted and is not recorded; call "
+                f"reset(){how} next"
+            )
+        if self._unwritten:
+            self._write()
+
+    def _values(self, info: Mapping[str, Any], ended: Mask | None = None) -> dict[str, Any]:
+        """What the info of a step says: the declared extras by name, and lost lives."""
+        out = {
+            name: value
+            for name in self._extras
+            if (value := final_info(name, info, ended)) is not None
+        }
+        if self._life_loss:
+            out["life_lost"] = lives_left(info, ended) < self._lives
+            self._lives = lives_left(info)
+        return out
+
+    def _write(self, *calls: _Call) -> None:
+        """Write these calls, after those that could not be written before."""
+        self._unwritten += calls
+        try:
+            while self._unwritten:
+                function, values, named = self._unwritten[0]
+                function(*values, **named)
+                del self._unwritten[0]
+            self._has_gap = False
+        except (DiskFullError, FailedStoreError):  # they may succeed later
+            self._has_gap = False
+            # The environment may reuse its arrays.
+            self._unwritten = [
+                (function, copy.deepcopy(values), copy.deepcopy(named))
+                for function, values, named in self._unwritten
+            ]
+            raise
+        except BaseException:
+            self._unwritten.clear()
+            self._has_gap = True
+            raise
+
+    def _check_finite(self, mask: Mask | None, frames: Frame, **values: Any) -> None:
+        """Refuse a NaN or infinity in the environments of the mask, if `finite` is set."""
+        if not self._finite:
+            return
+        values |= by_key(frames)
+        for name, value in values.items():
+            array = np.asarray(value)
+            array = array if mask is None else array[mask]
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise SchemaError(
+                    f"{self.writer!r}: {name}: expected finite numbers because of finite=True, "
+                    f"found a NaN or an infinity; this step was not stored; call reset() next"
+                )
+
+
+class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
     """Writes each transition of an environment to a store.
 
     Around a vector environment it is a `RecordVectorExperience`, which stores the same: true final
@@ -59,169 +282,69 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         writer: `to`, or the writer of the store at that path.
     """
 
+    _is_over = False
+
     def __new__(cls, env: AnyEnv, *args: Any, **options: Any) -> Any:
         """Choose the class by the environment."""
         if isinstance(env, VectorEnv):
             return RecordVectorExperience(env, *args, **options)
         return super().__new__(cls)
 
-    def __init__(
-        self,
-        env: gymnasium.Env[Any, Any],
-        to: Any,
-        *,
-        life_loss: bool = False,
-        finite: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(env)
-        self._log = Log(env, env_fields(env), to, options, life_loss=life_loss, finite=finite)
-        self.writer = self._log.writer
-        self._lives: Any = 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment, and begin an episode in the store."""
-        log = self._log
-        log.begin()
-        with log:
-            observation, info = self.env.reset(seed=seed, options=options)
-            self._write_reset(observation, info)
-        return observation, info
-
-    def begun(self, observation: Any, info: dict[str, Any]) -> None:
-        """As `reset`, for an environment that was reset already and returned these."""
-        self._log.begin()
-        with self._log:
-            self._write_reset(observation, info)
-
-    def _write_reset(self, observation: Any, info: dict[str, Any]) -> None:
-        log = self._log
-        if log.life_loss:
-            self._lives = lives_left(info)
-        frame = log.fields.to_frame(observation)
-        log.check_finite(None, frame)
-        log.write((log.writer.reset, (frame,), {}))
-
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, and append the step to the store."""
-        log = self._log
-        log.check()
+        self._check()
         given = copy.copy(action)  # the environment may change it
-        with log:
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            more = log.extras(info)
-            if log.life_loss:
-                before, self._lives = self._lives, lives_left(info)
-                more["life_lost"] = bool(self._lives < before)
-            frame = log.fields.to_frame(observation)
-            log.check_finite(None, frame, action=given, reward=reward, **more)
-            log.write((log.writer.step, (given, reward, frame, terminated, truncated), more))
+        self._has_gap = True
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        more = self._values(info)
+        frame = self._fields.to_frame(observation)
+        self._check_finite(None, frame, action=given, reward=reward, **more)
+        self._write((self.writer.step, (given, reward, frame, terminated, truncated), more))
+        self._is_over = terminated or truncated
         return observation, reward, terminated, truncated, info
 
-    def close(self) -> None:
-        """Close the environment, and the store if it was created here."""
-        try:
-            super().close()
-        finally:
-            self._log.close()
+    def made(self) -> Made:
+        """What the newest step recorded."""
+        return _ENDED if self._is_over else _RUNNING
 
 
-class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
-    """`RecordExperience` around a vector environment.
+class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any]):
+    """`RecordExperience` around a vector environment."""
 
-    Attributes:
-        most: transitions of the next step to record, of the first environments; None for all.
-        newest: the newest step.
-        resets_by_hand: whether the loop resets the environments whose episode ended.
-    """
+    _newest: Step
 
-    newest: Step
+    def __init__(self, env: VectorEnv[Any, Any, Any], to: Any, **options: Any) -> None:
+        self._reader = StepReader(env, env_fields(env))  # refuses what cannot be recorded
+        super().__init__(env, to, **options)
 
-    def __init__(
-        self,
-        env: VectorEnv[Any, Any, Any],
-        to: Any,
-        *,
-        life_loss: bool = False,
-        finite: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(env)
-        fields = env_fields(env)
-        self._reader = StepReader(env, fields)
-        self.resets_by_hand = self._reader.resets_by_hand
-        self.most: int | None = None
-        self._log = Log(env, fields, to, options, life_loss=life_loss, finite=finite)
-        self.writer = self._log.writer
-        self._lives: npt.NDArray[Any] = np.zeros(env.num_envs, np.int64)
-
-    def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environments, or those of gymnasium's ``reset_mask``: their episodes begin."""
-        log = self._log
-        # Read first: Gymnasium removes it from the options.
-        mask = None if options is None else options.get("reset_mask")
-        mask = None if mask is None else np.array(mask, dtype=np.bool_)
-        if mask is None:
-            log.begin()
-        else:
-            log.check()
-        with log:
-            observations, infos = self.env.reset(seed=seed, options=options)
-            self._write_reset(observations, infos, mask)
-        return observations, infos
-
-    def begun(self, observations: Any, infos: dict[str, Any]) -> None:
-        """As `reset`, for environments that were reset already and returned these."""
-        self._log.begin()
-        with self._log:
-            self._write_reset(observations, infos, None)
-
-    def _write_reset(self, observations: Any, infos: dict[str, Any], mask: Mask | None) -> None:
-        log = self._log
+    def _write_reset(self, observation: Any, info: dict[str, Any], mask: Mask | None) -> None:
         self._reader.reset(mask)
-        if log.life_loss:
-            lives = lives_left(infos)
-            started = np.ones(len(lives), np.bool_) if mask is None else mask
-            self._lives = np.where(started, lives, self._lives)
-        frames = log.fields.to_frame(observations)
-        if mask is not None:
-            frames = _spread(frames, mask)
-        log.check_finite(mask, frames)
-        log.write((log.writer.reset, (frames, mask), {}))
+        super()._write_reset(observation, info, mask)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environments, and append the steps that are not resets to the store."""
-        log = self._log
-        log.check()
+        self._check()
         given = np.array(actions)  # the environments may change them
-        with log:
-            result = self.env.step(actions)
-            step = self._reader.read(*result)
-            calls: list[Call] = []
-            infos, ended = result[-1], step.started if self._reader.same_step else None
-            if self.most is not None and self.most < self.num_envs:
-                step = self._limited(step, self.most, calls)
-            self.newest = step
-            more = log.extras(infos, ended)
-            if log.life_loss:
-                more["life_lost"] = lives_left(infos, ended) < self._lives
-                self._lives = lives_left(infos)
-            if step.recorded is None or some(step.recorded) is not None:
-                frames, rewards = step.frames, step.rewards
-                log.check_finite(step.recorded, frames, action=given, reward=rewards, **more)
-                values = (given, rewards, frames, step.terminated, step.truncated)
-                calls.append((log.writer.step, values, {**more, "mask": step.recorded}))
-            if step.started is not None:
-                log.check_finite(step.started, step.start_frames)
-                calls.append((log.writer.reset, (step.start_frames, step.started), {}))
-            log.write(*calls)
+        self._has_gap = True
+        result: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
+        step = self._reader.read(*result)
+        calls: list[_Call] = []
+        more = self._values(result[-1], step.started if self._reader.same_step else None)
+        if self.most is not None and self.most < self.num_envs:
+            step = self._limited(step, self.most, calls)
+        self._newest = step
+        if step.recorded is None or some(step.recorded) is not None:
+            frames, rewards = step.frames, step.rewards
+            self._check_finite(step.recorded, frames, action=given, reward=rewards, **more)
+            values = (given, rewards, frames, step.terminated, step.truncated)
+            calls.append((self.writer.step, values, {**more, "mask": step.recorded}))
+        if step.started is not None:
+            self._check_finite(step.started, step.start_frames)
+            calls.append((self.writer.reset, (step.start_frames, step.started), {}))
+        self._write(*calls)
         return result
 
-    def _limited(self, step: Step, most: int, calls: list[Call]) -> Step:
+    def _limited(self, step: Step, most: int, calls: list[_Call]) -> Step:
         """The step of the first environments only, if more than `most` made one."""
         stepped = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
         first = stepped & (np.cumsum(stepped) <= most)
@@ -231,24 +354,28 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         calls.append((self.writer.end_episodes, (left_out,), {}))
         return step._replace(recorded=first, started=None)
 
-    def close(self, **options: Any) -> None:
-        """Close the environments, and the store if it was created here."""
-        try:
-            super().close(**options)
-        finally:
-            self._log.close()
+    def made(self) -> Made:
+        """What the newest step recorded."""
+        step = self._newest
+        steps, over, ended = len(step.terminated), step.over, step.over
+        if step.recorded is not None:
+            steps = int(np.count_nonzero(step.recorded))
+            ended = None if over is None else over & step.recorded
+        by_hand = over if self._reader.resets_by_hand else None
+        episodes = 0 if ended is None else int(np.count_nonzero(ended))
+        return Made(steps, episodes, by_hand, step.started, step.ignored)
 
 
 def _spread(frames: Frame, mask: Mask) -> Frame:
     """Frames of all environments, if only those of the mask were returned."""
+    found = by_key(frames)
+    for key, value in found.items():
+        if len(value) != len(mask):
+            found[key] = np.zeros((len(mask), *value.shape[1:]), value.dtype)
+            found[key][mask] = value
+    return found if isinstance(frames, dict) else found[FRAME]
 
-    def spread(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if len(value) == len(mask):
-            return value
-        out = np.zeros((len(mask), *value.shape[1:]), value.dtype)
-        out[mask] = value
-        return out
 
-    if isinstance(frames, dict):
-        return {key: spread(value) for key, value in frames.items()}
-    return spread(frames)
+def words(lanes: int | None) -> str:
+    """The kind of environments, for messages."""
+    return "a single environment" if lanes is None else f"a vector environment of {lanes}"

@@ -118,27 +118,16 @@ def _map(call: Callable[..., Any], space: Space[Any], *trees: Any) -> Any:
     """Call with the space of each array, and its value in each of the trees."""
     if isinstance(space, spaces.Dict):
         found: Any = {
-            key: _map(call, part, *(_part(tree, key) for tree in trees))
+            key: _map(call, part, *(tree[key] for tree in trees))
             for key, part in space.spaces.items()
         }
         return found if trees else spaces.Dict(found)
     if isinstance(space, spaces.Tuple):
         found = tuple(
-            _map(call, part, *(_part(tree, i) for tree in trees))
-            for i, part in enumerate(space.spaces)
+            _map(call, part, *(tree[i] for tree in trees)) for i, part in enumerate(space.spaces)
         )
         return found if trees else spaces.Tuple(found)
     return call(space, *trees)
-
-
-def _part(tree: Any, key: Any) -> Any:
-    try:
-        return tree[key]
-    except (KeyError, IndexError, TypeError) as error:
-        raise SchemaError(
-            f"observation: the part {key!r} of the observation_space is missing in the "
-            f"observation; fix the environment"
-        ) from error
 
 
 def _framed(space: Space[Any], frame: Any) -> Any:

@@ -23,10 +23,9 @@ import copy
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
@@ -34,23 +33,14 @@ from mmreplay.env_fields import Action, Observation
 from mmreplay.errors import MmreplayError
 from mmreplay.recording.autoreset import Mask, lane_of
 
-PolicyLike = str | Callable[..., Any]
+Policy = Callable[..., Any]
+PolicyLike = str | Policy
 """``"random"``, ``"module:callable"``, or the callable itself."""
 
 _BLOCK = 4096
 
 
-class Actor(Protocol):
-    """Chooses the actions of one environment, or of all environments of a vector."""
-
-    def start(self, lanes: Mask, /) -> None:
-        """An episode begins in these environments with the next observation."""
-
-    def act(self, observation: Observation, ignored: Mask | None, /) -> Action:
-        """The action or actions; those of `ignored` environments need only be valid."""
-
-
-def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
+def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
     """The policy's name for the metadata, and the callable (None for the random policy).
 
     Raises MmreplayError if the module or callable does not exist.
@@ -59,13 +49,11 @@ def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
         return _name(policy), policy
     if policy == "random":
         return policy, None
-    if not isinstance(policy, str):
+    module, _, path = str(policy).partition(":")
+    if not (module and path):
         raise MmreplayError(
             f"policy: expected 'random', 'module:callable' or a callable, found {policy!r:.80}"
         )
-    module, colon, path = policy.partition(":")
-    if not (module and colon and path):
-        raise MmreplayError(f"policy: expected 'random' or 'module:callable', found {policy!r}")
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:  # the user's module may raise anything while it is imported
@@ -84,113 +72,75 @@ def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
     return policy, found
 
 
-def make_actor(
-    policy: Callable[..., Any] | None,
-    observation_space: Space[Any],
-    action_space: Space[Any],
-    seed: int,
-    n_lanes: int | None,
-) -> Actor:
-    """The actor of a single environment (`n_lanes` None) or of a vector environment.
+class Actor:
+    """Chooses the actions of one environment, or of all environments of a vector.
 
-    The spaces are those of one environment; environment i has seed + i.
+    The spaces are those of one environment; environment i has seed + i. `policy` None is the random
+    policy, `n_lanes` None a single environment.
     """
-    spaces_ = observation_space, action_space
-    if policy is None:
-        actors: list[Actor] = [_Random(action_space, seed + i) for i in range(n_lanes or 1)]
-    elif getattr(policy, "batched", False):
-        called = _instance(policy, *spaces_, seed)
-        if n_lanes is None:
-            return _BatchOfOne(called, *spaces_)
-        return _Batched(called, action_space, n_lanes)
-    else:
-        instances = [_instance(policy, *spaces_, seed + i) for i in range(n_lanes or 1)]
-        actors = [_Called(one, action_space) for one in instances]
-    return actors[0] if n_lanes is None else _Each(actors, action_space)
 
-
-class _Random:
-    """Uniform over the action space."""
-
-    def __init__(self, action_space: Space[Any], seed: int) -> None:
-        self._stream = _random_actions(action_space, seed)
-
-    def start(self, _lanes: Mask) -> None:
-        pass
-
-    def act(self, _observation: Observation, _ignored: Mask | None) -> Action:
-        return next(self._stream)
-
-
-class _Called:
-    """The caller's policy in one environment."""
-
-    def __init__(self, policy: Callable[[Any], Any], action_space: Space[Any]) -> None:
-        self._policy = policy
-        self._reset = getattr(policy, "reset", None)
-        self._checked = _checker(action_space, ())
-
-    def start(self, _lanes: Mask) -> None:
-        if self._reset is not None:
-            self._reset()
-
-    def act(self, observation: Observation, _ignored: Mask | None) -> Action:
-        return self._checked(self._policy(observation))
-
-
-class _Each:
-    """One actor per environment."""
-
-    def __init__(self, actors: list[Actor], action_space: Space[Any]) -> None:
-        self._actors = actors
-        shape = (len(actors), *(action_space.shape or ()))
-        self._actions = np.zeros(shape, dtype=action_space.dtype)
+    def __init__(
+        self,
+        policy: Policy | None,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        seed: int,
+        n_lanes: int | None,
+    ) -> None:
+        self._is_single, n = n_lanes is None, n_lanes or 1
+        self._observation_space = observation_space
+        self._is_batched = getattr(policy, "batched", False)
+        checked = _checker(action_space, (n,) if self._is_batched else ())
+        self._resets: list[Policy | None] = []
+        self._calls: list[Policy] = []
+        for one in range(seed, seed + (1 if self._is_batched else n)):
+            if policy is None:
+                self._resets.append(None)
+                self._calls.append(_random(action_space, one))
+            else:
+                make: Any = policy
+                arguments = observation_space, action_space, one
+                made = make(*arguments) if inspect.isclass(policy) else make
+                self._resets.append(getattr(made, "reset", None))
+                self._calls.append(_checked_by(checked, made))
+        self._actions = np.zeros((n, *(action_space.shape or ())), dtype=action_space.dtype)
 
     def start(self, lanes: Mask) -> None:
+        """An episode begins in these environments with the next observation."""
+        if self._is_batched:
+            if self._resets[0] is not None:
+                self._resets[0](lanes)
+            return
         for i in np.flatnonzero(lanes).tolist():
-            self._actors[i].start(lanes)
+            if (reset := self._resets[i]) is not None:
+                reset()
 
-    def act(self, observations: Observation, ignored: Mask | None) -> npt.NDArray[Any]:
+    def act(self, observations: Observation, ignored: Mask | None) -> Action:
+        """The action or actions; those of `ignored` environments need only be valid."""
+        if self._is_batched:
+            return self._act_batched(observations)
+        if self._is_single:
+            return self._calls[0](observations)
         # A copy, because the environment may keep the array; an ignored environment repeats its
         # last action, which is valid.
         actions = self._actions = self._actions.copy()
-        for i, actor in enumerate(self._actors):
+        for i, call in enumerate(self._calls):
             if ignored is None or not ignored[i]:
-                actions[i] = actor.act(lane_of(observations, i), None)
+                actions[i] = call(lane_of(observations, i))
         return actions
 
-
-class _Batched:
-    """The caller's batched policy over all environments."""
-
-    def __init__(
-        self, policy: Callable[[Any], Any], action_space: Space[Any], n_lanes: int
-    ) -> None:
-        self._policy = policy
-        self._reset = getattr(policy, "reset", None)
-        self._checked = _checker(action_space, (n_lanes,))
-
-    def start(self, lanes: Mask) -> None:
-        if self._reset is not None:
-            self._reset(lanes)
-
-    def act(self, observations: Observation, _ignored: Mask | None) -> npt.NDArray[Any]:
-        return np.asarray(self._checked(self._policy(observations)))
+    def _act_batched(self, observations: Observation) -> Action:
+        if not self._is_single:
+            return np.asarray(self._calls[0](observations))
+        batch: Any = create_empty_array(self._observation_space, 1)
+        batch = concatenate(self._observation_space, [observations], batch)
+        return np.asarray(self._calls[0](batch))[0]
 
 
-class _BatchOfOne(_Batched):
-    """The caller's batched policy in a single environment."""
-
-    def __init__(
-        self, policy: Callable[[Any], Any], observation_space: Space[Any], action_space: Space[Any]
-    ) -> None:
-        super().__init__(policy, action_space, 1)
-        self._space = observation_space
-
-    def act(self, observation: Observation, ignored: Mask | None) -> Action:
-        batch: Any = create_empty_array(self._space, 1)
-        batch = concatenate(self._space, [observation], batch)
-        return super().act(batch, ignored)[0]
+def _random(space: Space[Any], seed: int) -> Policy:
+    """The random policy of one environment: uniform over the action space."""
+    stream = _random_actions(space, seed)
+    return lambda _observation: next(stream)
 
 
 def _random_actions(space: Space[Any], seed: int) -> Iterator[Any]:
@@ -207,7 +157,11 @@ def _random_actions(space: Space[Any], seed: int) -> Iterator[Any]:
         yield space.sample()
 
 
-def _checker(space: Space[Any], batch: tuple[int, ...]) -> Callable[[Any], Any]:
+def _checked_by(checked: Policy, policy: Policy) -> Policy:
+    return lambda observation: checked(policy(observation))
+
+
+def _checker(space: Space[Any], batch: tuple[int, ...]) -> Policy:
     """A function that converts the result of a policy to an action, or refuses it."""
     shape, dtype = (*batch, *(space.shape or ())), np.dtype(space.dtype)
     # Many environments clip actions outside other spaces themselves.
@@ -242,21 +196,7 @@ def _checker(space: Space[Any], batch: tuple[int, ...]) -> Callable[[Any], Any]:
     return checked
 
 
-def _instance(
-    policy: Callable[..., Any],
-    observation_space: Space[Any],
-    action_space: Space[Any],
-    seed: int,
-) -> Callable[..., Any]:
-    """The policy itself, or an instance of a class."""
-    if not inspect.isclass(policy):
-        return policy
-    make: Callable[..., Any] = policy
-    made: Callable[..., Any] = make(observation_space, action_space, seed)
-    return made
-
-
-def _name(policy: Callable[..., Any]) -> str:
+def _name(policy: Policy) -> str:
     name = getattr(policy, "__qualname__", None) or type(policy).__qualname__
     module = getattr(policy, "__module__", None) or type(policy).__module__
     return f"{module}:{name}"

@@ -40,40 +40,48 @@ class RecordProgress:
 
 
 class Meter:
-    """Calls the user's callback when it is due; the loop asks only ``perf_counter() >= due``.
+    """Counts, and calls the user's callback when it is due; a loop asks ``perf_counter() >= due``.
 
-    Its clock starts when it is created, right before the first step.
+    Attributes:
+        steps: transitions recorded.
+        episodes: episodes that ended.
     """
 
     def __init__(
         self, total: int, path: Path, callback: Callable[[RecordProgress], None] | None
     ) -> None:
-        self._total = total
-        self._path = path
-        self._callback = callback
+        self.steps = self.episodes = 0
+        self._total, self._path, self._callback = total, path, callback
         self._bytes = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the clock, right before the first step."""
         self._started = self._next_walk = perf_counter()
         self.due = math.inf if self._callback is None else self._started
 
-    def _bytes_on_disk(self) -> int:
-        return sum(checked_reads.allocated_bytes(self._path).values())
-
-    def report(self, steps: int, episodes: int) -> None:
+    def report(self) -> None:
         """Call the callback, and set `due` again."""
         now = perf_counter()
         if now >= self._next_walk:
-            self._bytes = self._bytes_on_disk()
+            self._walk()
             walked = perf_counter()
             self._next_walk = walked + max(1.0, (walked - now) / _WALK_SHARE)
-        if self._callback is not None:
-            done = now - self._started
-            self._callback(RecordProgress(steps, self._total, episodes, done, self._bytes))
+        self._call(now)
         self.due = perf_counter() + _EVERY_S
 
-    def finish(self, steps: int, episodes: int) -> RecordProgress:
+    def finish(self) -> RecordProgress:
         """The last report, after the store was closed."""
-        seconds = perf_counter() - self._started
-        last = RecordProgress(steps, self._total, episodes, seconds, self._bytes_on_disk())
+        now = perf_counter()
+        self._walk()
+        return self._call(now)
+
+    def _walk(self) -> None:
+        self._bytes = sum(checked_reads.allocated_bytes(self._path).values())
+
+    def _call(self, now: float) -> RecordProgress:
+        done = now - self._started
+        out = RecordProgress(self.steps, self._total, self.episodes, done, self._bytes)
         if self._callback is not None:
-            self._callback(last)
-        return last
+            self._callback(out)
+        return out

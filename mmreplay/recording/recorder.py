@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from mmreplay.arguments import whole_number
 from mmreplay.env_fields import action_range, versions
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
+from mmreplay.recording.autoreset import lives_left
 from mmreplay.recording.environments import EnvLike, World, make_world
-from mmreplay.recording.experience_log import words
-from mmreplay.recording.loops import Loop, Tally
-from mmreplay.recording.policies import PolicyLike, load_policy
+from mmreplay.recording.experience import RecordExperience, words
+from mmreplay.recording.policies import Actor, Policy, PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
 from mmreplay.system import user_paths
 from mmreplay.writing.create import create
@@ -131,15 +132,15 @@ def record(
         envs = earlier.n_envs
     if life_loss is None:
         life_loss = earlier is not None and earlier.metadata.get("life_loss") is True
-    tally = Tally()
-    with _explained(path, tally):
+    meter = Meter(steps, Path(path), progress)
+    with _explained(path, meter):
         world = make_world(env, envs)
     try:
         if earlier is not None:
             _check_same(earlier, world, path, life_loss=life_loss)
             seed = _next_seed(seed, earlier.rows)
         # The first action comes before the store: a policy that fails leaves no store behind.
-        with _explained(path, tally):
+        with _explained(path, meter):
             loop = Loop(world, called, seed, life_loss=life_loss)
         run = {
             "seed": seed,
@@ -159,25 +160,70 @@ def record(
             metadata=_metadata(world, run, earlier, life_loss=life_loss),
             flush_s=flush_s,
         )
-        meter = Meter(steps, Path(path), progress)
-        with writer, _explained(path, tally):
-            loop.run(writer, steps, tally, meter, stop or _never)
-        last = meter.finish(tally.steps, tally.episodes)
+        meter.start()
+        with writer, _explained(path, meter):
+            loop.run(writer, steps, meter, stop)
+        last = meter.finish()
     finally:
         world.close()
     return RecordResult(
         path=str(path),
         env=world.name,
         environments=world.n_envs,
-        steps=tally.steps,
-        episodes=tally.episodes,
+        steps=last.steps,
+        episodes=last.episodes,
         rows=writer.rows,
         evicted_rows=writer.files.rows.first,
         seconds=last.seconds,
         steps_per_s=last.steps_per_s,
         bytes_on_disk=last.bytes_on_disk,
-        stopped=tally.steps < steps,
+        stopped=last.steps < steps,
     )
+
+
+class Loop:
+    """Environments after their reset, with the first action chosen and nothing recorded yet.
+
+    Raises SchemaError if `life_loss` is set and the environment does not report ``lives``.
+    """
+
+    def __init__(self, world: World, policy: Policy | None, seed: int, *, life_loss: bool) -> None:
+        self._env, self._life_loss = world.env, life_loss
+        observation, info = self._first = world.env.reset(seed=seed)
+        if life_loss:
+            lives_left(info)
+        self._lanes = world.fields.lanes
+        self._actor = Actor(policy, world.observation_space, world.action_space, seed, self._lanes)
+        self._actor.start(np.ones(world.n_envs, np.bool_))
+        self._action = self._actor.act(observation, None)
+
+    def run(
+        self, writer: Any, total: int, meter: Meter, stop: Callable[[], bool] | None = None
+    ) -> None:
+        """Record `total` transitions."""
+        wrap: Any = RecordExperience  # which chooses its class by the environment
+        env = wrap(self._env, writer, life_loss=self._life_loss)
+        env.begun(*self._first)
+        actor, action = self._actor, self._action
+        while True:
+            env.most = total - meter.steps
+            observation = env.step(action)[0]
+            made = env.made()
+            meter.steps += made.steps
+            meter.episodes += made.episodes
+            if meter.steps >= total or (stop is not None and stop()):
+                return
+            started = made.started
+            if made.over is not None:
+                started = made.over
+                # Gymnasium takes the mask out of the options and keeps it.
+                options = None if self._lanes is None else {"reset_mask": started.copy()}
+                observation = env.reset(options=options)[0]
+            if started is not None:
+                actor.start(started)
+            if perf_counter() >= meter.due:
+                meter.report()
+            action = actor.act(observation, made.ignored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +258,7 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
             f"append: {path} was recorded with {words(earlier.n_envs)}, found "
             f"{words(world.fields.lanes)}"
         )
-    kind = (
-        ("id", world.name),
-        ("preprocessing", world.preprocessing),
-        ("life_loss", life_loss),
-    )
+    kind = (("id", world.name), ("preprocessing", world.preprocessing), ("life_loss", life_loss))
     for what, found in kind:
         expected = earlier.metadata.get(what, found)
         if expected != found:
@@ -250,24 +292,24 @@ def _metadata(
 
 
 @contextmanager
-def _explained(path: str | Path, tally: Tally) -> Iterator[None]:
+def _explained(path: str | Path, meter: Meter) -> Iterator[None]:
     """Turn errors of the environment or the policy into a message that names it and the line."""
     try:
         yield
     except MmreplayError:
         raise
     except Exception as error:
-        who = _culprit(error)
-        if who is None:
+        source = _source(error)
+        if source is None:
             raise
         at = traceback.extract_tb(error.__traceback__)[-1]
-        kept = f"; {path} keeps the {tally.steps:,} steps before" if tally.steps else ""
+        kept = f"; {path} keeps the {meter.steps:,} steps before" if meter.steps else ""
         raise MmreplayError(
-            f"the {who} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
+            f"the {source} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
         ) from error
 
 
-def _culprit(error: Exception) -> str | None:
+def _source(error: Exception) -> str | None:
     """Whose code raised it; None for the store's and the caller's."""
     passed = {
         frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
@@ -275,7 +317,3 @@ def _culprit(error: Exception) -> str | None:
     if any(name and name.startswith(_NOT_THEIRS) for name in passed):
         return None
     return "policy" if _POLICIES in passed else "environment"
-
-
-def _never() -> bool:
-    return False

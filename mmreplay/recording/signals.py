@@ -35,8 +35,7 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
         yield stopped
         return
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    hangup = {s: signal.getsignal(s) for s in _HANGUPS}
-    hangup = {s: handler for s, handler in hangup.items() if handler is not signal.SIG_IGN}
+    hangup = {s: h for s in _HANGUPS if (h := signal.getsignal(s)) is not signal.SIG_IGN}
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         # Not an Event: two signals at once, as a terminal sends them, would wait for its lock.

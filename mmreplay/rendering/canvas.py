@@ -47,12 +47,7 @@ _FONT = ImageFont.load_default(size=_TEXT)
 
 
 class FilmCanvas:
-    """Draws the frames of a film: a frame of the episode, below it the step and the timeline.
-
-    Args:
-        episode: what is shown.
-        scale: enlarge the frames by this factor; None for what fits a screen.
-    """
+    """Draws the frames of a film: a frame of the episode, below it the step and the timeline."""
 
     def __init__(self, episode: Episode, scale: int | None) -> None:
         self._episode = episode
@@ -101,15 +96,7 @@ def draw_sheet(
     numbers: Sequence[int],
     moments: Iterable[Moment],
 ) -> Canvas:
-    """Draw a contact sheet: `title` and a timeline, below them the frames of some steps.
-
-    Args:
-        episode: what is shown.
-        title: its first line.
-        scale: enlarge the frames by this factor; None for what fits a page.
-        numbers: of the steps, ascending.
-        moments: of these steps, in order.
-    """
+    """Draw a contact sheet: `title` and a timeline, below them the moments of some steps."""
     factor, height, width = _scaled(episode.shape, scale, _SHEET_SIDE)
     columns = min(_COLUMNS, len(numbers))
     across, down = width + _MARGIN, height + _LINE + _MARGIN

@@ -29,12 +29,7 @@ _SEEN = 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moment:
-    """A frame of the episode, and the step that was taken from there.
-
-    Attributes:
-        number: of the step; T for the final frame.
-        image: (H, W) or (H, W, 3) uint8.
-    """
+    """The frame before step `number`, (H, W) or (H, W, 3); T is the final frame."""
 
     number: int
     image: Image
@@ -43,18 +38,9 @@ class Moment:
 class Episode:
     """An episode of an open store: `number` as for `Store.trajectory`, `key` as for `render`.
 
-    Attributes:
-        number: in `Store.episodes`, from 0.
-        length: T.
-        end: ``terminated``, ``truncated`` or ``open``: still running.
-        shape: (height, width) of its frames.
-        action: (T, *action).
-        reward: (T,).
-        non_terminal: (T,) bool.
-
-    Raises:
-        EmptyBufferError: there is no episode yet.
-        SchemaError: no such episode or key, or its frames are not images.
+    `end` is ``terminated``, ``truncated`` or ``open`` (still running), `shape` the (height, width)
+    of its frames, `action` (T, *action), `reward` and `non_terminal` (T,),
+    `total` its return.
     """
 
     def __init__(self, store: Store, number: int, key: str | None = None) -> None:
@@ -72,6 +58,7 @@ class Episode:
         numbers = store.live.lazy_trajectory(self._uuids, self._first, self.length)
         self.action, self.reward = numbers.action, numbers.reward
         self.non_terminal = numbers.non_terminal
+        self.total = float(self.reward.sum(dtype="float64"))
         self._names = action_names(store.live)
 
     @property
@@ -88,13 +75,7 @@ class Episode:
         return shown + (" …" if action.size > _MOST_NUMBERS else "")
 
     def moments(self, numbers: Sequence[int]) -> Iterator[Moment]:
-        """The frames of these steps, ascending; T is the final frame.
-
-        Raises:
-            InvalidIdError: its rows were evicted before they were read.
-            SchemaError: another store was created at the path.
-            CorruptStoreError: frames that cannot be read.
-        """
+        """The frames of these steps, ascending; T is the final frame."""
         limits = None
         if self._field.dtype != np.uint8:
             every = max(self.length // (_SEEN - 1), 1)

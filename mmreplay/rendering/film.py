@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import FailedStoreError, MissingExtraError
+from mmreplay.errors import MissingExtraError
 from mmreplay.rendering.canvas import Canvas
 from mmreplay.system.disk_errors import writing
 
@@ -34,22 +34,12 @@ _LAST = 100
 
 
 def write_film(path: Path, frames: Iterable[Canvas], size: tuple[int, int], fps: int) -> None:
-    """Write a film of frames of this (width, height), both even; the suffix is the format.
-
-    Raises:
-        DiskFullError, FailedStoreError: it cannot be written.
-    """
+    """Write a film of frames of this (width, height), both even; the suffix is the format."""
     with writing("writing a film", path):
         if path.suffix.lower() == ".gif":
             _write_gif(path, frames, fps)
-            return
-        try:
+        else:
             _write_mp4(path, frames, size, fps)
-        except (MemoryError, av.BlockingIOError, av.ExternalError) as error:
-            raise FailedStoreError(
-                f"{path}: the video encoder failed and may need more memory or threads "
-                f"(`ulimit -v`, `ulimit -u`); nothing was changed: {error}"
-            ) from error
 
 
 def _write_mp4(path: Path, frames: Iterable[Canvas], size: tuple[int, int], fps: int) -> None:

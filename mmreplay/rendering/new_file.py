@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import SchemaError, StoreExistsError
-from mmreplay.storage.lane_metadata import store_around
+from mmreplay.storage.lane_metadata import path_of_new_store
 from mmreplay.system import durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 
 
 def checked_path(out: Any, suffixes: Sequence[str]) -> Path:
-    """Check the path of a picture before it is drawn.
-
-    Raises:
-        SchemaError: not a path, another suffix, or a path within a store.
-        StoreExistsError: it exists.
-        StoreNotFoundError: its directory does not exist.
-    """
+    """Check the path of a picture before it is drawn."""
     path = user_paths.as_path(out, "out")
     if path.suffix.lower() not in suffixes:
         expected = ", ".join(suffixes[:-1]) + f" or {suffixes[-1]}"
         raise SchemaError(f"out: {str(path)!r:.300}: expected a name that ends in {expected}")
-    user_paths.path_to_create(path, "out")
-    if os.path.lexists(path):
-        raise _exists(path)
-    user_paths.check_parent(path)
-    if (store := store_around(path)) is not None:
-        raise SchemaError(f"{path}: lies within the store {store}; choose another path")
-    return path
+    return path_of_new_store(path, "out")
 
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """The path to write to; at the end of the block the file moves to `path`, unless it failed.
-
-    Raises:
-        StoreExistsError: a file of this name was created meanwhile.
-        DiskFullError, FailedStoreError: it cannot be written, made durable, or renamed.
-    """
+    """The path to write to; at the end of the block the file moves to `path`, unless it failed."""
     with staging_directory(path.absolute()) as folder:
         staged = folder / path.name
         yield Path(str(staged))
@@ -51,9 +33,5 @@ def new_file(path: Path) -> Iterator[Path]:
         try:
             durable_writes.share_file(staged, target)  # unlike a rename, replaces nothing
         except FileExistsError as error:
-            raise _exists(path) from error
+            raise StoreExistsError(f"{path}: already exists; choose another path") from error
         durable_writes.sync_directory(target.parent)
-
-
-def _exists(path: Path) -> StoreExistsError:
-    return StoreExistsError(f"{path}: already exists; choose another path")

@@ -99,12 +99,8 @@ def render(
                 size = sheet.size
                 with writing("writing a picture", staged):
                     sheet.save(staged, "PNG")
-    total, end = _total(shown), shown.end
-    return Rendered(target, shown.number, shown.length, total, end, len(numbers), size)
-
-
-def _total(shown: Episode) -> float:
-    return float(shown.reward.sum(dtype="float64"))
+    n_frames = len(numbers)
+    return Rendered(target, shown.number, shown.length, shown.total, shown.end, n_frames, size)
 
 
 def _counted(moments: Iterator[Moment], total: int, progress: Progress | None) -> Iterator[Moment]:
@@ -119,5 +115,5 @@ def _title(store: Store, shown: Episode) -> str:
     name = env.get("id")
     return (
         f"{name if isinstance(name, str) else store.path.name}   episode {shown.number:,}   "
-        f"{shown.length:,} steps   return {_total(shown):.6g}"
+        f"{shown.length:,} steps   return {shown.total:.6g}"
     )

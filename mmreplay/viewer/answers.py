@@ -22,21 +22,16 @@ from mmreplay.viewer.shown_columns import shown_columns
 from mmreplay.viewer.stacks import stacks_of
 from mmreplay.viewer.viewed_store import ViewedStore, sentence
 
-MOST_TRANSITIONS = 256
-"""Per answer, with at most `_MOST_PLACES` frames in their stacks together."""
-_MOST_PLACES = 1 << 18
-_MOST_STEPS = 1 << 20
+_LEAST, _MOST = 1 << 10, 1 << 18
+"""Per answer: transitions times frames per stack, steps per return, or `_LEAST`, the largest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Bytes for the page.
+    """Bytes for the page: JSON, or packed arrays (see `packed`).
 
-    Attributes:
-        body: what is sent.
-        is_json: JSON, else packed arrays (see `packed`).
-        is_final: whether it never changes; else the page asks again, with `etag`.
-        etag: of this body; None if browsers must not keep it.
+    If it is not final, it may change: the page asks again, with `etag`. Browsers must not keep an
+    answer without etag.
     """
 
     body: bytes
@@ -54,7 +49,7 @@ class Answers:
         is_static: whether the page reads files instead of asking a server.
 
     Raises:
-        As `mmreplay.open`, for a missing store, and for a damaged one if it is the only one.
+        As `mmreplay.open`.
     """
 
     def __init__(
@@ -65,9 +60,7 @@ class Answers:
         is_static: bool = False,
     ) -> None:
         salt = "" if is_static else os.urandom(8).hex()
-        # Beside others, the page shows the error of a damaged store.
-        several = len(paths) > 1
-        self.stores = [ViewedStore(path, salt, damaged=several) for path in paths]
+        self.stores = [ViewedStore(path, salt) for path in paths]
         self.start, self._is_static = start or {}, is_static
 
     def about(self) -> Answer:
@@ -143,14 +136,11 @@ class Answers:
     def transitions(
         self, number: int, version: str, first: int, start: int, stop: int, settings: Settings
     ) -> Answer:
-        """Transitions of an episode; see `stacks.Stacks`."""
-        width = (settings.stack or 1) * (stop - start)
-        steps = settings.n_step * (stop - start)
-        if stop - start > MOST_TRANSITIONS or width > _MOST_PLACES or steps > _MOST_STEPS:
+        """Transitions of an episode; see `stacks_of`."""
+        if (stop - start) * max(settings.stack or 1, settings.n_step, _LEAST) > _MOST:
             raise SchemaError(
-                f"expected at most {MOST_TRANSITIONS} transitions, of {_MOST_PLACES:,} frames and "
-                f"{_MOST_STEPS:,} rewards together; found [{start}, {stop}), stack "
-                f"{settings.stack}, n_step {settings.n_step}"
+                f"expected fewer transitions, found [{start}, {stop}), stack {settings.stack}, "
+                f"n_step {settings.n_step}"
             )
 
         def read(store: Store) -> Answer:
@@ -160,11 +150,8 @@ class Answers:
                     f"expected some of {episode.length} transitions, found [{start}, {stop})"
                 )
             found = stacks_of(store, first, start, stop, settings)
-            arrays: dict[str, Any] = dataclasses.asdict(found)
-            # The page has no numbers of 64 bits.
-            arrays |= {name: arrays[name].astype("int32") for name in ("seen", "following")}
             is_final = episode.end != "open" or stop + settings.n_step <= episode.length
-            return Answer(pack(arrays), False, is_final)
+            return Answer(pack(found), False, is_final)
 
         return self._viewed(number).read(version, read)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,7 +49,7 @@ def describe(store: Store) -> dict[str, Any]:
         "lanes": [
             {"name": reader.metadata.get("name"), "environments": reader.n} for reader in readers
         ],
-        "columns": [one.to_json() for one in columns],
+        "columns": [dataclasses.asdict(one) for one in columns],
         "ranges": {one.number: _range(store, one) for one in images},
         "has_priorities": has_priorities(store),
     }
@@ -56,25 +57,25 @@ def describe(store: Store) -> dict[str, Any]:
 
 def _range(store: Store, column: ShownColumn) -> tuple[float, float]:
     """The values that are shown as black and white, from a few frames at even distances."""
-    frames = [np.empty(0, column.dtype)]
-    gatherer = store.live.gatherer(Settings(stack=None))
-    for part in np.linspace(0, 1, _SEEN if column.dtype != "uint8" else 0).tolist():
-        try:
-            found = store.live.gather(_ranked(part), gatherer).observation
-        except MmreplayError:  # damaged here
-            continue
-        frames.append(np.asarray(found[column.name] if isinstance(found, dict) else found))
-    low, high = limits_of(frames) or (0, 255)
+    if column.dtype == "uint8":
+        return 0, 255
+    try:
+        found = store.live.gather(_even(_SEEN), store.live.gatherer(Settings(stack=None)))
+    except MmreplayError:  # some are damaged
+        return 0, 1
+    frames = found.observation
+    shown = np.asarray(frames[column.name] if isinstance(frames, dict) else frames)
+    low, high = limits_of([shown]) or (0, 255)
     return low, high if high > low else low + 1
 
 
-def _ranked(part: float) -> Callable[[Any], Ids]:
-    """Draws the transition at this fraction of all."""
+def _even(most: int) -> Callable[[Any], Ids]:
+    """Draws at most this many transitions at even distances."""
 
     def draw(index: Any) -> Ids:
-        ranks = np.array([int(part * (index.n_transitions - 1))][: index.n_transitions], np.int64)
-        out: Ids = index.at(ranks)
-        return out
+        n = index.n_transitions
+        ids: Ids = index.at(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+        return ids
 
     return draw
 
@@ -105,18 +106,11 @@ def episode_table(store: Store, kept: tuple[npt.NDArray[np.void], Ids] | None = 
 def spread_samples(store: Store) -> dict[str, Any]:
     """Rewards, actions and priorities of at most 100,000 transitions at even distances."""
 
-    def draw(index: Any) -> Ids:
-        n = index.n_transitions
-        ranks = np.arange(min(n, _SPREAD_IDS)) * max(n / _SPREAD_IDS, 1)
-        ids: Ids = index.at(ranks.astype(np.int64))
-        return ids
-
     def read() -> tuple[Any, dict[str, Any]]:
         lanes = store.live.follow()
-        n = lanes.index.n_transitions
-        ids = store.live.look(draw)
+        ids = _even(_SPREAD_IDS)(lanes.index)
         return lanes, {
-            "of": n,
+            "of": lanes.index.n_transitions,
             "names": names,
             "ids": ids,
             "reward": lanes.columns["rewards"].take(ids),

@@ -16,10 +16,10 @@ import numpy as np
 
 from mmreplay.arguments import whole_number
 from mmreplay.batches.settings import Settings
-from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError, StoreExistsError
+from mmreplay.errors import InvalidIdError, MmreplayError, StoreExistsError
 from mmreplay.ids import Ids
-from mmreplay.storage.lane_metadata import store_around
-from mmreplay.system import durable_writes, user_paths
+from mmreplay.storage.lane_metadata import path_of_new_store
+from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
 from mmreplay.viewer.answers import Answers
@@ -78,104 +78,87 @@ def export_view(
         MmreplayError: a store cannot be opened.
     """
     frames = whole_number("frames", frames)
-    target = user_paths.path_to_create(folder, "folder")
-    if os.path.lexists(target):
-        raise StoreExistsError(f"{target}: already exists; choose a new folder")
-    user_paths.check_parent(target)
-    if (store := store_around(target)) is not None:
-        raise SchemaError(f"{target}: lies within the store {store}; choose another folder")
+    episode = None if episode is None else whole_number("episode", episode, None)
+    target = path_of_new_store(folder, "folder")
     answers = Answers(listed(paths), is_static=True)
     try:
-        with staging_directory(target) as staged:
-            export = _Export(answers, staged / target.name)
-            export.run(frames, episode)
+        with staging_directory(target.absolute()) as staged:
+            built = staged / target.name
+            counts = _write_page(built, answers, frames, episode)
             durable_writes.sync_tree(staged)
-            if not durable_writes.replace_directory(export.built, staged.with_name(target.name)):
+            if not durable_writes.replace_directory(built, staged.with_name(target.name)):
                 raise StoreExistsError(f"{target}: was created meanwhile; choose a new folder")
     finally:
         answers.close()
-    return export.made(str(user_paths.as_path(folder)))
+    sizes = [one.stat().st_size for one in target.rglob("*") if one.is_file()]
+    return ExportedView(str(target), len(sizes), sum(sizes), *counts)
 
 
-class _Export:
-    def __init__(self, answers: Answers, built: AnyPath) -> None:
-        self.built = built
-        self._answers = answers
-        self._sizes: dict[str, int] = {}
-        self._episodes = self._exported = 0
+def _write_page(
+    built: AnyPath, answers: Answers, frames: int, episode: int | None
+) -> tuple[int, int]:
+    """Write all files; the numbers of episodes, and of those with frames."""
+    if episode is not None:
+        answers.start = {"store": 0, "episode": first_id(answers, episode)}
+    document = json.loads(answers.about().body)
+    n_episodes = n_exported = 0
+    for number, about in enumerate(document["stores"]):
+        if about["head"]["error"] is not None:
+            raise MmreplayError(about["head"]["error"])
+        if about["head"]["state"] == "live":
+            about["head"]["state"] = "copied while it was written"
+        # Listed once: a live store grows meanwhile.
+        store = answers.stores[number].store
+        kept = kept_episodes(store)
+        episodes, _ = kept
+        chosen = evenly_chosen(episodes["length"] + 1, frames)
+        if episode is not None and number == 0:
+            first = int(answers.start["episode"])
+            chosen = np.union1d(chosen, np.flatnonzero(episodes["id"] == first))
+        _write(built, f"data/{number}/episodes.bin", episode_table(store, kept))
+        about["exported"] = [
+            str(int(one["id"]))
+            for one in episodes[chosen]
+            if _write_episode(built, answers, number, about, one)
+        ]
+        n_episodes += len(episodes)
+        n_exported += len(about["exported"])
+    _write(built, "data/distributions.json", answers.distributions().body)
+    _write(built, "data/stores.json", json.dumps(document).encode())
+    for name, file in page_files().items():
+        _write(built, name if name == "index.html" else f"static/{name}", file.body)
+    return n_episodes, n_exported
 
-    def made(self, path: str) -> ExportedView:
-        n_bytes = sum(self._sizes.values())
-        return ExportedView(path, len(self._sizes), n_bytes, self._episodes, self._exported)
 
-    def run(self, frames: int, episode: int | None) -> None:
-        answers = self._answers
-        wanted = None
-        if episode is not None:
-            wanted = whole_number("episode", episode, None)
-            answers.start = {"store": 0, "episode": first_id(answers, wanted)}
-        about = json.loads(answers.about().body)
-        for number, viewed in enumerate(answers.stores):
-            error = about["stores"][number]["head"]["error"]
-            if error is not None:
-                raise MmreplayError(error)
-            head = about["stores"][number]["head"]
-            if head["state"] == "live":
-                head["state"] = "copied while it was written"
-            # Listed once: a live store grows meanwhile.
-            kept = kept_episodes(viewed.store)
-            episodes, _ = kept
-            chosen = evenly_chosen(episodes["length"] + 1, frames)
-            if wanted is not None and number == 0:
-                first = int(answers.start["episode"])
-                chosen = np.union1d(chosen, np.flatnonzero(episodes["id"] == first))
-            self._write(f"data/{number}/episodes.bin", episode_table(viewed.store, kept))
-            about["stores"][number]["exported"] = [
-                str(int(one["id"]))
-                for one in episodes[chosen]
-                if self._episode(number, about["stores"][number], one)
-            ]
-            self._episodes += len(episodes)
-            self._exported += len(about["stores"][number]["exported"])
-        self._write("data/distributions.json", answers.distributions().body)
-        self._write("data/stores.json", json.dumps(about).encode())
-        for name, file in page_files().items():
-            self._write(name if name == "index.html" else f"static/{name}", file.body)
-
-    def _episode(self, number: int, about: dict[str, Any], episode: Any) -> bool:
-        """Write an episode's rows; False, without a file of it, if it is evicted meanwhile."""
-        first, length = int(episode["id"]), int(episode["length"])
-        folder = f"data/{number}/{about['head']['version']}/episode/{first}/"
-        try:
-            self._rows(number, about, folder, first, length)
-        except (GoneError, InvalidIdError):
-            durable_writes.remove_tree(self.built / folder)
-            left = {name: n for name, n in self._sizes.items() if not name.startswith(folder)}
-            self._sizes = left
-            return False
-        return True
-
-    def _rows(
-        self, number: int, about: dict[str, Any], folder: str, first: int, length: int
-    ) -> None:
-        answers, version = self._answers, about["head"]["version"]
+def _write_episode(
+    built: AnyPath, answers: Answers, number: int, about: dict[str, Any], episode: Any
+) -> bool:
+    """Write an episode's rows; False, without a file of it, if it is evicted meanwhile."""
+    first, length = int(episode["id"]), int(episode["length"])
+    at = number, about["head"]["version"], first
+    folder = "data/{}/{}/episode/{}/".format(*at)
+    settings = Settings(about["stack"], padding=about["padding"])
+    named = f"{settings.stack}/{settings.n_step}/{settings.gamma}/{settings.padding}"
+    try:
         for column in shown_columns(answers.stores[number].store.schema):
             if column.kind == "priority" and not about["has_priorities"]:
                 continue
             for start, stop in _blocks(length + (column.kind == "frame"), column.block):
-                answer = answers.rows(number, version, first, column.number, start, stop)
-                self._write(f"{folder}rows/{column.number}/{start}-{stop}.bin", answer.body)
-        settings = Settings(about["stack"], padding=about["padding"])
-        named = f"{settings.stack}/{settings.n_step}/{settings.gamma}/{settings.padding}"
+                rows = answers.rows(*at, column.number, start, stop)
+                _write(built, f"{folder}rows/{column.number}/{start}-{stop}.bin", rows.body)
         for start, stop in _blocks(length, FRAME_ROWS):
-            found = answers.transitions(number, version, first, start, stop, settings)
-            self._write(f"{folder}transitions/{named}/{start}-{stop}.bin", found.body)
+            found = answers.transitions(*at, start, stop, settings)
+            _write(built, f"{folder}transitions/{named}/{start}-{stop}.bin", found.body)
+    except (GoneError, InvalidIdError):
+        durable_writes.remove_tree(built / folder)
+        return False
+    return True
 
-    def _write(self, name: str, body: bytes) -> None:
-        path = self.built / name
-        durable_writes.make_directory(path.parent)
-        durable_writes.write_new(path, body)
-        self._sizes[name] = len(body)
+
+def _write(built: AnyPath, name: str, body: bytes) -> None:
+    path = built / name
+    durable_writes.make_directory(path.parent)
+    durable_writes.write_new(path, body)
 
 
 def _blocks(n_rows: int, block: int) -> list[tuple[int, int]]:

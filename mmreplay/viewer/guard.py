@@ -30,11 +30,8 @@ _HEADERS = {
 class Guard:
     """An ASGI application in front of another one.
 
-    Args:
-        app: the application behind it.
-        token: required in the address, and then in the cookie.
-        port: of the server; the cookie is named after it, as cookies ignore ports.
-        host: that the server listens on. On all addresses, names of this machine are allowed too.
+    The token is required in the address, and then in the cookie, whose name has the port: cookies
+    ignore ports. If `host` means all addresses, names of this machine are allowed too.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int, host: str) -> None:

@@ -50,10 +50,11 @@ def serve(
     answers: Answers, listener: socket.socket, host: str, token: str, ready: Callable[[], None]
 ) -> None:
     """Serve the page on an open socket until Ctrl-C; calls `ready` when it can be opened."""
-    options: dict[str, Any] = {"access_log": False, "log_config": None, "lifespan": "off"}
     config = uvicorn.Config(
         make_app(answers, token=token, port=listener.getsockname()[1], host=host),
-        **options,
+        access_log=False,
+        log_config=None,
+        lifespan="off",
         log_level="critical",  # requests that are not HTTP are not worth a message
         http="h11",
         ws="none",
@@ -74,14 +75,7 @@ def serve(
 
 
 def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1") -> ASGIApp:
-    """The ASGI application that shows some stores to anyone with the token.
-
-    Args:
-        answers: about the stores.
-        token: as for `Guard`.
-        port: likewise.
-        host: likewise.
-    """
+    """The ASGI application that shows some stores to anyone with the token; see `Guard`."""
     readers = ThreadPoolExecutor(_THREADS, "mmreplay-view")
 
     def route(path: str, answer: Callable[..., Answer]) -> Route:
@@ -122,7 +116,7 @@ def _number(name: str, text: str) -> float:
 
 
 def _respond(request: Request, answer: Callable[..., Answer], given: dict[str, Any]) -> Response:
-    """An answer as a response, or why there is none as a sentence."""
+    """The response to a request: the answer, or a sentence about the error."""
     try:
         found = answer(**given)
     except (MmreplayError, OSError) as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 from mmreplay.schema import Field, Schema
 
@@ -20,16 +19,10 @@ _SCALAR_ROWS = 4096
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShownColumn:
-    """One column.
+    """One column: `number` in requests, `block` the most rows per request.
 
-    Attributes:
-        number: in requests.
-        kind: frame, action, reward, flag, extra or priority.
-        name: the key of the frames or the name of the extra column, else the kind.
-        path: in the store.
-        dtype: its name.
-        shape: of a row.
-        block: most rows per request.
+    `kind` is frame, action, reward, flag, extra or priority; `name` the key of the frames or the
+    name of the extra, else the kind; `path` that in the store.
     """
 
     number: int
@@ -39,12 +32,6 @@ class ShownColumn:
     dtype: str
     shape: tuple[int, ...]
     block: int
-
-    def to_json(self) -> dict[str, Any]:
-        """For the page, without the path."""
-        about = dataclasses.asdict(self)
-        del about["path"]
-        return about
 
 
 def shown_columns(schema: Schema) -> list[ShownColumn]:
@@ -57,11 +44,11 @@ def shown_columns(schema: Schema) -> list[ShownColumn]:
         ("flag", "non_terminal", "non_terminals"),
     ]
     listed += [("extra", name, path) for name, path in schema.extra_paths.items()]
-    out = [
-        ShownColumn(number, kind, name, path, fields[path].dtype.name, fields[path].shape, rows)
-        for number, (kind, name, path) in enumerate(listed)
-        for rows in [_block(fields[path], frames=kind == "frame")]
-    ]
+    out = []
+    for number, (kind, name, path) in enumerate(listed):
+        field = fields[path]
+        rows = _block(field, frames=kind == "frame")
+        out.append(ShownColumn(number, kind, name, path, field.dtype.name, field.shape, rows))
     priority = ("priority", "priority", "priorities", "float64", (), _SCALAR_ROWS)
     return [*out, ShownColumn(len(out), *priority)]
 

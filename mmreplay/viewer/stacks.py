@@ -6,12 +6,10 @@ frames are replaced, by one whose rows are their own ids.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
@@ -24,28 +22,14 @@ from mmreplay.schema import Schema
 _ZEROS, _BEFORE = -1, -2
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Stacks:
-    """Transitions of one episode, B of them.
-
-    Attributes:
-        seen: (B, k) the frames of the observations, numbered from the first retained one of the
-            episode; -1 is a frame of zeros, -2 one before the retained steps.
-        following: (B, k) likewise for the next observations.
-        reward, discount: (B,) as in a `Batch`.
-        non_terminal: (B,) bool.
-    """
-
-    seen: Ids
-    following: Ids
-    reward: Array
-    discount: Array
-    non_terminal: npt.NDArray[np.bool_]
-
-
-def stacks_of(store: Store, first: int, start: int, stop: int, settings: Settings) -> Stacks:
+def stacks_of(
+    store: Store, first: int, start: int, stop: int, settings: Settings
+) -> dict[str, Array]:
     """The transitions [start, stop) of the episode that `find_episode` finds for id `first`.
 
+    ``seen`` and ``following`` (B, k) int32 are the frames of the observations and next
+    observations, numbered from the first retained one of the episode; -1 is a frame of zeros, -2
+    one before the retained steps. ``reward``, ``discount``, ``non_terminal`` (B,) as in a `Batch`.
     Raises InvalidIdError if one of them is not a transition, SchemaError for too long a stack.
     """
     live = store.live
@@ -57,7 +41,14 @@ def stacks_of(store: Store, first: int, start: int, stop: int, settings: Setting
     if isinstance(places[0], dict):  # all keys have the same frames
         places = [next(iter(one.values())) for one in places]  # type: ignore[union-attr]
     seen, following = (_frames(first, reader.n, gatherer.last, np.asarray(one)) for one in places)
-    return Stacks(seen, following, batch.reward, batch.discount, batch.non_terminal)
+    # The page has no numbers of 64 bits.
+    return {
+        "seen": seen.astype(np.int32),
+        "following": following.astype(np.int32),
+        "reward": batch.reward,
+        "discount": batch.discount,
+        "non_terminal": batch.non_terminal,
+    }
 
 
 def _frames(first: int, stride: int, last: int, places: Array) -> Ids:

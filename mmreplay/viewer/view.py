@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import secrets
 import socket
@@ -14,6 +15,7 @@ from mmreplay.viewer.answers import Answers
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+_print = functools.partial(print, flush=True)
 _MOST_PORT = 65_535
 _MOST_STORES = 64
 
@@ -40,7 +42,7 @@ def view(
     Raises:
         MissingExtraError: Starlette or uvicorn is not installed.
         MmreplayError: a store cannot be opened, the port is taken, or the host is not an address
-            of this machine. The page shows the error of a damaged store beside others.
+            of this machine.
         SchemaError: there is no such episode, or no host.
     """
     port = whole_number("port", port, 0, _MOST_PORT)
@@ -55,7 +57,7 @@ def view(
         with _listen(host, port) as listener:
             token = secrets.token_urlsafe(24)
             url = f"http://{_shown(host)}:{listener.getsockname()[1]}/?token={token}"
-            serve(answers, listener, host, token, lambda: (ready or _print_url)(url))
+            serve(answers, listener, host, token, lambda: (ready or _print)(url))
     finally:
         answers.close()
 
@@ -97,7 +99,3 @@ def _shown(host: str) -> str:
     if host in ("0.0.0.0", "::"):  # noqa: S104 (compared, not listened on)
         return "127.0.0.1" if host != "::" else "[::1]"
     return f"[{host}]" if ":" in host else host
-
-
-def _print_url(url: str) -> None:
-    print(url, flush=True)  # noqa: T201 (its purpose)

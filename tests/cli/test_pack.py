@@ -12,8 +12,7 @@ def test_one_store(command, store):
     result = command("pack", store, "packed.zarr")
     assert (result.status, result.err) == (0, "")
     assert re.fullmatch(
-        r"packed\.zarr: 30 transitions in 5 episodes; [\d.]+ kB, the source [\d.]+ kB\n",
-        result.out,
+        r"packed\.zarr: 30 transitions in 5 episodes; [\d.]+ kB, the source [\d.]+ kB\n", result.out
     )
     assert mmreplay.verify("packed.zarr").sound
 

@@ -9,28 +9,12 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 import mmreplay
 from mmreplay import Field
 from tests.support.disks.faults import faulty_disk
-
-WAITING = """
-import signal
-
-n_steps = 0
-
-def policy(observation):
-    global n_steps
-    n_steps += 1
-    if n_steps == 100:
-        print("waiting", flush=True)
-        signal.pause()
-    return 0
-"""
-
 
 SIGNALLED = """
 import signal
@@ -120,27 +104,9 @@ def test_options_reach_the_store(command, module):
     assert info["env"]["runs"][0]["seed"] == 7
 
 
-@pytest.mark.parametrize(("given", "n_steps"), [("1e2", 100), ("1.5E1", 15), ("007", 7)])
-def test_numbers_may_be_written_with_an_exponent(command, folder, given, n_steps):
-    result = command("record", "CartPole-v1", "cart.zarr", "--steps", given, "--capacity", "1e6")
-    assert result.out.startswith(f"Recorded {n_steps} steps of ")
-
-
-@pytest.mark.parametrize("given", ["1e-3", "1.5", "2.5e0", "nan", "1e999", "e", ""])
-def test_steps_that_are_no_whole_number_are_refused(command, folder, given):
-    result = command("record", "CartPole-v1", "cart.zarr", "--steps", given)
-    assert (result.status, result.out) == (2, "")
-    assert f"Invalid value for '--steps': '{given}' is not a valid integer" in result.err
-
-
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["CartPole-v1", "cart.zarr"],
-        ["CartPole-v1"],
-        ["CartPole-v1", "cart.zarr", "--steps", "0"],
-        ["CartPole-v1", "cart.zarr", "--steps", "9", "--policy", "clever"],
-    ],
+    [["CartPole-v1", "cart.zarr"], ["CartPole-v1"], ["CartPole-v1", "cart.zarr", "--steps", "0"]],
 )
 def test_wrong_usage_is_status_2(arguments, command, folder):
     result = command("record", *arguments)
@@ -154,6 +120,10 @@ def test_wrong_usage_is_status_2(arguments, command, folder):
     [
         (["NoSuchThing-v3", "cart.zarr"], "NoSuchThing"),
         (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "No module named 'nosuch'"),
+        (
+            ["CartPole-v1", "cart.zarr", "--policy", "clever"],
+            "expected 'random', 'module:callable'",
+        ),
         (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
         (["CartPole-v1", "cart.zarr", "--codec", "gzip"], "one with a level, as 'zstd:9'"),
@@ -206,17 +176,6 @@ def test_rows_evicted_by_a_capacity_are_reported(command, folder):
         assert lane.base > 0
 
 
-def test_a_codec_may_have_a_level(command, folder):
-    arguments = ["CartPole-v1", "cart.zarr", "--steps", "10"]
-    assert command("record", *arguments, "--codec", "zstd:9").status == 0
-    text = json.dumps(json.loads(Path("cart.zarr/frames/zarr.json").read_bytes()))
-    assert '"level": 9' in text
-    assert command("record", *arguments, "--codec", "zstd:9", "--append").status == 0
-    result = command("record", *arguments, "--codec", "zstd:8", "--append")
-    assert (result.status, result.out) == (1, "")
-    assert "codec" in result.err
-
-
 def test_a_recording_of_lost_lives_goes_on_with_append_alone(command, module):
     module(
         "lives",
@@ -263,25 +222,6 @@ def test_a_signal_stops_the_recording_and_keeps_every_step(number, command, modu
     assert mmreplay.verify("cart.zarr").findings == []
 
 
-def test_what_a_capacity_evicted_is_not_said_to_be_kept(command, module):
-    module("signalled", SIGNALLED.format(number=int(signal.SIGINT)))
-    arguments = "CartPole-v1 cart.zarr --steps 1000000 --policy signalled:policy".split()
-    result = command("record", *arguments, "--capacity", 20)
-    assert (result.status, result.err) == (0, "")
-    first, *_, last = result.out.splitlines()
-    assert first == "Stopped at 100 of 1,000,000 steps; continue with --append"
-    assert re.fullmatch(r"evicted the oldest \d+ of the store's \d+ rows", last)
-
-
-def test_under_nohup_a_closed_terminal_stops_nothing(command, module):
-    module("signalled", SIGNALLED.format(number=int(signal.SIGHUP)))
-    arguments = "CartPole-v1 cart.zarr --steps 200 --policy signalled:policy".split()
-    with hangup(signal.SIG_IGN):
-        result = command("record", *arguments)
-    assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("Recorded 200 steps")
-
-
 def test_a_terminal_shows_progress_and_closing_it_keeps_every_step(tmp_path):
     """A session of its own, with all its output there, as in a window that somebody closes."""
     terminal, its_end = pty.openpty()
@@ -316,34 +256,6 @@ def test_a_terminal_shows_progress_and_closing_it_keeps_every_step(tmp_path):
     assert mmreplay.verify(tmp_path / "cart.zarr").findings == []
 
 
-@pytest.mark.parametrize("envs", [pytest.param("1", marks=pytest.mark.deep(only=True)), "3"])
-def test_append_goes_on_after_a_kill(envs, command, module):
-    module("waiting", WAITING)
-    arguments = ["CartPole-v1", "cart.zarr", "--envs", envs, "--append"]
-    run = [sys.executable, "-m", "mmreplay_cli", "record", *arguments, "--steps", "1000000"]
-    run += ["--policy", "waiting:policy"]
-    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "waiting\n"
-        finally:
-            process.kill()
-    with mmreplay.open("cart.zarr") as store:
-        assert store.info()["state"] == "crashed"
-        before = len(store)
-        frames = [lane.frames[:] for lane in store.lanes]
-    result = command("record", *arguments, "--steps", "60")
-    assert (result.status, result.err) == (0, "")
-    with mmreplay.open("cart.zarr") as store:
-        assert len(store) == before + 60
-        for lane, kept in zip(store.lanes, frames, strict=True):
-            assert (lane.frames[: len(kept)] == kept).all()
-        first, second = store.info()["env"]["runs"]
-        assert second["rows_before"] == sum(map(len, frames))
-        assert first["seed"] != second["seed"]
-    assert mmreplay.verify("cart.zarr").findings == []
-
-
 def test_a_full_disk_keeps_the_recorded_steps_and_names_append(command, tmp_path):
     path = tmp_path / "s.zarr"
     fields = {"frame": Field((4,), "float32", chunk=64), "action": Field((), "int64", chunk=64)}
@@ -353,7 +265,7 @@ def test_a_full_disk_keeps_the_recorded_steps_and_names_append(command, tmp_path
         result = command("record", "CartPole-v1", path, "--steps", "2000", "--append")
     assert result.status == 1
     assert "no room on the disk" in result.err
-    assert "is kept in" in result.err
+    assert "are kept in" in result.err
     assert "continue with --append" in " ".join(result.err.split())
     with mmreplay.open(path) as store:
         assert len(store) > 0

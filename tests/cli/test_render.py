@@ -42,10 +42,7 @@ def test_by_default_the_last_episode(command, pictures):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--out", "x.avi"],
-            "out: 'x.avi': expected a name that ends in .gif, .mp4 or .png",
-        ),
+        (["--out", "x.avi"], "out: 'x.avi': expected a name that ends in .gif, .mp4 or .png"),
         (
             ["--out", "x.gif", "--episode", "2"],
             (
@@ -87,8 +84,8 @@ def test_out_is_needed(command, pictures):
 
 
 def test_a_game_as_it_is_recorded(command, folder):
-    mmreplay.record("ALE/Pong-v5", "game.zarr", 60)
+    mmreplay.record("ALE/Pong-v5", "game.zarr", 8)
     result = command("render", "game.zarr", "--out", "x.mp4")
     assert (result.status, result.err) == (0, "")
-    assert "x.mp4: 61 frames of episode 0 (60 steps, " in result.out
+    assert "x.mp4: 9 frames of episode 0 (8 steps, " in result.out
     assert "420x470 pixels" in result.out

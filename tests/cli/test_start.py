@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import subprocess
 import sys
 
@@ -82,15 +81,6 @@ def test_help_imports_nothing_heavy():
     assert not set(out.stdout.split()) & {"mmreplay", "numpy", "rich", "zarr", "numcodecs"}
 
 
-def test_the_module_runs_as_the_script_does(folder):
-    run = [sys.executable, "-m", "mmreplay_cli", "info", "nothing"]
-    result = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (
-        "Error: nothing: there is no store here; check the path, or record one first\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -104,7 +94,7 @@ def test_the_module_runs_as_the_script_does(folder):
         (["bench", "a", "--batch-size", "0"], "Error: Invalid value for '--batch-size'"),
         (
             ["bench", "a", "--stack", "x"],
-            "Invalid value for '--stack': 'x' is not a valid integer",
+            "Invalid value for '--stack': 'x' is not a valid integer range",
         ),
         (["bench", "a", "--seconds", "0"], "Error: Invalid value for '--seconds'"),
     ],
@@ -117,47 +107,32 @@ def test_wrong_usage_is_status_2(command, arguments, text):
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 @pytest.mark.parametrize("name", COMMANDS)
-class TestNoStore:
-    def test_a_path_that_is_not_there(self, command, folder, name, as_json):
-        result = command(name, "nothing.zarr", *as_json)
-        assert (result.status, result.out) == (1, "")
-        assert result.err == (
-            "Error: nothing.zarr: there is no store here; check the path, or record one first\n"
-        )
+def test_what_is_not_a_store_is_a_message(command, folder, name, as_json):
+    (folder / "file").write_text("x")
+    (folder / "empty").mkdir()
+    zarr.create_group(folder / "group.zarr")
+    for path, message in {
+        "nothing.zarr": "nothing.zarr: there is no store here; check the path, or record one first",
+        "file": "file: expected a directory, found a file: not a store",
+        "empty": "empty: no zarr.json in it: not a store; check the path, or, if it was one, put "
+        "its zarr.json files back from a copy",
+        "group.zarr": "group.zarr/zarr.json: a zarr group, but no mmreplay store: "
+        "attributes.mmreplay is missing",
+    }.items():
+        result = command(name, path, *as_json)
+        assert (result.status, result.out, result.err) == (1, "", f"Error: {message}\n")
 
-    def test_a_file(self, command, folder, name, as_json):
-        (folder / "file").write_text("x")
-        result = command(name, "file", *as_json)
-        assert (result.status, result.out) == (1, "")
-        assert result.err == "Error: file: expected a directory, found a file: not a store\n"
 
-    def test_an_empty_folder(self, command, folder, name, as_json):
-        (folder / "empty").mkdir()
-        result = command(name, "empty", *as_json)
-        assert (result.status, result.out) == (1, "")
-        assert result.err == (
-            "Error: empty: no zarr.json in it: not a store; check the path, or, if it was one, put "
-            "its zarr.json files back from a copy\n"
-        )
-
-    def test_another_zarr_group(self, command, folder, name, as_json):
-        zarr.create_group(folder / "group.zarr")
-        result = command(name, "group.zarr", *as_json)
-        assert (result.status, result.out) == (1, "")
-        assert result.err == (
-            "Error: group.zarr/zarr.json: a zarr group, but no mmreplay store: "
-            "attributes.mmreplay is missing\n"
-        )
-
-    def test_a_newer_format(self, command, folder, store, name, as_json):
-        path = folder / store / "zarr.json"
-        document = json.loads(path.read_text())
-        document["attributes"]["mmreplay"]["format"] = 2
-        path.write_text(json.dumps(document))
-        result = command(name, store, *as_json)
-        assert result.status == 1
-        text = f"{result.out}{result.err}"
-        assert "expected format 1, found 2; a newer mmreplay may read it" in text.replace("\n", " ")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_newer_format(command, folder, store, name):
+    path = folder / store / "zarr.json"
+    document = json.loads(path.read_text())
+    document["attributes"]["mmreplay"]["format"] = 2
+    path.write_text(json.dumps(document))
+    result = command(name, store)
+    assert result.status == 1
+    text = f"{result.out}{result.err}"
+    assert "expected format 1, found 2; a newer mmreplay may read it" in text.replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", ["info", "episodes", "bench"])
@@ -188,26 +163,14 @@ def test_an_error_of_the_system_is_a_message_without_a_traceback(command, store,
     assert result.err == "Error: /dev/disk: Input/output error\n"
 
 
-@pytest.mark.parametrize("limit", [None, 1 << 42])
-@pytest.mark.parametrize("text", ["", "malloc of size 19291136 failed"])
-def test_memory_that_runs_out_is_a_message_that_names_the_limit(
-    command, store, monkeypatch, limit, text
-):
+def test_memory_that_runs_out_is_a_message(command, store, monkeypatch):
     def large(*_):
-        raise MemoryError(*filter(None, [text]))
+        raise MemoryError("malloc of size 19291136 failed")
 
     monkeypatch.setattr(mmreplay, "open", large)
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(
-        resource.RLIMIT_AS, (resource.RLIM_INFINITY if limit is None else limit, hard)
-    )
-    try:
-        result = command("info", store)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    result = command("info", store)
     assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
-    assert result.err.startswith(f"Error: out of memory{f' ({text})' if text else ''}: ")
-    assert ("limited to 4.40 TB (`ulimit -v`)" in result.err) == (limit is not None)
+    assert result.err.startswith("Error: out of memory (malloc of size 19291136 failed): ")
 
 
 def test_a_bug_keeps_its_traceback(command, store, monkeypatch):

@@ -17,7 +17,7 @@ from mmreplay_cli.wording import age, count, number, size, times
         (3_124_000, "3.12 MB"),
         (142_900_000, "143 MB"),
         (1.1e9, "1.10 GB"),
-        (2e18, "2000 PB"),
+        (2e18, "2,000 PB"),
     ],
 )
 def test_size(value, text):
@@ -27,7 +27,6 @@ def test_size(value, text):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "-"),
         (0.0, "0"),
         (-21.0, "-21"),
         (1234567.0, "1,234,567"),
@@ -60,7 +59,6 @@ def test_age(seconds, text):
 def test_count():
     assert count(1, "row") == "1 row"
     assert count(2000, "row") == "2,000 rows"
-    assert count(0, "entry", "entries") == "0 entries"
 
 
 def test_times():

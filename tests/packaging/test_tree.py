@@ -1,5 +1,6 @@
 """The tree: nothing of a machine in it, and nothing too large."""
 
+import functools
 import os
 import re
 import subprocess
@@ -8,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.room_budgets import over_budget
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mmreplay"
 
 
+@functools.cache
 def tracked_files():
+    """The path and the bytes of each file."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         result = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout")
     paths = [ROOT / os.fsdecode(name) for name in result.stdout.split(b"\0") if name]
-    return [path for path in paths if path.is_file() and not path.is_symlink()]
+    return [(path, path.read_bytes()) for path in paths if path.is_file() and not path.is_symlink()]
 
 
 def found(pattern, *, flags=0):
     expression = re.compile(pattern.encode(), flags)
     return [
         f"{path.relative_to(ROOT)}: {match[0].decode()}"
-        for path in tracked_files()
-        for match in [expression.search(path.read_bytes())]
+        for path, data in tracked_files()
+        for match in [expression.search(data)]
         if match
     ]
 
@@ -81,19 +82,3 @@ def test_no_module_is_longer_than_500_lines():
 
 def test_no_file_of_tests_is_longer_than_700_lines():
     assert longer_than(700, (ROOT / "tests").rglob("test_*.py")) == []
-
-
-def test_a_room_over_its_budget_is_named(tmp_path):
-    for room in ("system", "format", "cli"):
-        folder = tmp_path / ("cli" if room == "cli" else f"mmreplay/{room}")
-        folder.mkdir(parents=True)
-        (folder / "__init__.py").write_text("\n" * 30)
-    (tmp_path / "docs").mkdir()
-    table = "| `system/` | 29 | a |\n| `cli/` | 30 | b |\n| `storage/` | 1,000 | c |\n"
-    (tmp_path / "docs" / "design.md").write_text(table)
-    assert over_budget(tmp_path) == [
-        "system: expected at most 29 lines, as docs/design.md says; 30",
-        "storage/: docs/design.md has a budget for it, but there is no such room",
-        "format/: has no budget in docs/design.md",
-    ]
-    assert over_budget() == []

@@ -80,11 +80,11 @@ def test_an_index_is_what_it_is_of_a_list(store, take):
         found = trajectory[index]
         assert isinstance(found, list)
         assert [one.id for one in found] == [one.id for one in list(trajectory)[index]]
-    for index in (0, 5, -1, -6, np.int64(3)):
-        assert trajectory[index].id == list(trajectory)[index].id
-    for index in (6, -7, 1000):
-        with pytest.raises(IndexError, match=f"step {index}: the trajectory has 6 steps"):
-            trajectory[index]
+    for number in (0, 5, -1, -6, np.int64(3)):
+        assert trajectory[number].id == list(trajectory)[number].id
+    for number in (6, -7, 1000):
+        with pytest.raises(IndexError, match=f"step {number}: the trajectory has 6 steps"):
+            trajectory[number]
     for wrong in (1.0, "1", None):
         with pytest.raises(TypeError):
             trajectory[wrong]

@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
-from gymnasium.wrappers import AtariPreprocessing
 
 import mmreplay
 from mmreplay.recording import atari
@@ -68,7 +67,7 @@ def by_hand(env, policy, seed, steps):
     return [np.array(column) for column in (frames, actions, rewards, non_terminals, resets)]
 
 
-STEPS = 250  # of each environment, in which a random player loses all its lives
+STEPS = 200  # of each environment, in which a random player loses all its lives
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +102,8 @@ def steady_game(recorded):
 def test_without_random_starts_one_and_several_environments_record_the_same(steady_game):
     with mmreplay.open(steady_game(2, 3)) as many, mmreplay.open(steady_game(1, 4)) as one:
         assert many.episodes["terminated"].any()
+        assert many.episodes["return"].max() >= 1
         assert_same_rows(columns(many, 1), columns(one))
-
-
-def test_one_environment_is_gymnasiums_atari_preprocessing(game):
-    env = AtariPreprocessing(gymnasium.make("ALE/Breakout-v5", frameskip=1))
-    policy = Policy(env.observation_space, env.action_space, 4)
-    with mmreplay.open(game(1)) as store:
-        assert store.episodes["terminated"].any()
-        assert_same_rows(columns(store), by_hand(env, policy, 4, STEPS))
 
 
 class OneLane:
@@ -148,9 +140,7 @@ def test_several_environments_are_ale_pys_vector_environment(game):
     with mmreplay.open(game(2)) as store:
         played = columns(store, 1)
     assert_same_rows(played, by_hand(OneLane("breakout"), policy, 5, STEPS))
-    _, _, rewards, flags, _ = played
-    assert rewards.max() >= 1
-    assert (flags[:-1] == 0).any()
+    assert (played[3][:-1] == 0).any()  # a terminated episode
 
 
 @pytest.mark.parametrize("envs", [1, 2])
@@ -171,25 +161,23 @@ def test_a_truncated_episode_ends_in_its_true_final_frame(envs, steady_game, tmp
         assert sorted(short.episodes["length"].tolist()) == [10] * envs + [40] * envs
 
 
-@pytest.mark.parametrize("envs", [1, 2])
-def test_the_store_names_the_preprocessing_and_the_sticky_actions_of_the_id(
-    envs, game, steady_game
-):
+def test_the_store_names_the_preprocessing_and_the_sticky_actions_of_the_id(game, steady_game):
     for path, env_id, sticky in (
-        (game(envs), "ALE/Breakout-v5", 0.25),
-        (steady_game(envs, 5 - envs), "BreakoutNoFrameskip-v4", 0.0),
+        (game(2), "ALE/Breakout-v5", 0.25),
+        (steady_game(1, 4), "BreakoutNoFrameskip-v4", 0.0),
     ):
         with mmreplay.open(path) as store:
             env = store.info()["env"]
         assert env["id"] == env_id
+        assert env["action_names"] == ["NOOP", "FIRE", "RIGHT", "LEFT"]
         assert env["preprocessing"]["repeat_action_probability"] == sticky
         assert env["preprocessing"]["frame_skip"] == 4
         assert env["preprocessing"]["max_steps"] == 27_000
         assert env["runs"][0]["versions"]["ale-py"] == ale_py.__version__
 
 
-@pytest.mark.parametrize("envs", [1, 2])
-def test_a_lost_life_is_terminal_only_on_request(envs, game, tmp_path):
+def test_a_lost_life_is_terminal_only_on_request(game, tmp_path):
+    envs = 2
     record(
         "ALE/Breakout-v5",
         tmp_path / "s",
@@ -251,40 +239,27 @@ def test_stacks_made_by_ale_py_give_a_warning(tmp_path):
     with pytest.warns(UserWarning, match=r"stacks of 4 frames.*without stacks \(stack_num=1\)"):
         record(envs, tmp_path / "stacks.zarr", 4)
     envs.close()
-    envs = AtariVectorEnv("pong", 1, stack_num=1)
-    record(envs, tmp_path / "frames.zarr", 4)
-    envs.close()
 
 
 def test_a_recording_goes_on_in_a_loop_with_ale_pys_vector_environment(tmp_path):
-    """Stacks of one are frames, also the final ones of each autoreset mode."""
+    """Stacks of one are frames, also the final ones in same-step mode."""
     record("ALE/Pong-v5", tmp_path / "s.zarr", 6, envs=2)
-    for mode in ("NextStep", "SameStep"):
-        envs = gymnasium.make_vec(
-            "ALE/Pong-v5",
-            num_envs=2,
-            stack_num=1,
-            autoreset_mode=mode,
-            max_num_frames_per_episode=24,  # six steps, so that episodes end within these
-        )
-        with mmreplay.ReplayBuffer(tmp_path / "s.zarr") as buffer:
-            env = mmreplay.RecordExperience(envs, buffer)
-            env.reset(seed=0)
-            ends = 0
-            for _ in range(9):
-                seen, _, terminated, truncated, _ = env.step(np.zeros(2, np.int64))
-                ends += int((terminated | truncated).sum())
-            assert ends > 0
-            assert buffer.sample(2).observation.shape == (2, 4, 84, 84)
-        env.close()
-        with mmreplay.open(tmp_path / "s.zarr") as store:
-            assert store.frames[-1].tobytes() == seen.tobytes()
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_actions_are_called_as_gymnasium_calls_them(full):
-    spec = copy.deepcopy(resolve_id("ALE/Pong-v5")[1])
-    spec.kwargs["full_action_space"] = full
-    env = gymnasium.make(spec)
-    assert atari.action_names(spec) == env.unwrapped.get_action_meanings()
+    envs = gymnasium.make_vec(
+        "ALE/Pong-v5",
+        num_envs=2,
+        stack_num=1,
+        autoreset_mode="SameStep",
+        max_num_frames_per_episode=24,  # six steps, so that episodes end within these
+    )
+    with mmreplay.ReplayBuffer(tmp_path / "s.zarr") as buffer:
+        env = mmreplay.RecordExperience(envs, buffer)
+        env.reset(seed=0)
+        ends = 0
+        for _ in range(9):
+            seen, _, terminated, truncated, _ = env.step(np.zeros(2, np.int64))
+            ends += int((terminated | truncated).sum())
+        assert ends > 0
+        assert buffer.sample(2).observation.shape == (2, 4, 84, 84)
     env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert store.frames[-1].tobytes() == seen.tobytes()

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 import mmreplay
 from mmreplay import Field, MmreplayError, RecordExperience, SchemaError
@@ -209,34 +209,6 @@ def test_a_step_is_never_written_into_the_episode_of_another_environment(n, tmp_
             twice.step(action)
         lengths = buffer.store.episodes["length"].tolist()
         assert lengths[: 3 * (n or 1)] == [1] * (n or 1) + [2] * (n or 1) + [1] * (n or 1)
-
-
-def test_what_found_no_room_is_not_written_into_the_episode_of_another(tmp_path):
-    fields = {"frame": Field((2,), "float32", chunk=16), "action": Field((), "int64")}
-    with mmreplay.ReplayBuffer(tmp_path / "b.zarr", stack=None, **fields) as buffer:
-        one, other = (RecordExperience(Counter(10_000), buffer) for _ in range(2))
-        one.reset(seed=0)
-        with faults.faulty_disk() as disk:
-            disk.fail(["posix_fallocate"], errno.ENOSPC, forever=True)
-            with pytest.raises(mmreplay.DiskFullError):
-                for _ in range(1_000):
-                    one.step(0)
-        steps = buffer.writer.n_steps
-        other.reset(seed=0)
-        other.step(0)
-        one.reset(seed=0)
-        one.step(0)
-        assert buffer.store.episodes["length"].tolist() == [steps, 1, 1]
-
-
-def test_a_recording_goes_on_with_append(tmp_path):
-    for _ in range(2):
-        env = RecordExperience(Counter(3), tmp_path / "s.zarr", append=True)
-        env.reset()
-        env.step(0)
-        env.close()
-    with mmreplay.open(tmp_path / "s.zarr") as store:
-        assert store.episodes["length"].tolist() == [1, 1]
 
 
 def test_what_it_cannot_write_to_is_refused(tmp_path):
@@ -448,16 +420,6 @@ def test_resets_that_return_some_rows_only_are_understood(tmp_path):
             [[0, 0], [0, 1], [0, 2]],
             [[1, 0], [1, 1]],
         ]
-
-
-def test_environments_in_other_processes(tmp_path):
-    env = RecordExperience(AsyncVectorEnv([Counter] * 2), tmp_path / "s.zarr")
-    env.reset(seed=0)
-    for _ in range(17):
-        env.step(np.zeros(2, np.int64))
-    env.close()
-    with mmreplay.open(tmp_path / "s.zarr") as store:
-        assert store.episodes["length"].tolist() == [7, 7, 7, 7, 1, 1]
 
 
 class Broken(VectorEnv):

@@ -7,21 +7,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import mmreplay
 from mmreplay import MmreplayError, SchemaError
 from mmreplay.recording.recorder import record
-from mmreplay.writing.session import Session
 from tests.support.counter_env import Counter
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-def test_a_recording_has_a_row_for_each_step(tmp_path):
-    result = record(Counter, tmp_path / "s", 14)
-    with mmreplay.open(tmp_path / "s") as store:
-        frames = store.frames
-        assert result.rows == len(frames) == 14
-        assert frames[6:8].tolist() == [[0, 6], [1, 0]]
-        assert store.trajectory(0).observation[-1].tolist() == [0, 7]
-        assert store.episodes["return"].tolist() == [7, 7]
-    assert result.episodes == 2
 
 
 @pytest.mark.parametrize("vector", [False, True])
@@ -89,27 +77,6 @@ def test_an_error_in_a_policy_is_reported_as_one_of_the_policy(where, envs, batc
     Broken.batched = batched
     with pytest.raises(MmreplayError, match=r"^the policy raised KeyError: 'lost' "):
         record(Counter, tmp_path / "s", 100, policy=Broken, envs=envs)
-
-
-def test_an_error_in_the_writer_passes_unchanged(tmp_path, monkeypatch):
-    def broken(self, *_):
-        raise MemoryError("no memory for a row")
-
-    monkeypatch.setattr(Session, "guard", broken)
-    for envs in (1, 2):
-        with pytest.raises(MemoryError, match=r"^no memory for a row$"):
-            record(Counter, tmp_path / f"{envs}", 100, envs=envs)
-
-
-@pytest.mark.parametrize("envs", [1, 3])
-def test_a_lost_life_is_terminal_with_life_loss(envs, tmp_path):
-    record(Counter, tmp_path / "s", 14 * envs, envs=envs, life_loss=True)
-    record(Counter, tmp_path / "t", 14)
-    with mmreplay.open(tmp_path / "s") as store, mmreplay.open(tmp_path / "t") as plain:
-        assert len(store.episodes) == 2 * envs
-        for number in range(2 * envs):
-            assert store.trajectory(number).non_terminal.tolist() == [1, 1, 0, 1, 1, 0, 0]
-        assert plain.trajectory(0).non_terminal.tolist() == [1, 1, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("envs", [1, 3])

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from mmreplay import MmreplayError
-from mmreplay.recording.policies import load_policy, make_actor
+from mmreplay.recording.policies import Actor, load_policy
 from mmreplay.recording.recorder import record
 
 OBSERVATIONS = spaces.Box(-10, 10, (2,), np.float32)
@@ -13,7 +13,7 @@ ALL = np.ones(3, dtype=np.bool_)
 
 
 def actor(policy, action_space, n_lanes=3):
-    return make_actor(policy, OBSERVATIONS, action_space, 5, n_lanes)
+    return Actor(policy, OBSERVATIONS, action_space, 5, n_lanes)
 
 
 def observations(n_lanes=3):
@@ -47,7 +47,7 @@ def test_dict_and_tuple_observations_are_split_by_lane():
         return 0
 
     space = spaces.Dict({"a": OBSERVATIONS, "b": spaces.Tuple([spaces.Discrete(9)])})
-    chooses = make_actor(policy, space, spaces.Discrete(2), 0, 2)
+    chooses = Actor(policy, space, spaces.Discrete(2), 0, 2)
     chooses.act({"a": observations(2), "b": (np.array([7, 8]),)}, None)
     assert seen[1]["a"].tolist() == [2, 3]
     assert seen[1]["b"] == (8,)
@@ -109,7 +109,7 @@ def test_a_batched_policy_gets_all_observations_at_once():
 )
 def test_the_random_policy_draws_each_lane_from_its_own_seed(space):
     together = actor(None, space)
-    alone = [make_actor(None, OBSERVATIONS, space, 5 + i, 1) for i in range(3)]
+    alone = [Actor(None, OBSERVATIONS, space, 5 + i, 1) for i in range(3)]
     for step in range(20):
         ignored = np.array([False, step % 3 == 1, False])
         actions = together.act(observations(), ignored)
@@ -148,8 +148,8 @@ def test_module_and_callable_are_imported(folder):
     assert load_policy("random") == ("random", None)
     assert load_policy(lambda _: 0)[0].endswith("<lambda>")
     for policy, message in {
-        "mypolicy": "expected 'random' or 'module:callable'",
-        ":f": "expected 'random' or 'module:callable'",
+        "mypolicy": "expected 'random', 'module:callable' or",
+        ":f": "expected 'random', 'module:callable' or",
         "nosuchmodule:f": "importing nosuchmodule raised ModuleNotFoundError",
         "mypolicy.sub:f": "importing mypolicy.sub raised ModuleNotFoundError",
         "mypolicy:B": "mypolicy has no 'B'",

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from mmreplay.recording import loops, progress
+from mmreplay.recording import progress, recorder
 from mmreplay.recording.progress import RecordProgress
 from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter
@@ -30,7 +30,7 @@ def test_progress_is_reported_four_times_a_second(tmp_path, monkeypatch):
             now += 0.01
             return super().step(action)
 
-    for module in (loops, progress):
+    for module in (progress, recorder):
         monkeypatch.setattr(module, "perf_counter", lambda: now)
     told: list[RecordProgress] = []
     record(Timed, tmp_path / "s", 400, progress=told.append)

@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 import mmreplay
 from mmreplay import Field, SchemaError, StoreExistsError
@@ -127,28 +127,3 @@ def test_evicted_rows_are_counted(lanes, tmp_path):
     again = record(Counter, path, 10, append=True, envs=envs)
     assert again.steps == 10
     assert again.evicted_rows >= result.evicted_rows
-
-
-@pytest.mark.parametrize("seed", [-1, 2**40, "a", 1.5, None])
-def test_a_seed_out_of_range_is_refused(tmp_path, seed):
-    with pytest.raises(SchemaError, match="seed: expected a whole number, 0 to "):
-        record("CartPole-v1", tmp_path / "cart.zarr", 3, seed=seed)
-
-
-def test_create_takes_its_fields_and_lanes_from_an_environment(tmp_path):
-    env = gymnasium.make("CartPole-v1")
-    with mmreplay.create(tmp_path / "one", env=env) as writer:
-        observation, _ = env.reset(seed=0)
-        writer.reset(observation)
-        observation, reward, terminated, truncated, _ = env.step(1)
-        writer.step(1, float(reward), observation, terminated, truncated)
-    with mmreplay.open(tmp_path / "one") as store:
-        assert len(store) == 1
-    envs = SyncVectorEnv(
-        [lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode=AutoresetMode.DISABLED
-    )
-    with mmreplay.create(tmp_path / "two", env=envs) as writer:
-        observations, _ = envs.reset(seed=0)
-        writer.reset(observations)
-    with mmreplay.open(tmp_path / "two") as store:
-        assert store.lanes[0].environments == len(writer) == 2

@@ -11,8 +11,8 @@ from mmreplay import Field
 def games(tmp_path_factory):
     """Two recordings of Breakout: ``one`` of one environment, ``two`` of two."""
     folder = tmp_path_factory.mktemp("games")
-    mmreplay.record("ALE/Breakout-v5", folder / "one.zarr", 260, flush_s=0)
-    mmreplay.record("ALE/Breakout-v5", folder / "two.zarr", 120, envs=2, flush_s=0)
+    mmreplay.record("ALE/Breakout-v5", folder / "one.zarr", 120, flush_s=0)
+    mmreplay.record("ALE/Breakout-v5", folder / "two.zarr", 60, envs=2, flush_s=0)
     return folder
 
 

@@ -59,29 +59,6 @@ def test_a_key_that_is_missing_or_not_an_image(dicts, key):
             Episode(store, 0, key)
 
 
-def test_no_pictures(make, story):
-    writer = make()
-    story.play(writer, 3)
-    with mmreplay.open(writer.path) as store:
-        with pytest.raises(SchemaError, match=r"are not images: uint8 \[3\]; `mmreplay plot`"):
-            Episode(store, 0)
-
-
-def test_a_key_where_there_are_none(games):
-    with mmreplay.open(games / "one.zarr") as store:
-        with pytest.raises(SchemaError, match="are not dicts; leave it out"):
-            Episode(store, 0, "rgb")
-
-
-@pytest.mark.parametrize("number", [2, -3, 1 << 70])
-def test_a_number_that_is_too_large(games, number):
-    with mmreplay.open(games / "two.zarr") as store:
-        n = len(store.episodes)
-        number = number if abs(number) > 9 else (n if number > 0 else -n - 1)
-        with pytest.raises(SchemaError, match=rf"from 0 to {n - 1}, .* down to -{n}, found"):
-            Episode(store, number)
-
-
 def test_no_episode_yet(make):
     writer = make(frame=Field((9, 9)))
     with (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmreplay import SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay import SchemaError, StoreExistsError
 from mmreplay.rendering.new_file import checked_path, new_file
 
 SUFFIXES = (".gif", ".png")
@@ -34,19 +34,3 @@ def test_a_file_that_somebody_else_makes_meanwhile_is_kept(tmp_path):
 def test_a_name_that_says_no_format(out):
     with pytest.raises(SchemaError, match="out: "):
         checked_path(out, SUFFIXES)
-
-
-def test_what_exists_is_not_replaced(tmp_path):
-    (tmp_path / "x.gif").symlink_to("nowhere")
-    with pytest.raises(StoreExistsError, match=r"x\.gif: already exists"):
-        checked_path("x.gif", SUFFIXES)
-
-
-def test_a_directory_that_is_missing():
-    with pytest.raises(StoreNotFoundError, match="no such directory"):
-        checked_path("nothing/x.gif", SUFFIXES)
-
-
-def test_within_a_store(games, tmp_path):
-    with pytest.raises(SchemaError, match="lies within the store"):
-        checked_path(games / "one.zarr" / "x.gif", SUFFIXES)

@@ -54,27 +54,14 @@ def test_a_store_that_cannot_be_read_does_not_keep_others_from_being_shown(tmp_p
     assert [len(c["counts"]) for c in json.loads(one.distributions().body)["charts"]] == [2, 2]
 
 
-def test_a_store_that_is_damaged_from_the_first_says_so_beside_the_others(tmp_path, answers):
+def test_a_damaged_or_missing_store_is_refused_beside_others_too(tmp_path, answers):
     record_pictures(tmp_path / "a.zarr")
     record_pictures(tmp_path / "b.zarr")
-    whole = (tmp_path / "a.zarr" / "zarr.json").read_bytes()
-    (tmp_path / "a.zarr" / "zarr.json").write_bytes(b"{")
-    with pytest.raises(MmreplayError):
-        answers("a.zarr")
     with pytest.raises(StoreNotFoundError):
         answers("b.zarr", "none.zarr")
-    one = answers("a.zarr", "b.zarr")
-    broken, sound = json.loads(one.about().body)["stores"]
-    assert ("a.zarr" in broken["head"]["error"], sound["head"]["error"]) == (True, None)
-    with pytest.raises(MmreplayError):
-        one.episodes(0)
-    with pytest.raises(MmreplayError):
-        one.rows(0, "", 0, 0, 0, 1)
-    charts = json.loads(one.distributions().body)["charts"]
-    assert charts[0]["counts"][0] == [0, 0, 0]
-    (tmp_path / "a.zarr" / "zarr.json").write_bytes(whole)
-    assert json.loads(one.heads().body)[0]["error"] is None
-    assert unpack(one.episodes(0).body)[0]["length"].tolist() == [9, 21, 7]
+    (tmp_path / "a.zarr" / "zarr.json").write_bytes(b"{")
+    with pytest.raises(MmreplayError, match=r"a\.zarr"):
+        answers("a.zarr", "b.zarr")
 
 
 def test_what_a_store_holds_is_looked_at_again_as_it_grows(tmp_path, answers):

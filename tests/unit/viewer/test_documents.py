@@ -44,11 +44,7 @@ def test_vectors_have_no_range_and_are_not_stacked(opened):
 
 
 @pytest.mark.parametrize(
-    ("frame", "expected"),
-    [
-        (Field((4, 4), "bool"), (0, 1)),
-        (Field((4, 4), "float32"), (0, 1)),
-    ],
+    ("frame", "expected"), [(Field((4, 4), "bool"), (0, 1)), (Field((4, 4), "float32"), (0, 1))]
 )
 def test_the_range_of_a_picture_is_a_usual_one_that_holds_its_frames(opened, frame, expected):
     assert describe(opened(frame=frame))["ranges"] == {0: expected}

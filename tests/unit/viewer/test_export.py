@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import (
-    DiskFullError,
-    FailedStoreError,
-    Field,
-    SchemaError,
-    StoreExistsError,
-)
+from mmreplay import DiskFullError, FailedStoreError, Field, SchemaError, StoreExistsError
 from mmreplay.viewer import export
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.page import page_files
@@ -111,7 +105,7 @@ def test_what_is_evicted_meanwhile_is_left_out(tmp_path, quick_disk, monkeypatch
 
 def test_a_folder_that_exists_is_left_alone(recorded, tmp_path):
     (tmp_path / "out").mkdir()
-    with pytest.raises(StoreExistsError, match="already exists; choose a new folder"):
+    with pytest.raises(StoreExistsError, match="already exists; choose another path"):
         mmreplay.export_view(recorded, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 

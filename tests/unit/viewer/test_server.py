@@ -103,18 +103,3 @@ def test_a_fault_of_its_own_is_told_and_logged(app, episode, monkeypatch, caplog
     reply = ask(app, f"{episode}.json")
     assert (reply.status, "bug in mmreplay" in reply.json["error"]) == (500, True)
     assert "ZeroDivisionError" in caplog.text
-
-
-def test_damaged_frames_are_no_reason_to_refuse_the_others(tmp_path, quick_disk):
-    record_pictures(tmp_path / "d.zarr")
-    shard = tmp_path / "d.zarr" / "frames" / "c.0.0.0"
-    data = bytearray(shard.read_bytes())
-    data[3] ^= 0xFF
-    shard.write_bytes(data)
-    held = Answers([tmp_path / "d.zarr"])
-    app = make_app(held, token=TOKEN, port=8000)
-    version = ask(app, "/data/heads.json").json[0]["version"]
-    reply = ask(app, f"/data/0/{version}/episode/0/rows/0/0-10.bin")
-    assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
-    assert [one[:2] for one in unpack(reply.body)[1]["damage"]] == [[n, n + 1] for n in range(4)]
-    held.close()

@@ -20,10 +20,10 @@ def check_all(store, settings):
             whole.ids, settings.stack, settings.n_step, settings.gamma, settings.padding
         )
         frames = np.concatenate([whole.observation, np.zeros_like(whole.observation[:1])])
-        assert np.array_equal(frames[found.seen], batch.observation)
-        assert np.array_equal(frames[found.following], batch.next_observation)
+        assert np.array_equal(frames[found["seen"]], batch.observation)
+        assert np.array_equal(frames[found["following"]], batch.next_observation)
         for name in ("reward", "discount", "non_terminal"):
-            assert np.array_equal(getattr(found, name), getattr(batch, name)), name
+            assert np.array_equal(found[name], getattr(batch, name)), name
 
 
 @pytest.mark.parametrize("padding", ["reset", "zero"])
@@ -67,9 +67,9 @@ def test_frames_from_before_the_steps_that_are_left_are_told_apart(tmp_path, qui
     with mmreplay.open(tmp_path / "s.zarr") as store:
         first = int(store.ids[0])
         near, far = (stacks_of(store, first, 0, 25, Settings(k)) for k in (3, 20))
-    assert near.seen[:4].tolist() == [[-2, -2, 0], [-2, 0, 1], [0, 1, 2], [1, 2, 3]]
-    assert near.following[-1].tolist() == [23, 24, 25]
-    assert far.seen[0].tolist() == [-2] * 19 + [0]  # also the first frame of the episode
+    assert near["seen"][:4].tolist() == [[-2, -2, 0], [-2, 0, 1], [0, 1, 2], [1, 2, 3]]
+    assert near["following"][-1].tolist() == [23, 24, 25]
+    assert far["seen"][0].tolist() == [-2] * 19 + [0]  # also the first frame of the episode
 
 
 def test_ids_past_the_last_step_are_refused(tmp_path, quick_disk):

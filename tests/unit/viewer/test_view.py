@@ -3,7 +3,6 @@
 import http.client
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -26,49 +25,33 @@ def recorded(tmp_path, quick_disk):
     return tmp_path / "s.zarr"
 
 
-@pytest.fixture
-def served(recorded):
-    """A process that serves it, and its URL."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, recorded],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield process, process.stdout.readline().strip()
-    process.kill()
-    process.communicate()
-
-
-def test_the_first_line_is_the_url_and_an_interrupt_ends_it(served):
-    process, url = served
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", url)
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
-    connection.request("GET", f"/?{parts.query}")
-    reply = connection.getresponse()
-    assert (reply.status, b"mmreplay" in reply.read()) == (200, True)
-    cookie = reply.headers["set-cookie"].partition(";")[0]
-    connection.request("GET", "/data/stores.json", headers={"Cookie": cookie})
-    reply = connection.getresponse()
-    assert (reply.status, b"s.zarr" in reply.read()) == (200, True)
-    # The connection stays open, as a browser's does.
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    connection.close()
+def test_the_first_line_is_the_url_and_an_interrupt_ends_it(recorded):
+    """Requests that are not HTTP are answered by an error or nothing, and end nothing."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, recorded], stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        url = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", url)
+        parts = urlsplit(url)
+        for sent in (b"\0\xff\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"GET " + b"/" * 100_000):
+            with socket.create_connection((parts.hostname, parts.port), timeout=30) as odd:
+                odd.sendall(sent)
+                odd.shutdown(socket.SHUT_WR)
+                assert not odd.recv(64).startswith(b"HTTP/1.1 2")
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+        connection.request("GET", f"/?{parts.query}")
+        reply = connection.getresponse()
+        assert (reply.status, b"mmreplay" in reply.read()) == (200, True)
+        cookie = reply.headers["set-cookie"].partition(";")[0]
+        connection.request("GET", "/data/stores.json", headers={"Cookie": cookie})
+        reply = connection.getresponse()
+        assert (reply.status, b"s.zarr" in reply.read()) == (200, True)
+        # The connection stays open, as a browser's does.
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        connection.close()
     assert (process.returncode, out, err) == (0, "", "")
-
-
-def test_requests_that_are_none_are_answered_by_an_error_or_nothing(served):
-    process, url = served
-    address = (urlsplit(url).hostname, urlsplit(url).port)
-    for sent in (b"\0\xff\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"GET " + b"/" * 100_000):
-        with socket.create_connection(address, timeout=30) as connection:
-            connection.sendall(sent)
-            connection.shutdown(socket.SHUT_WR)
-            assert not connection.recv(64).startswith(b"HTTP/1.1 2")
-    assert process.poll() is None
-    assert not select.select([process.stderr], [], [], 0)[0]
 
 
 def test_a_port_that_is_taken_is_named(recorded):
