@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["goodness"]
-
 
 def goodness(counts: npt.NDArray[Any], expected: npt.NDArray[Any] | float) -> float:
     """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""

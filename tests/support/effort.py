@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-__all__ = ["EFFORT", "EFFORTS", "THOROUGH", "by_effort"]
-
 T = TypeVar("T")
 EFFORTS = ("quick", "deep", "thorough")
 EFFORT = os.environ.get("MMREPLAY_EFFORT", "quick")

@@ -10,8 +10,6 @@ import numpy as np
 import mmreplay
 from mmreplay import Dataset, Field
 
-__all__ = ["KINDS", "n_chunks", "record"]
-
 _LZ4 = Field((4, 4), "uint8", "lz4", 16, 256)
 KINDS: dict[str, dict[str, Any]] = {
     "one lane": {"frame": _LZ4},

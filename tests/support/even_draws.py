@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EvenGenerator", "assert_counts_fit", "even_draws"]
-
 
 def even_draws(size: int) -> npt.NDArray[np.float64]:
     """Numbers in the middle of `size` equal parts of [0, 1)."""

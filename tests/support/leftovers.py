@@ -14,8 +14,6 @@ import pytest
 
 from tests.support.disks.scratch import scratch_root
 
-__all__ = ["PASSED", "leftovers", "settled_leftovers"]
-
 PASSED = pytest.StashKey[bool]()
 _THREADS = "mmreplay-"
 _ROUNDS = 3  # what has finalizers goes with a later collection

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import mmreplay
 
-__all__ = ["outcome"]
-
 
 def outcome(call: Callable[[], object]) -> str:
     """``""``, or the error and what it says; other errors come through."""

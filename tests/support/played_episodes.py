@@ -15,19 +15,6 @@ import numpy as np
 import mmreplay
 from mmreplay import Field, Loss, Store
 
-__all__ = [
-    "ARGUMENTS",
-    "Episode",
-    "assert_same",
-    "but_lives",
-    "observed",
-    "play",
-    "read_back",
-    "steps_of",
-    "write",
-    "write_vector",
-]
-
 Frames = dict[str, np.ndarray]
 
 

@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-__all__ = ["over_budget"]
-
 ROOT = Path(__file__).parents[2]
 _ROW = re.compile(
     r"^\| (?:`(?P<room>\w+)/`|the modules beside them) \| (?P<most>[\d,]+) \|", re.MULTILINE

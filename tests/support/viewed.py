@@ -15,8 +15,6 @@ from starlette.types import ASGIApp
 import mmreplay
 from mmreplay import Field
 
-__all__ = ["TOKEN", "Reply", "ask", "frame_of", "play", "record_pictures"]
-
 TOKEN = "the-token"
 FRAME = Field((6, 5), "uint8", "lz4", chunk=4, shard=16)
 

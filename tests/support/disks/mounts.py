@@ -24,8 +24,6 @@ from pathlib import Path
 
 from mmreplay.system import platform
 
-__all__ = ["Ballast", "Mount", "booted", "cut_off", "mounted", "unavailable", "write_back"]
-
 IMAGE_BYTES = {"ext4": 128 << 20, "xfs": 400 << 20, "btrfs": 160 << 20}
 """Least sizes at which the usual settings still hold; the images are sparse."""
 _MAKE = {

@@ -10,8 +10,6 @@ import contextlib
 import shutil
 from pathlib import Path
 
-__all__ = ["WAYS", "Place"]
-
 WAYS = ("renamed", "removed", "link turned")
 
 

@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["scratch_directory", "scratch_root"]
-
 _IN_MEMORY = Path("/dev/shm")
 _LEAST_BYTES = 2 << 30  # a container gets 64 MiB as a rule, which a few tests fill
 

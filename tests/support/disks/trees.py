@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["contents", "files", "flip", "names"]
-
 
 def contents(path: Path) -> dict[str, bytes | None]:
     """Everything below a directory, by its path from there: a file's bytes, of others None."""

@@ -22,20 +22,6 @@ from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Schema
 from tests.support.oracle.model import Model
 
-__all__ = [
-    "check_batch",
-    "check_columns",
-    "check_episodes",
-    "check_ids",
-    "check_info",
-    "check_same",
-    "check_store",
-    "check_trajectories",
-    "check_verified",
-    "columns_of",
-    "forget",
-]
-
 Array = npt.NDArray[Any]
 
 

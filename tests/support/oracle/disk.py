@@ -21,17 +21,6 @@ import zarr
 from tests.support.oracle.checks import check_same
 from tests.support.oracle.model import CONTEXT_ROWS, LaneModel, Model
 
-__all__ = [
-    "attributes_of",
-    "check_closed",
-    "check_copy",
-    "check_disk",
-    "check_plain_zarr",
-    "chunk_files",
-    "chunk_rows",
-    "lane_paths",
-]
-
 Array = npt.NDArray[Any]
 _ABSENT = (1 << 64) - 1
 _BASE, _TAIL_START, _COMMITTED, _EPISODES_BEFORE = 2, 3, 4, 12  # words of a state page

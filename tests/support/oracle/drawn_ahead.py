@@ -17,8 +17,6 @@ from mmreplay import Batch, EmptyBufferError, ReplayBuffer
 from mmreplay.ids import Ids
 from tests.support.oracle.checks import check_same
 
-__all__ = ["DrawnAhead", "check_equal"]
-
 
 class DrawnAhead:
     """Batches of uniform draws, to be expected of a buffer that gave none yet."""

@@ -22,8 +22,6 @@ from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.schema import Field
 from tests.support.oracle.model import LANE_SHIFT
 
-__all__ = ["Described", "Plot"]
-
 Array = npt.NDArray[Any]
 _HEADER = 3
 _LEAST_BYTES = 8 * _HEADER

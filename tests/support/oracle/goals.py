@@ -16,8 +16,6 @@ from mmreplay.batches.batch import Batch
 from tests.support.oracle.checks import check_same
 from tests.support.oracle.model import LANE_SHIFT, Model, Played
 
-__all__ = ["check_relabelled", "goals_of"]
-
 Array = npt.NDArray[Any]
 Function = Callable[[Array, Array, dict[str, Array]], Array]
 FIRST = -2

@@ -17,8 +17,6 @@ from mmreplay import ReplayBuffer
 from mmreplay.schema import Field, Schema
 from tests.support.oracle.model import Model
 
-__all__ = ["Episode", "Layout", "random_value"]
-
 Array = npt.NDArray[Any]
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 

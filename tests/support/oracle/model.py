@@ -20,20 +20,6 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Batch
 from mmreplay.schema import FRAME, Schema
 
-__all__ = [
-    "CONTEXT_ROWS",
-    "FLAGS",
-    "LANE_SHIFT",
-    "Given",
-    "LaneModel",
-    "Model",
-    "Played",
-    "Step",
-    "TrajectoryModel",
-    "joined",
-    "usual_stack",
-]
-
 Array = npt.NDArray[Any]
 Frame = dict[str, Array]
 Given = tuple[Any, float, Any, dict[str, bool], dict[str, Any]]

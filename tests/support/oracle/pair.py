@@ -15,8 +15,6 @@ from mmreplay import Field
 from tests.support.oracle.layout import Episode, random_value
 from tests.support.oracle.model import FLAGS, LaneModel, Model
 
-__all__ = ["FIELDS", "MODES", "Numbers", "Pair", "of_writer"]
-
 Array = npt.NDArray[Any]
 Value = Callable[[Field, np.random.Generator], Array]
 

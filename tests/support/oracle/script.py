@@ -22,8 +22,6 @@ from tests.support.disks import faults
 from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.model import Model
 
-__all__ = ["Script", "Turn", "append_rows", "with_session"]
-
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 

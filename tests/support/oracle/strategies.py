@@ -13,15 +13,6 @@ from hypothesis import strategies as st
 from mmreplay.schema import Field
 from tests.support.oracle.layout import Episode, Layout
 
-__all__ = [
-    "CODECS",
-    "DTYPES",
-    "codecs",
-    "episodes",
-    "gather_settings",
-    "layouts",
-]
-
 DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
 
 CODECS: tuple[str | dict[str, Any], ...] = (

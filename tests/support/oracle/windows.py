@@ -18,8 +18,6 @@ from mmreplay.schema import FRAME
 from tests.support.oracle.checks import check_same
 from tests.support.oracle.model import LANE_SHIFT, Model, Played, joined, usual_stack
 
-__all__ = ["Kept", "check_sequences", "kept_episodes", "window_starts"]
-
 Array = npt.NDArray[Any]
 
 

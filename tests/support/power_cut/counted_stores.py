@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["CountedStores"]
-
 
 class Counting(Protocol):
     """What counts the calls."""

@@ -11,8 +11,6 @@ from typing import Any
 from mmreplay.schema import Field
 from tests.support.oracle.layout import Layout
 
-__all__ = ["ALL", "LAYOUTS", "LONG", "MANY", "SHORT_CHUNKS"]
-
 _ACTION = Field((), "int64", chunk=11)
 _LZ4 = Field((3,), "uint8", "lz4", 2, 4)
 _ONE = [

@@ -75,8 +75,6 @@ from tests.support.power_cut.mutation import (
     unless,
 )
 
-__all__ = ["MUTANTS", "caught_by_name"]
-
 _WRITERS = (Writer, VectorWriter)
 
 

@@ -20,21 +20,6 @@ from mmreplay.system import durable_writes
 from tests.support.oracle.layout import Layout
 from tests.support.power_cut.simulator import ViolationError, simulate, uncollected
 
-__all__ = [
-    "Change",
-    "Mutant",
-    "after",
-    "before",
-    "caught",
-    "changed",
-    "during",
-    "instead",
-    "no_sync",
-    "not_durable",
-    "nothing",
-    "unless",
-]
-
 Change = tuple[Any, str, Any]
 
 

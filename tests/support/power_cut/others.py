@@ -17,8 +17,6 @@ from typing import NamedTuple
 from tests.support.power_cut.contents import Contents
 from tests.support.power_cut.power import PowerDisk
 
-__all__ = ["KnownStore", "Others"]
-
 _AT_WORK = 0.4  # of histories
 _CHANCES = 0.003, 0.02  # at a call of an opening, and of an open writer
 _MOST_STORES = 3

@@ -28,8 +28,6 @@ from mmreplay.system import durable_writes, linux_calls, memory_maps
 from mmreplay.system.held_directories import AnyPath, at
 from tests.support.power_cut.counted_stores import CountedStores
 
-__all__ = ["PowerDisk", "power_disk"]
-
 _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 
 Bytes = npt.NDArray[np.uint8]

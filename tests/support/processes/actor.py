@@ -25,8 +25,6 @@ from tests.support.processes import users
 from tests.support.processes.forks import Forks, serve
 from tests.support.processes.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
 
-__all__ = ["OPENING", "Actors", "Chronicle", "Script", "perform"]
-
 
 class Chronicle:
     """What the actors of one store have done, as far as they told."""

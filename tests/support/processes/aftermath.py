@@ -19,8 +19,6 @@ from tests.support.oracle.model import Model
 from tests.support.oracle.script import append_rows
 from tests.support.processes import actor
 
-__all__ = ["check_closed", "check_found", "go_on"]
-
 _NEWEST_ROWS = 700  # compared column by column after each death; all of them in the end
 
 

@@ -16,8 +16,6 @@ from mmreplay_cli import main
 from tests.support.disks.scratch import scratch_directory
 from tests.support.processes.forks import Forks, serve
 
-__all__ = ["Commands"]
-
 
 class Commands(Forks):
     """Client of the server that forks commands; a context manager."""

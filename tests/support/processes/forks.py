@@ -20,8 +20,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Forks", "serve", "started"]
-
 
 def started(target: Callable[..., object], *args: object, method: str = "fork") -> BaseProcess:
     """A process of multiprocessing that calls a function."""

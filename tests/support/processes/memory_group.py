@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Self
 
-__all__ = ["MemoryGroup", "join", "unavailable"]
-
 _ROOT = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _PATIENCE_S = 10.0

@@ -33,8 +33,6 @@ from tests.support.oracle.script import Turn
 from tests.support.processes.actor import Chronicle, Script
 from tests.support.processes.forks import started
 
-__all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
-
 STACK = 3
 """Frames an observation, of the dataset that an onlooker gets."""
 _BATCH = 16

@@ -24,8 +24,6 @@ from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import Model
 from tests.support.oracle.pair import Pair
 
-__all__ = ["CODECS", "Party", "frame_of"]
-
 _VALUES = 4
 _EPSILON = 1e-6
 CODECS = ("lz4", "raw")

@@ -29,8 +29,6 @@ from mmreplay.writing.vector_writer import VectorWriter
 from tests.support.oracle import checks
 from tests.support.processes.forks import Forks, serve
 
-__all__ = ["OPENING", "RECORDING", "WAITING", "Ledger", "Order", "Recorders"]
-
 WAITING, OPENING, RECORDING, DONE = range(4)
 """Phases of a recording."""
 _PHASE, _OPENED_NS, _DROPPED, _ROWS = range(4)  # words of the head

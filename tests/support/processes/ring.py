@@ -25,8 +25,6 @@ from mmreplay.writing.writer import Writer
 from tests.support.processes.usage import usage
 from tests.support.quiet import quiet
 
-__all__ = ["Look", "Order", "check_rows", "expected_files"]
-
 _EPISODE_ROWS = 701
 _BATCH = 32
 _POOL = 4_099

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-__all__ = ["BackgroundThreads"]
-
 
 class BackgroundThreads:
     """Threads that run while a block does; a context manager."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from mmreplay.system import checked_reads
 
-__all__ = ["Usage", "resident", "usage"]
-
 _DELETED = " (deleted)"
 
 

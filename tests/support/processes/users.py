@@ -15,8 +15,6 @@ import numcodecs  # noqa: F401 (another user cannot import it where Python lies 
 
 from mmreplay.system import platform
 
-__all__ = ["as_user", "become", "unavailable"]
-
 
 def unavailable() -> str:
     """Why no process can become another user; empty if one can."""

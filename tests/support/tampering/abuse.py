@@ -46,8 +46,6 @@ from tests.support.tampering.fixtures import Pristine, Victim, pristine_stores
 from tests.support.tampering.limits import Guard, Limits, Tally, run_limited, timed
 from tests.support.tampering.steps import broken_steps
 
-__all__ = ["Ordeal", "main"]
-
 _MOST_BYTES = 4 << 20  # of one answer: whoever asks for more than fits asks for too much
 _MOST_ROWS = 20_000
 _READING = (StoreNotFoundError, FormatError, CorruptStoreError, SchemaError)

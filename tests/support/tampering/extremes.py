@@ -16,8 +16,6 @@ from tests.support.tampering.fixtures import Pristine, Victim
 from tests.support.tampering.hostile import KINDS, Change, make_kind
 from tests.support.tampering.steps import broken_steps
 
-__all__ = ["special_cases"]
-
 Case = tuple[str, Callable[[Victim], Change | None]]
 """The name of a store, and what is done to it."""
 

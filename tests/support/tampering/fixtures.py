@@ -25,8 +25,6 @@ from mmreplay.schema import Field
 from mmreplay.writing.create import create
 from tests.support.writers import make_lanes
 
-__all__ = ["Pristine", "Victim", "any_of", "chance", "pristine_stores"]
-
 # Device and inode in a state page, of the file and of its lane, and whether blocks lie past its end.
 _IDENTITY, _HOME, _BEYOND = slice(40, 56), slice(72, 88), slice(88, 96)
 

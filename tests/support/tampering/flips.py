@@ -29,20 +29,6 @@ from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 from tests.support.writers import LaneWriters
 
-__all__ = [
-    "KINDS",
-    "Flip",
-    "Kind",
-    "all_flips",
-    "build",
-    "everything",
-    "is_named",
-    "place_of",
-    "random_flips",
-    "record",
-    "why_harmless",
-]
-
 _ACTION = Field((), "int64", chunk=16)
 _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 _SETTINGS = frozenset("level clevel typesize blocksize".split())

@@ -30,8 +30,6 @@ from tests.support.tampering.fixtures import Victim, any_of, chance
 from tests.support.tampering.payloads import Parts, spoil_index, spoil_payload
 from tests.support.tampering.texts import deep, spoil_json, spoil_node
 
-__all__ = ["KINDS", "Change", "change", "make_kind", "seal", "spoil_document"]
-
 _PAGE = 4096
 _CHECKPOINT = struct.Struct("<8s16s16sQQQQQ")
 _STATE = struct.Struct("<13Q")

@@ -23,8 +23,6 @@ import mmreplay
 from tests.support.minari_dataset import write_minari
 from tests.support.tampering.limits import Limits, run_limited, timed
 
-__all__ = ["SOURCES", "WITH_PYARROW", "tamper_with_imports"]
-
 N = 12
 ENDS = np.arange(N) % 6 == 5
 _LIMITS = Limits(memory_bytes=512 << 20, patience_s=60.0)

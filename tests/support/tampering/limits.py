@@ -29,8 +29,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Failure", "Guard", "Limits", "Tally", "run_limited", "timed"]
-
 _MIB = 1 << 20
 _RECORD = struct.Struct("<qdqI")  # number, seconds, peak, length of the failures behind it
 _RENEW = 2000

@@ -15,8 +15,6 @@ import numpy as np
 from mmreplay.format.compression import crc32c
 from tests.support.tampering.fixtures import chance
 
-__all__ = ["Parts", "spoil_index", "spoil_payload"]
-
 _ABSENT = (1 << 64) - 1
 
 

@@ -18,8 +18,6 @@ from mmreplay.format import layout
 from tests.support.oracle.checks import check_same, check_verified
 from tests.support.oracle.model import LaneModel, Played
 
-__all__ = ["Lost", "check_kept", "check_parts", "parts_left", "set_attributes"]
-
 Part = tuple[Played, int, int]
 """Steps [start, stop) of an episode that come out as one of their own."""
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from tests.support.tampering.fixtures import Victim
 from tests.support.tampering.hostile import Change, seal
 
-__all__ = ["BROKEN_RULES", "broken_steps"]
-
 Array = npt.NDArray[Any]
 Store = Callable[[Array], None]
 """Stores other values into the rows of an array."""

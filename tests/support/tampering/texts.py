@@ -14,8 +14,6 @@ from typing import Any
 
 from tests.support.tampering.fixtures import any_of, chance
 
-__all__ = ["deep", "spoil_json", "spoil_node"]
-
 # What a number, a text or a node of JSON may be exchanged for.
 _NUMBERS: tuple[Any, ...] = (
     0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 39, 40, 41, 255, 256, 1023, 1024, -1, -2, -(1 << 63),
