@@ -14,7 +14,7 @@ from mmreplay.format.layout import FINALS
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.tampering import flips
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 
 N_FLIPS = by_effort(2, 30, 1_100)  # of each kind of store
 

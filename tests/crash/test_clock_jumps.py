@@ -18,17 +18,12 @@ from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.system import platform
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import Script, append_rows
+from tests.support.oracle.script import IMAGE_AND_JOINTS, Script, append_rows
 from tests.support.processes import actor, aftermath
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 N_PROCESSES = by_effort(1, 3, 12)
 N_FLUSHES = by_effort(3, 30, 200)
 FLUSH_S = 0.01
-FRAMES = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
 CENTURY_S = 3e9
 
 
@@ -75,7 +70,7 @@ def test_a_clock_that_jumps_by_years_changes_no_flush_no_lock_and_no_row(tmp_pat
         path=str(tmp_path / "s.zarr"),
         report=str(tmp_path / "report"),
         seed=luck.randrange(2**32),
-        frame=FRAMES,
+        frame=IMAGE_AND_JOINTS,
         action_chunk=7,
         capacity=100,
         flush_s=FLUSH_S,

@@ -18,11 +18,11 @@ from mmreplay.storage.state_page import COMMITTED, State
 from mmreplay.storage.tail_file import map_tail
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.script import with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.processes import actor, aftermath, onlooker
 from tests.support.processes.threads import BackgroundThreads
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 N_KILLS = by_effort(2, 20, 200)
 N_READ = by_effort(6, 100, 2_000)
 STARTED = by_effort(["fork"], *[["spawn", "forkserver", "fork"]] * 2)
@@ -73,10 +73,7 @@ FOUR_READERS = {
     "lz4": {"frame": [(6, 8), "uint8", "lz4", 2, 8]},
     "raw, mapped side by side": {"frame": [(64, 64), "uint8", "raw", 4]},
     "zstd, many environments": {"frame": [(6, 8), "uint8", "zstd", 2, 4]},
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-    },
+    "dict": IMAGE_AND_JOINTS,
 }
 
 

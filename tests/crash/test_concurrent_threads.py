@@ -16,14 +16,14 @@ import pytest
 import mmreplay
 from mmreplay.episode_index import Index
 from tests.support.disks import faults
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.script import append_rows
 from tests.support.processes import actor, onlooker
 from tests.support.processes.threads import BackgroundThreads
 from tests.support.writers import drain
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 DEEP_ONLY = pytest.mark.deep(only=True)
 N_BATCHES = by_effort(10, 200, 2_000)
 N_SESSIONS = by_effort(5, 40, 300)

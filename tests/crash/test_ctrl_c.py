@@ -13,9 +13,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from tests.support.effort import THOROUGH, by_effort
-
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
+from tests.support.effort import by_effort
 
 N_INTERRUPTS = by_effort(50, 4_000, 100_000)
 

@@ -16,19 +16,15 @@ import pytest
 import mmreplay
 from tests.support.disks import faults
 from tests.support.disks.trees import contents
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.script import append_rows
+from tests.support.oracle.script import IMAGE_AND_JOINTS, append_rows
 from tests.support.processes import actor, aftermath
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
 LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}
-DICT = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
 MODES = [(error, forever) for error in (errno.EIO, errno.ENOSPC) for forever in (False, True)]
 MODES.append((errno.EDQUOT, True))
 
@@ -44,20 +40,20 @@ def course(frame, before, acts, **more):
 
 COURSES = {
     "create": course(LZ4, "", "open; rows 1"),
-    "create many": course(DICT, "", "open; rows 1", envs=2),
+    "create many": course(IMAGE_AND_JOINTS, "", "open; rows 1", envs=2),
     "make a lane": course(RAW, "", "open; rows 1; close; open; rows 1", lane="actor-3"),
     "append": course(RAW, "open; rows 4", "rows 14"),
     "append and seal": course(LZ4, "open; rows 4", "rows 15"),
     "append in the background": course(
         LZ4, "open; rows 4", "rows 9; pause 0.006; rows 6", flush_s=0.002
     ),
-    "flush": course(DICT, "open; rows 20", "flush; rows 3; flush"),
+    "flush": course(IMAGE_AND_JOINTS, "open; rows 20", "flush; rows 3; flush"),
     "evict": course(RAW, "open; rows 95", "flush; rows 9; flush", capacity=20),
     "evict shards": course(LZ4, "open; rows 95", "flush; rows 9; flush", capacity=20),
     "close": course(LZ4, "open; rows 15", "close"),
-    "close many": course(DICT, "open; rows 12", "close", envs=2),
+    "close many": course(IMAGE_AND_JOINTS, "open; rows 12", "close", envs=2),
     "reopen": course(LZ4, "open; rows 15; close", "open; rows 2; close"),
-    "reopen many": course(DICT, "open; rows 12; close", "open; rows 2", envs=2),
+    "reopen many": course(IMAGE_AND_JOINTS, "open; rows 12; close", "open; rows 2", envs=2),
     "recover": course(LZ4, "open; rows 15; drop; litter", "open again; rows 2"),
     "recover after a reboot": course(
         LZ4, "elsewhere; open; rows 4; flush; rows 15; reboot", "open; rows 2"
@@ -75,12 +71,6 @@ PARTS = {
     "opening": ("reopen", "recover"),
 }
 """How the courses of each begin; apart, so that they can be tried side by side."""
-
-
-@pytest.fixture(scope="module")
-def actors():
-    with actor.Actors() as running:
-        yield running
 
 
 def perform(actors, folder, name, **changes):
@@ -137,7 +127,7 @@ def test_close_that_could_not_remove_what_is_private_comes_to_its_end(actors, tm
 
 def write(path, *, close):
     """Thirty rows of two environments, flushed in the middle."""
-    script = actor.Script(str(path), "", 5, DICT, action_chunk=7, envs=2)
+    script = actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, action_chunk=7, envs=2)
     writer = script.open()
     starts = [None, None]
     for number in range(30):

@@ -25,10 +25,10 @@ from tests.support.oracle import checks
 from tests.support.oracle import disk as disk_layout
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.script import with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.processes import actor
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 
 # ---------------------------------------------------------------- cut off
 
@@ -37,21 +37,11 @@ FRAMES = {
     "raw-pages": {"frame": [(64, 64), "uint8", "raw", 8]},
     "lz4": {"frame": [(6, 8), "uint8", "lz4", 3, 6]},
     "lz4-pages": {"frame": [(64, 64), "uint8", "lz4", 2, 8]},
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-        "depth": [(3, 4), "uint16", "zstd", 4, 8],
-    },
+    "dict": {**IMAGE_AND_JOINTS, "depth": [(3, 4), "uint16", "zstd", 4, 8]},
 }
 OPTIONS = {"ext4": ["", "data=journal", "data=writeback"]}
 N_STORES = {"ext4": 10, "xfs": 4, "btrfs": 4} if THOROUGH else {"ext4": 1, "xfs": 1, "btrfs": 1}
 N_CUTS = by_effort(4, 10, 40)
-
-
-@pytest.fixture(scope="module")
-def actors():
-    with actor.Actors() as running:
-        yield running
 
 
 @contextlib.contextmanager

@@ -29,7 +29,6 @@ from tests.support.tampering.limits import Failure, Guard, Limits, run_limited
 from tests.support.writers import drain, make_lanes
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux"),
 ]
 

@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.tampering.imports import SOURCES, tamper_with_imports
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux"),
 ]
 

@@ -10,26 +10,14 @@ import shutil
 import pytest
 
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.processes import actor, aftermath
-
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 FRAMES = {
     "raw": [(6, 8), "uint8", "raw", 5],
     "lz4": [(6, 8), "uint8", "lz4", 3, 6],
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-        "depth": [(3, 4), "uint16", "zstd", 4, 8],
-    },
+    "dict": {**IMAGE_AND_JOINTS, "depth": [(3, 4), "uint16", "zstd", 4, 8]},
 }
-
-
-@pytest.fixture(scope="module")
-def actors():
-    with actor.Actors() as running:
-        yield running
 
 
 def frames_of(given):

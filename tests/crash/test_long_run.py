@@ -19,7 +19,6 @@ from tests.support.oracle import checks
 from tests.support.processes import ring
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 

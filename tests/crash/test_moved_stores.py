@@ -22,14 +22,13 @@ from mmreplay.system import durable_writes
 from tests.support.disks.faults import CALLS, faulty_disk
 from tests.support.disks.moves import WAYS, Place
 from tests.support.disks.trees import contents, flip, names
-from tests.support.effort import EFFORT, THOROUGH, by_effort
+from tests.support.effort import EFFORT, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import CODECS, Party, frame_of
 from tests.support.writers import drain
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.deep,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody has tried it"),
 ]

@@ -23,13 +23,12 @@ import mmreplay
 from mmreplay.system import locks
 from tests.support.disks import faults, trees
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import append_rows, with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, append_rows, with_session
 from tests.support.outcomes import outcome
 from tests.support.processes import actor, aftermath, users
 from tests.support.writers import drain
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.skipif(bool(users.unavailable()), reason=users.unavailable()),
 ]
 STRANGER = 65534  # uid and gid
@@ -38,16 +37,12 @@ REFUSED = re.compile("Permission denied|another writer holds|is not readable")
 N_PATHS = by_effort(1, 8, None)  # of each store, from which the rights are taken
 N_SESSIONS = by_effort(6, 20, 150)
 
-FRAMES = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
 STORES = ("closed", "live", "crashed")
 
 
 def make(path, kind):
     """A store with evicted rows, and whoever writes it."""
-    script = actor.Script(str(path), "", 5, FRAMES, action_chunk=7, capacity=40)
+    script = actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, action_chunk=7, capacity=40)
     writer = script.open()
     starts = [None]
     for number in range(100):
@@ -224,12 +219,6 @@ def test_store_of_another_user_is_read_as_far_as_rights_go_and_never_changed(ope
     result.add("errors of others", 0, "", at_most=0, note="one would have ended the test")
 
 
-@pytest.fixture(scope="module")
-def actors():
-    with actor.Actors() as running:
-        yield running
-
-
 @pytest.mark.deep(only=True)
 def test_users_of_a_group_write_a_store_in_turns_and_lose_no_row(open_path, actors, measured):
     luck = random.Random(None if THOROUGH else 4)
@@ -241,7 +230,7 @@ def test_users_of_a_group_write_a_store_in_turns_and_lose_no_row(open_path, acto
         path=str(shared / "s.zarr"),
         report=str(shared / "report"),
         seed=6,
-        frame=FRAMES,
+        frame=IMAGE_AND_JOINTS,
         action_chunk=7,
         capacity=60,
         rows=60,

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import Script, with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, Script, with_session
 from tests.support.processes import actor, aftermath, memory_group
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.deep,
     pytest.mark.skipif(bool(memory_group.unavailable()), reason=memory_group.unavailable()),
 ]
@@ -27,10 +26,7 @@ LIMIT_BYTES = 200 << 20
 FRAMES = {
     "raw": {"frame": [(64, 64), "uint8", "raw", 8]},
     "lz4": {"frame": [(6, 8), "uint8", "lz4", 3, 6]},
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-    },
+    "dict": IMAGE_AND_JOINTS,
 }
 
 

@@ -32,7 +32,6 @@ from tests.support.quiet import settle
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.usefixtures("short_chunks"),
 ]
 Field = mmreplay.Field

@@ -22,15 +22,11 @@ from tests.support.disks import faults, mounts, trees
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr
-from tests.support.oracle.script import append_rows, with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, append_rows, with_session
 from tests.support.outcomes import outcome
 from tests.support.processes import actor
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
-FIELDS = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
+pytestmark = pytest.mark.deep
 FILE_SYSTEMS = by_effort(["tmpfs"], ["tmpfs", "ext4"], ["tmpfs", "ext4", "xfs", "btrfs"])
 N_ERRORS = by_effort(1, 5, 25)
 TOLD = re.compile("FailedS[a-z]+Error: .*(?:Read-only file system|is read-only)")
@@ -43,7 +39,7 @@ SYNCS_FAIL = ("fsync", errno.EROFS, 10**9, False)
 
 def make(path, kind):
     """A store whose rows were all flushed but some of the newest, and its script."""
-    script = actor.Script(str(path), "", 5, FIELDS, action_chunk=7, capacity=40)
+    script = actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, action_chunk=7, capacity=40)
     writer = script.open()
     starts = [None]
     for number in range(100):

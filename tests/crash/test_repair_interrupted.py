@@ -22,7 +22,7 @@ from tests.support.oracle import checks
 from tests.support.power_cut.power import power_disk
 from tests.support.tampering import flips
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 
 SWAP = 24  # calls from the mark to the end, and some before
 KINDS = ("lz4", "evicted, lanes", "priorities")

@@ -20,7 +20,6 @@ from tests.support.power_cut.mutants import MUTANTS, caught_by_name
 from tests.support.power_cut.mutation import Mutant, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 N_CRASHES = 50  # of a history
 N_TRIALS = by_effort(50, 1_000, 20_000)  # of each number of environments
 # Tried for a mutant, at most; others than those of the real code.

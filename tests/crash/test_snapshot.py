@@ -25,7 +25,7 @@ from tests.support.processes import actor
 from tests.support.tampering import flips
 from tests.support.writers import LaneWriters
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 
 KINDS = sorted(flips.KINDS)
 CUT_OFF = [

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 import mmreplay
 from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks, disk
 from tests.support.oracle.model import FLAGS
 from tests.support.oracle.pair import MODES, Pair
@@ -333,8 +333,7 @@ class StoreMachine(RuleBasedStateMachine):
             checks.check_ids(self.buffer, self.model)
 
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 StoreMachine.TestCase.settings = settings(
-    stateful_step_count=by_effort(20, 20, 40), max_examples=by_effort(3, 60, 2_000)
+    stateful_step_count=by_effort(15, 20, 40), max_examples=by_effort(3, 15, 2_000)
 )
 TestStore = StoreMachine.TestCase

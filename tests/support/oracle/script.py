@@ -23,6 +23,11 @@ from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.model import Model
 
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
+IMAGE_AND_JOINTS = {
+    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
+    "joints": [(7,), "float32", "raw", 16],
+}
+"""Fields of dict observations, as `Script.frame` has them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

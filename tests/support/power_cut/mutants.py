@@ -25,7 +25,7 @@ tests of their own that go red without them:
   zeroed: tests/unit/writing/test_order.py and test_sessions.py;
 - that the checksums that recovery took away do not come back, and that a close is durable before
   the next writer removes anything: tests/crash/test_power_cut.py;
-- the lock: test_misuse.py; errors of the disk: test_failing_calls.py;
+- the lock: tests/unit/writing/test_sessions.py; errors of the disk: test_failing_calls.py;
 - the random state: tests/unit/datasets/test_replay_buffer.py; priorities: tests/property/test_priorities.py.
 """
 
