@@ -21,8 +21,8 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import IMAGE_AND_JOINTS, Script, append_rows
 from tests.support.processes import actor, aftermath
 
-N_PROCESSES = by_effort(1, 3, 12)
-N_FLUSHES = by_effort(3, 30, 200)
+N_PROCESSES = by_effort(1, 1, 12)
+N_FLUSHES = by_effort(3, 10, 200)
 FLUSH_S = 0.01
 CENTURY_S = 3e9
 
@@ -64,6 +64,7 @@ def record(script):
     faults.kill(writer)
 
 
+@pytest.mark.deep(only=True)
 def test_a_clock_that_jumps_by_years_changes_no_flush_no_lock_and_no_row(tmp_path, measured):
     luck = random.Random(None if THOROUGH else 3)
     script = Script(

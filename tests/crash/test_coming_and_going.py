@@ -21,10 +21,10 @@ from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import IMAGE_AND_JOINTS, Script, append_rows
 
-pytestmark = pytest.mark.deep
-N_PATHS, N_READERS = 2, by_effort(1, 2, 3)
+pytestmark = pytest.mark.deep(only=True)
+N_PATHS, N_READERS = 2, by_effort(1, 1, 3)
 STACK = 3
-LEAST = by_effort(1, 40, 1_000)
+LEAST = by_effort(1, 15, 1_000)
 BEGUN, ENDED = 0, 1  # words of what is removed in the place: how often
 
 

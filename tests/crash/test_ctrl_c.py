@@ -15,7 +15,7 @@ import mmreplay
 from mmreplay import Field
 from tests.support.effort import by_effort
 
-N_INTERRUPTS = by_effort(50, 4_000, 100_000)
+N_INTERRUPTS = by_effort(40, 40, 100_000)
 
 INTERRUPTS = """
 import faulthandler, random, signal, sys

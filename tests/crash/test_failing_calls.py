@@ -103,12 +103,12 @@ def test_a_failing_system_call_is_reported_or_retried_and_costs_no_row(
 ):
     luck = random.Random(part)
     names = [name for name in COURSES if name.startswith(PARTS[part])]
-    names = luck.sample(names, min(by_effort(2, 9, 9), len(names)))
+    names = luck.sample(names, min(by_effort(1, 6, 9), len(names)))
     n_calls = n_trials = 0
     for name in names:
         every = places(perform(actors, tmp_path, name, count=True))
         trials = [(*place, *mode) for place in every for mode in MODES]
-        for call, at, error, forever in luck.sample(trials, by_effort(1, 3, len(trials))):
+        for call, at, error, forever in luck.sample(trials, by_effort(1, 2, len(trials))):
             perform(actors, tmp_path, name, fails=(call, error, at, forever))
         n_calls, n_trials = n_calls + len(every), n_trials + len(trials)
     result = measured(f"failing_calls-{part}", courses=names, modes=len(MODES))
@@ -156,7 +156,7 @@ def some_trials(every, seed):
     """Each call once, in a mode that is drawn; some of them where it has to be quick."""
     luck = random.Random(seed)
     trials = [(*place, *luck.choice(MODES)) for place in every]
-    return luck.sample(trials, by_effort(3, 15, len(trials)))
+    return luck.sample(trials, by_effort(2, 6, len(trials)))
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "left by a crash"])

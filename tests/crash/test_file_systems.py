@@ -41,7 +41,7 @@ FRAMES = {
 }
 OPTIONS = {"ext4": ["", "data=journal", "data=writeback"]}
 N_STORES = {"ext4": 10, "xfs": 4, "btrfs": 4} if THOROUGH else {"ext4": 1, "xfs": 1, "btrfs": 1}
-N_CUTS = by_effort(4, 10, 40)
+N_CUTS = by_effort(2, 4, 40)
 
 
 @contextlib.contextmanager
@@ -181,8 +181,8 @@ LAYOUTS = {
     ),
     "as-is": Layout(Field((4,), "float32"), Field((), "int64"), {}),
 }
-QUICK = {"ext4": ["lz4"], "tmpfs": ["as-is"], "btrfs": [], "xfs": []}
-N_ROWS = by_effort((16, 8, 4), (24, 12, 6), (40, 25, 12))
+SOME = {"ext4": by_effort([], ["lz4"], []), "tmpfs": ["as-is"], "btrfs": [], "xfs": []}
+N_ROWS = by_effort((8, 4, 2), (12, 6, 3), (40, 25, 12))
 FILL_BYTES = {"tmpfs": 8 << 20, "ext4": 32 << 20}
 
 
@@ -332,30 +332,6 @@ class Squeezed:
         checks.check_verified(self.path)
 
 
-def until_full(disk):
-    """Nobody but the writer fills the disk; then there is room again."""
-    ballast = disk / "reserve"
-    ballast.write_bytes(bytes(1_500_000))
-    layout = LAYOUTS["raw-pages"]
-    model = layout.model()
-    with layout.create(disk / "s.zarr") as writer:
-        pair = Pair(writer, model, np.random.default_rng(0))
-        with pytest.raises(mmreplay.DiskFullError, match="no room"):
-            for _ in range(100_000):
-                pair.play(1)
-        rows = writer.rows
-        assert rows == len(model.lanes[0].rows)
-        with mmreplay.open(disk / "s.zarr") as store:
-            checks.check_ids(store, model)
-        ballast.unlink()
-        pair.play(60)
-        assert writer.rows > rows + 50
-    model.lanes[0].end_session()
-    with mmreplay.open(disk / "s.zarr") as store:
-        checks.check_store(store, model, most=20)
-    return {"told": {"step": 1}}
-
-
 def in_a_process(*arguments):
     """SIGBUS would be the end of the tests, too."""
     command = [sys.executable, __file__, *map(str, arguments)]
@@ -364,14 +340,14 @@ def in_a_process(*arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("fs", [fs for fs in QUICK if QUICK[fs] or THOROUGH])
+@pytest.mark.parametrize("fs", [fs for fs in SOME if SOME[fs] or THOROUGH])
 def test_a_full_file_system_is_an_error_and_ends_no_process(tmp_path, measured, fs):
     seeds = range(2 if THOROUGH else 1)
     told = collections.Counter()
     for seed in seeds:
-        for name in LAYOUTS if THOROUGH else QUICK[fs]:
+        for name in LAYOUTS if THOROUGH else SOME[fs]:
             with mounted(fs, tmp_path, FILL_BYTES.get(fs, 0)) as mount:
-                found = in_a_process("squeeze", mount.path, name, seed)
+                found = in_a_process(mount.path, name, seed)
             told.update(found["told"])
     result = measured(f"file_systems_full_{fs}", layouts=list(LAYOUTS), runs_of_each=len(seeds))
     result.add("DiskFullErrors", told.total(), "", at_least=300)
@@ -383,16 +359,6 @@ def test_a_full_file_system_is_an_error_and_ends_no_process(tmp_path, measured, 
     result.add("processes ended by SIGBUS, or rows lost", 0, "", at_most=0)
 
 
-@pytest.mark.parametrize("fs", ["ext4", "tmpfs", "btrfs"] if THOROUGH else ["tmpfs"])
-def test_a_file_system_filled_by_the_writer_is_an_error_and_the_writer_goes_on(tmp_path, fs):
-    with mounted(fs, tmp_path, FILL_BYTES.get(fs, 0)) as mount:
-        in_a_process("until_full", mount.path)
-
-
 if __name__ == "__main__":
-    what, disk, *more = sys.argv[1:]
-    if what == "squeeze":
-        found = Squeezed(Path(disk), more[0], int(more[1])).run()
-    else:
-        found = until_full(Path(disk))
-    print(json.dumps(found))
+    disk, name, seed = sys.argv[1:]
+    print(json.dumps(Squeezed(Path(disk), name, int(seed)).run()))

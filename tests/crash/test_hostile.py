@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 SEED = 20_260_801
-N_INPUTS = by_effort(8, 1_000, 205_000)
+N_INPUTS = by_effort(8, 100, 205_000)
 N_WORKERS = os.cpu_count() or 1
 KINDS = ("crash", "hang", "foreign", "outside", "accepted", "memory", "slow")
 
@@ -83,6 +83,7 @@ def test_no_content_of_a_store_can_do_harm(tmp_path, measured):
     assert not wrong, "\n".join(map(str, wrong[:20]))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["vector", "crashed vector"])
 def test_steps_that_break_a_rule_are_found_and_do_no_harm(tmp_path, name):
     ordeal = abuse.Ordeal(tmp_path, pristine_stores(tmp_path / "made", [name]), SEED)
@@ -349,7 +350,7 @@ def test_no_terminal_obeys_what_a_store_says(store, command):
     assert all(one.isprintable() or one == "\n" for one in result.output)
 
 
-@pytest.mark.parametrize("name", ["frames", "actions"])
+@pytest.mark.parametrize("name", by_effort(["frames"], *[["frames", "actions"]] * 2))
 def test_repair_takes_no_memory_for_files_of_holes_without_their_layout(tmp_path, name):
     path = tmp_path / "s.zarr"
     record(path, "raw").close()

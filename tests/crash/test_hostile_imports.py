@@ -15,11 +15,11 @@ pytestmark = [
 ]
 
 SEED = 20_261_127
-N_INPUTS = by_effort(8, 150, 10_000)
+N_INPUTS = by_effort(4, 12, 10_000)
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", list(SOURCES)[:: by_effort(3, 1, 1)])
 def test_no_content_of_a_source_can_do_harm(tmp_path, name):
     tally = tamper_with_imports(tmp_path, name, N_INPUTS, SEED)
     assert tally.n_trials == N_INPUTS

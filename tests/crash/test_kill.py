@@ -49,7 +49,7 @@ def two_sessions(folder, name, number):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", sorted(EVERY_CALL))
+@pytest.mark.parametrize("name", sorted(EVERY_CALL)[: by_effort(1, None, None)])
 def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_path, name):
     luck = random.Random(name if not THOROUGH else None)
     script = two_sessions(tmp_path, name, 0)
@@ -58,7 +58,7 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_p
     aftermath.check_found(chronicle)
     n_calls = chronicle.calls
     assert n_calls > 200
-    places = luck.sample(range(1, n_calls + 1), by_effort(2, 14, n_calls))
+    places = luck.sample(range(1, n_calls + 1), by_effort(1, 3, n_calls))
     for place in places:
         script = two_sessions(tmp_path, name, place)
         chronicle = actor.Chronicle(script)

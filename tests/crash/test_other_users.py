@@ -34,8 +34,8 @@ pytestmark = [
 STRANGER = 65534  # uid and gid
 GROUP = 65533
 REFUSED = re.compile("Permission denied|another writer holds|is not readable")
-N_PATHS = by_effort(1, 8, None)  # of each store, from which the rights are taken
-N_SESSIONS = by_effort(6, 20, 150)
+N_PATHS = by_effort(1, 2, None)  # of each store, from which the rights are taken
+N_SESSIONS = by_effort(6, 8, 150)
 
 STORES = ("closed", "live", "crashed")
 
@@ -188,7 +188,7 @@ def open_path(tmp_path):
         yield Path(folder)
 
 
-@pytest.mark.deep
+@pytest.mark.deep(only=True)
 def test_store_of_another_user_is_read_as_far_as_rights_go_and_never_changed(open_path, measured):
     found = in_a_process("try_all", open_path, N_PATHS)
     assert found["changed"] == 0

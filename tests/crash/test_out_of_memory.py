@@ -18,10 +18,10 @@ from tests.support.oracle.script import IMAGE_AND_JOINTS, Script, with_session
 from tests.support.processes import actor, aftermath, memory_group
 
 pytestmark = [
-    pytest.mark.deep,
+    pytest.mark.deep(only=True),
     pytest.mark.skipif(bool(memory_group.unavailable()), reason=memory_group.unavailable()),
 ]
-N_KILLS = by_effort(1, 5, 60)
+N_KILLS = by_effort(1, 2, 60)
 LIMIT_BYTES = 200 << 20
 FRAMES = {
     "raw": {"frame": [(64, 64), "uint8", "raw", 8]},

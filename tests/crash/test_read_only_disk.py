@@ -28,7 +28,7 @@ from tests.support.processes import actor
 
 pytestmark = pytest.mark.deep
 FILE_SYSTEMS = by_effort(["tmpfs"], ["tmpfs", "ext4"], ["tmpfs", "ext4", "xfs", "btrfs"])
-N_ERRORS = by_effort(1, 5, 25)
+N_ERRORS = by_effort(1, 2, 25)
 TOLD = re.compile("FailedS[a-z]+Error: .*(?:Read-only file system|is read-only)")
 
 TOLD_BY_COMMAND = re.compile("Error: .*Read-only file system")

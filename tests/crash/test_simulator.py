@@ -21,7 +21,7 @@ from tests.support.power_cut.mutation import Mutant, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
 N_CRASHES = 50  # of a history
-N_TRIALS = by_effort(50, 1_000, 20_000)  # of each number of environments
+N_TRIALS = by_effort(50, 100, 20_000)  # of each number of environments
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
 # A deep run tries each mutant in one history, and so many have to be noticed there. To find all of
@@ -56,7 +56,7 @@ def in_turn_or_side_by_side(calls):
         return [future.result() for future in futures]
 
 
-@pytest.mark.parametrize("n", LAYOUTS)
+@pytest.mark.parametrize("n", [1, 3])
 def test_the_same_seed_lives_the_same_history(n):
     assert simulate(3, 4, LAYOUTS[n]) == simulate(3, 4, LAYOUTS[n])
 

@@ -78,7 +78,7 @@ def packed(schema, episodes):
     return model
 
 
-@settings(max_examples=by_effort(3, 15, 600))
+@settings(max_examples=by_effort(2, 15, 600))
 @given(st.data())
 def test_what_is_packed_equals_the_oracle(data):
     given_sources = data.draw(sources())

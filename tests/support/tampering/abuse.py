@@ -53,7 +53,7 @@ _SAMPLING = (*_READING, EmptyBufferError)
 _WRITING = (*_SAMPLING, LockedError, DiskFullError, FailedStoreError)
 _VERIFYING = (StoreNotFoundError, FormatError, CorruptStoreError, LockedError)
 _SECONDS = 2.0
-_QUICK = by_effort(863, 37, 37)  # one special case of so many: no divisor of how many there are
+_QUICK = by_effort(211, 149, 37)  # one special case of so many: no divisor of how many there are
 _OFTEN = {
     "raw": 8, "lz4, evicting": 8, "larger lz4": 8, "zstd": 8, "dict": 2, "lanes": 2,
     "priorities": 2, "crashed": 6, "power cut": 6, "crashed raw lanes": 1, "crashed buffer": 2,
@@ -81,10 +81,11 @@ class Ordeal:
             for number, one in enumerate(stores)
         }
         self.cases = special_cases(stores)
+        every = [getattr(make, "func", make) for _, make in self.cases]
+        breaking = {make.func for _, make in broken_steps()}
+        self.broken = [n for n, make in enumerate(every) if make in breaking]
         self.extremes = [
-            number
-            for number, (_, make) in enumerate(self.cases)
-            if getattr(make, "func", None) is not hostile.make_kind
+            n for n, make in enumerate(every) if make not in {hostile.make_kind, *breaking}
         ]
         self.n_special = len(self._CHANGING) * len(self.cases)
         self.inside = [one.path.parent for one in self._victims.values()]
@@ -96,12 +97,12 @@ class Ordeal:
     def warm_up(self) -> None:
         """Do all of it once to sound stores: everything is imported then, and works.
 
-        A quick run reads every third one, and changes each of these in one of the ways.
+        Only a thorough run changes each of them in every way.
         """
         n_ways = len(self._CHANGING)
-        for place, victim in enumerate([*self._victims.values()][:: by_effort(3, 1, 1)]):
+        for place, victim in enumerate(self._victims.values()):
             self._read(victim, hostile.Change("nothing"))
-            for number in by_effort([place % n_ways], range(n_ways), range(n_ways)):
+            for number in by_effort(*[[place % n_ways]] * 2, range(n_ways)):
                 self._change_store(victim, number)
                 victim.rebuild()
             self._show(victim.path, random.Random(0), every=not place)
@@ -122,7 +123,8 @@ class Ordeal:
             changes = make(victim)
             which = (number + number // len(self.cases)) % len(self._CHANGING)
         else:
-            victim = self._victims[random_.choices(list(_OFTEN), list(_OFTEN.values()))[0]]
+            often = [_OFTEN[name] for name in self._victims]
+            victim = self._victims[random_.choices(list(self._victims), often)[0]]
             changes = hostile.change(victim, random_)
         if changes is None:
             return 0.0, []
@@ -176,7 +178,7 @@ class Ordeal:
         """What is wrong with reading lanes whose steps break a rule, see `steps`; some, if quick."""
         out: list[tuple[str, str]] = []
         cases = [(name, make) for name, make in broken_steps() if name in self._victims]
-        for name, make in cases[:: by_effort(5, 1, 1)]:
+        for name, make in cases[:: by_effort(5, 2, 1)]:
             victim, self._found = self._victims[name], []
             changes = make(victim)
             self._read(victim, changes)
@@ -446,14 +448,16 @@ def run(
     limits: Limits | None = None,
 ) -> Tally:
     """Do it with the inputs of these numbers."""
-    ordeal = Ordeal(folder, pristine_stores(folder / "made"), seed)
+    names = list(_OFTEN)[:: by_effort(4, 1, 1)]
+    ordeal = Ordeal(folder, pristine_stores(folder / "made", names), seed)
     ordeal.warm_up()
     numbers: list[int] = list(range(start, stop))
     if quick:
         some = range(0, ordeal.n_special, _QUICK)
         numbers = [
             *some,
-            *ordeal.extremes[:: by_effort(53, 1, 1)],
+            *ordeal.extremes[:: by_effort(7, 1, 1)],
+            *ordeal.broken[:: by_effort(50, 9, 1)],
             *(ordeal.n_special + n for n in numbers),
         ]
     return run_limited(ordeal.trial, numbers, ordeal.inside, limits)
