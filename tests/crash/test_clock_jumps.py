@@ -86,8 +86,7 @@ def test_a_clock_that_jumps_by_years_changes_no_flush_no_lock_and_no_row(tmp_pat
         chronicle.begin([found[-1]["begun"]])
         chronicle.acknowledge([found[-1]["rows"]])
         assert aftermath.check_found(chronicle, most=10)
-    aftermath.go_on(chronicle, 10, close=True)
-    aftermath.check_closed(chronicle)
+    aftermath.finish(chronicle, 10)
     assert min(one["locked_s"] for one in found) > 0.4
     flushes = sum(one["flushes"] for one in found)
     result = measured("clock_jumps", flush_s=FLUSH_S, processes=N_PROCESSES)

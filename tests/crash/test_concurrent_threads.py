@@ -4,17 +4,12 @@ Invariant: whatever a thread gets while another one steps, seals, evicts, closes
 the rows with those ids hold.
 """
 
-import contextlib
-import os
-import threading
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.episode_index import Index
 from tests.support.disks import faults
 from tests.support.effort import by_effort
 from tests.support.oracle import checks
@@ -120,43 +115,6 @@ def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name, 
             n_sessions += 1
     assert seen == sorted(seen)
     checks.check_verified(Path(script.path))
-
-
-def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_of, monkeypatch):
-    script = script_of("lz4", capacity=90)
-    buffer = script.open_buffer(mmreplay.ReplayBuffer, stack=3)
-    starts = [None]
-    for _ in range(40):
-        append_rows(buffer.writer, script.plot, starts)
-    buffer.sample(8)
-    for _ in range(60):
-        append_rows(buffer.writer, script.plot, starts)
-    halfway, go_on = threading.Event(), threading.Event()
-    extend = Index.extend
-
-    def hold(self, *arguments):
-        halfway.set()
-        go_on.wait()
-        extend(self, *arguments)
-
-    monkeypatch.setattr(Index, "extend", hold)
-    thread = threading.Thread(target=buffer.sample, args=(8,))
-    thread.start()
-    halfway.wait()  # the columns have the new rows, the index has not
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if not pid:
-        status = 1
-        with contextlib.suppress(BaseException):
-            monkeypatch.undo()
-            script.plot.check_batch(buffer.sample(64), stack=3)
-            status = 0 if len(buffer) == 90 else 2
-        os._exit(status)
-    go_on.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    buffer.close()
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])

@@ -18,7 +18,7 @@ from tests.support.disks import faults
 from tests.support.disks.trees import contents
 from tests.support.effort import by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.script import IMAGE_AND_JOINTS, append_rows
+from tests.support.oracle.script import IMAGE_AND_JOINTS
 from tests.support.processes import actor, aftermath
 
 pytestmark = pytest.mark.deep
@@ -125,16 +125,9 @@ def test_close_that_could_not_remove_what_is_private_comes_to_its_end(actors, tm
 # ---------------------------------------------------------------- snapshots and repairs
 
 
-def write(path, *, close):
-    """Thirty rows of two environments, flushed in the middle."""
+def write(path, kind):
     script = actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, action_chunk=7, envs=2)
-    writer = script.open()
-    starts = [None, None]
-    for number in range(30):
-        append_rows(writer, script.plot, starts)
-        if number == 20:
-            writer.flush()
-    writer.close() if close else faults.kill(writer)
+    aftermath.left(script, kind, 30)
 
 
 def told(call):
@@ -159,12 +152,12 @@ def some_trials(every, seed):
     return luck.sample(trials, by_effort(2, 6, len(trials)))
 
 
-@pytest.mark.parametrize("close", [True, False], ids=["closed", "left by a crash"])
+@pytest.mark.parametrize("kind", ["closed", "crashed"])
 def test_failing_call_of_a_snapshot_changes_nothing_and_the_next_one_works(
-    tmp_path, measured, close
+    tmp_path, measured, kind
 ):
     source, target = tmp_path / "s.zarr", tmp_path / "copy.zarr"
-    write(source, close=close)
+    write(source, kind)
     every = count_calls(lambda: mmreplay.snapshot(source, target))
     expected, before = contents_of_rows(target), contents(source)
     shutil.rmtree(target)
@@ -184,7 +177,7 @@ def test_failing_call_of_a_snapshot_changes_nothing_and_the_next_one_works(
             mmreplay.snapshot(source, target)
             shutil.rmtree(target)
         assert [one.name for one in tmp_path.iterdir()] == ["s.zarr"], (call, at, error, forever)
-    result = measured(f"failing_calls-snapshot_{'closed' if close else 'crashed'}", environments=2)
+    result = measured(f"failing_calls-snapshot_{kind}", environments=2)
     result.add("calls that failed", len(trials), "", at_least=400)
 
 
@@ -202,7 +195,7 @@ def contents_of_rows(path):
 def test_failing_call_of_a_repair_costs_nothing_and_the_next_one_works(tmp_path, measured):
     sound, path = tmp_path / "sound.zarr", tmp_path / "s.zarr"
     damaged = tmp_path / "s.zarr.damaged"
-    write(sound, close=True)
+    write(sound, "closed")
     (sound / "actions" / "c.2.0").unlink()
     before = contents(sound)
     shutil.copytree(sound, path)

@@ -26,7 +26,7 @@ from tests.support.oracle import disk as disk_layout
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
-from tests.support.processes import actor
+from tests.support.processes import actor, aftermath
 
 pytestmark = pytest.mark.deep
 
@@ -94,26 +94,6 @@ def record_and_cut(actors, chronicle, script, mount, luck):
     return chronicle.phase
 
 
-def check_found(chronicle, *, power_cut=False, most=30):
-    """What is there, read by one who writes nothing; then the model knows it."""
-    path, model = Path(chronicle.script.path), chronicle.model
-    with mmreplay.open(path) as store:
-        chronicle.catch_up([view.rows for view in store.lanes], power_cut=power_cut)
-        checks.forget(store, model)
-        checks.check_ids(store, model)
-        checks.check_columns(store, model, but_newest_ends=True)
-        ids = model.ids()
-        if ids.size:
-            generator = np.random.default_rng(len(store))
-            chosen = np.concatenate((ids[:5], generator.choice(ids, most), ids[-5:]))
-            settings = {"stack": 3, "n_step": 3}
-            batch = store.transitions(chosen, **settings)
-            checks.check_batch(batch, model.batch(chosen, **settings), endings=False)
-    checks.check_verified(path)
-    if power_cut:
-        chronicle.acknowledge([len(lane.rows) for lane in model.lanes], durable=True)
-
-
 def cut_stores(fs, folder, actors, luck):
     """Cut one store after the other; returns what was being done, and how many rows were lost."""
     phases, n_lost = [], 0
@@ -140,12 +120,12 @@ def cut_stores(fs, folder, actors, luck):
                         assert not any(chronicle.committed)
                         continue
                     written = sum(chronicle.committed)
-                    check_found(chronicle, power_cut=True)
+                    aftermath.check_found(chronicle, power_cut=True)
                     n_lost += max(written - sum(chronicle.committed), 0)
             # Writing goes on, to the end.
             last = {"session": 1, "sessions": 1, "rows": 40, "boot": boot.hex()}
             assert actors.wait(actors.start(with_session(chronicle.script, **last))) == 0
-            check_found(chronicle)
+            aftermath.check_found(chronicle)
             disk_layout.check_plain_zarr(Path(script.path))
         shutil.rmtree(here)
     return collections.Counter(phases), n_lost

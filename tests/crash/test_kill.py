@@ -13,38 +13,28 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.processes import actor, aftermath
 
-FRAMES = {
-    "raw": [(6, 8), "uint8", "raw", 5],
-    "lz4": [(6, 8), "uint8", "lz4", 3, 6],
-    "dict": {**IMAGE_AND_JOINTS, "depth": [(3, 4), "uint16", "zstd", 4, 8]},
-}
-
-
-def frames_of(given):
-    return given if isinstance(given, dict) else {"frame": given}
-
-
 # Two sessions: create, append, seal, flush, evict and close, then reopen and do it all again.
 EVERY_CALL = {
-    "raw": {"frame": FRAMES["raw"], "capacity": 20},
-    "lz4": {"frame": FRAMES["lz4"], "capacity": None},
-    "dict, many environments": {"frame": FRAMES["dict"], "capacity": 45, "envs": 2},
+    "raw": {"frame": {"frame": [(6, 8), "uint8", "raw", 5]}, "capacity": 20},
+    "lz4": {"frame": {"frame": [(6, 8), "uint8", "lz4", 3, 6]}},
+    "dict, many environments": {
+        "frame": {**IMAGE_AND_JOINTS, "depth": [(3, 4), "uint16", "zstd", 4, 8]},
+        "capacity": 45,
+        "envs": 2,
+    },
 }
 
 
 def two_sessions(folder, name, number):
-    about = EVERY_CALL[name]
     return actor.Script(
         path=str(folder / f"{number}.zarr"),
         report=str(folder / f"{number}.report"),
         seed=5,
-        frame=frames_of(about["frame"]),
         action_chunk=7,
-        envs=about.get("envs"),
-        capacity=about["capacity"],
         session=1,  # flushes, and closes both times
         rows=120,
         sessions=2,
+        **EVERY_CALL[name],
     )
 
 

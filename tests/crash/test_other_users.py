@@ -23,7 +23,7 @@ import mmreplay
 from mmreplay.system import locks
 from tests.support.disks import faults, trees
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import IMAGE_AND_JOINTS, append_rows, with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.outcomes import outcome
 from tests.support.processes import actor, aftermath, users
 from tests.support.writers import drain
@@ -42,18 +42,8 @@ STORES = ("closed", "live", "crashed")
 
 def make(path, kind):
     """A store with evicted rows, and whoever writes it."""
-    script = actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, action_chunk=7, capacity=40)
-    writer = script.open()
-    starts = [None]
-    for number in range(100):
-        append_rows(writer, script.plot, starts)
-        if number == 90:
-            writer.flush()
-    if kind == "closed":
-        writer.close()
-    elif kind == "crashed":
-        faults.kill(writer)
-    else:  # what is done behind its back would be taken for a change by somebody else
+    writer = aftermath.left(actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, 7, capacity=40), kind)
+    if kind == "live":  # what is done behind its back would be taken for a change by somebody else
         for lane in faults.lanes_of(writer):
             drain(lane)
     return writer

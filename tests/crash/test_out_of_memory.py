@@ -75,8 +75,7 @@ def test_writer_killed_for_want_of_memory_loses_no_committed_row(tmp_path, measu
             kills += 1
             rows += sum(chronicle.committed) - sum(known)
         assert group.kills() >= kills  # and nobody else has sent the signal
-    aftermath.go_on(chronicle, 20, close=True)
-    aftermath.check_closed(chronicle)
+    aftermath.finish(chronicle, 20)
     assert rows > 0
     result = measured("out_of_memory", limit_bytes=LIMIT_BYTES)
     result.add("kills by the kernel", kills, "", at_least=50)

@@ -9,6 +9,7 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,9 @@ from tests.support.disks.trees import contents, names
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr
+from tests.support.oracle.pair import Pair
 from tests.support.processes import actor
 from tests.support.tampering import flips
-from tests.support.writers import LaneWriters
 
 pytestmark = pytest.mark.deep
 
@@ -135,7 +136,7 @@ def test_writing_to_a_store_or_its_snapshot_leaves_the_other_as_it_was(tmp_path,
     assert rows(second) == known
     files = contents(copy)
     if state == "live":
-        step(writer, kind, 40)
+        play(writer.writers if kind.layout.lanes else [writer], kind)
         writer.flush()
         writer.close()
     else:
@@ -152,44 +153,28 @@ def test_writing_to_a_store_or_its_snapshot_leaves_the_other_as_it_was(tmp_path,
 
 
 def go_on(path, kind):
+    writers: list[Any]
     if kind.layout.lanes:
-        with LaneWriters(path, kind.layout.create_lanes(path)) as writers:
-            step(writers, kind, 40)
-        return
-    buffer_class = kind.buffer or mmreplay.ReplayBuffer
-    with buffer_class(path, stack=2, flush_s=0) as buffer:
-        step(buffer, kind, 40)
-        buffer.sample(8)
-        if isinstance(buffer, mmreplay.PrioritizedReplayBuffer):
-            buffer.update_priorities(buffer.ids, np.full(len(buffer), 7.5))
+        writers = [mmreplay.create(path, lane=view.name, flush_s=0) for view in lanes_of(path)]
+    else:
+        writers = [(kind.buffer or mmreplay.ReplayBuffer)(path, stack=2, flush_s=0)]
+    play(writers, kind)
+    for one in writers:
+        one.close()
 
 
-def step(writer, kind, n_steps):
-    """An episode in each lane, or of each environment."""
-    n = kind.layout.lanes or kind.layout.environments or 1
-    many = (kind.layout.lanes or kind.layout.environments) is not None
+def lanes_of(path):
+    with mmreplay.open(path) as store:
+        return store.lanes
 
-    def value(field, number):
-        whole = np.full((n, *field.shape), number, field.dtype)
-        return whole if many else whole[0]
 
-    def frame(number):
-        fields = kind.layout.schema.frames
-        out = {key: value(one, number % 2) for key, one in fields.items()}
-        return out if kind.layout.schema.is_dict else out["frame"]
-
-    extras = kind.layout.schema.extras
-    writer.reset(frame(0))
-    for number in range(n_steps):
-        ends = np.full(n, number == n_steps - 1) if many else number == n_steps - 1
-        writer.step(
-            value(kind.layout.action, number % 2),
-            np.full(n, 0.5) if many else 0.5,
-            frame(number + 1),
-            ends,
-            np.zeros(n, bool) if many else False,
-            **{name: value(one, 1) for name, one in extras.items()},
-        )
+def play(writers, kind):
+    """Some steps, and what a buffer does between them."""
+    pair = Pair(writers, kind.layout.model(), np.random.default_rng(5))
+    pair.play(40, mode="any" if kind.layout.environments else "at once")
+    if isinstance(pair.writer, mmreplay.PrioritizedReplayBuffer):
+        ids = pair.writer.ids
+        pair.writer.update_priorities(ids, np.full(len(ids), 7.5))
 
 
 def test_a_snapshot_on_another_file_system_copies_every_file(tmp_path):

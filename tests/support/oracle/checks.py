@@ -79,11 +79,8 @@ def forget(store: Store, model: Model) -> None:
         lane.forget(base)
 
 
-def check_columns(store: Store, model: Model, *, but_newest_ends: bool = False) -> None:
-    """Every column of every lane, whole; zeros below the reader's base.
-
-    With `but_newest_ends` the newest `ends` are not compared, which a writer may just be writing.
-    """
+def check_columns(store: Store, model: Model) -> None:
+    """Every column of every lane, whole; zeros below the reader's base."""
     for view, lane, reader in zip(store.lanes, model.lanes, store.live.readers, strict=True):
         base = -1
         found: dict[str, Array] = {}
@@ -103,8 +100,7 @@ def check_columns(store: Store, model: Model, *, but_newest_ends: bool = False) 
             expected = arrays[path]
             expected[:base] = 0
             # Whoever opens what was not closed for writing sets those of the newest row.
-            unknown = but_newest_ends or not (reader.is_live or reader.is_closed)
-            if path == "ends" and unknown:
+            if path == "ends" and not (reader.is_live or reader.is_closed):
                 one[-1:] = expected[-1:] = 0
             check_same(one, expected, f"{view.path}: {path}")
 

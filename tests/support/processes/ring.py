@@ -27,6 +27,7 @@ from tests.support.quiet import quiet
 
 _EPISODE_ROWS = 701
 _BATCH = 32
+_BATCH_EVERY = 100  # rows
 _POOL = 4_099
 FRAMES: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 4, (_POOL, 8, 8), "uint8")
 """Row r holds frame r % len(FRAMES)."""
@@ -43,9 +44,7 @@ class Order:
     chunk: int | None = None  # rows a chunk of every column; None for what the package takes
     shard: int | None = None  # rows a shard of compressed frames
     window: int = 100_000  # rows between two looks
-    sample_every: int = 100  # rows between two batches
     plain_rows: int = 50_000  # of the ring in memory that each look compares with
-    close: bool = True  # close in the end; otherwise die by leaving it open
 
     def field(self) -> Field:
         """Of the frames."""
@@ -90,7 +89,7 @@ def step_on(order: Order) -> None:
         stop = min(writer.rows // order.window * order.window + order.window, order.rows)
         n_batches, seconds, cpu_s = 0, 0.0, 0.0
         while writer.rows < stop:
-            middle = min(writer.rows + order.sample_every, stop)
+            middle = min(writer.rows + _BATCH_EVERY, stop)
             began, used = time.perf_counter(), time.process_time()
             _append(buffer, writer.rows, middle, must_reset=writer.rows == opened_at)
             kept = buffer.sample(_BATCH, out=kept)
@@ -99,8 +98,7 @@ def step_on(order: Order) -> None:
             n_batches += 1
             _check(kept.id, kept.observation, kept.next_observation, kept.action, kept.reward)
         _look(buffer, order, opened_at, (seconds, cpu_s), n_batches)
-    if order.close:
-        buffer.close()
+    buffer.close()
 
 
 def _writer_of(buffer: ReplayBuffer) -> Writer:
