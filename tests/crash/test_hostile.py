@@ -306,15 +306,6 @@ def test_a_gap_of_many_lanes_is_one_finding_and_no_repair(tmp_path):
         mmreplay.repair(path)
 
 
-@pytest.mark.parametrize("reward", ["(", "f4,(", "a", "float", ">f4", "O", ["float32"], None])
-def test_only_names_of_dtypes_reach_numpy(store, reward):
-    edit(store / "zarr.json", own(lambda own: own["schema"].update(reward=reward)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(mmreplay.FormatError, match="schema cannot be read"):
-            mmreplay.open(store)
-
-
 @pytest.mark.parametrize("depth", [101, 500, 900, 980])
 def test_json_that_is_too_deep_to_be_shown_is_refused(store, depth):
     deep = "[" * depth + "]" * depth

@@ -137,7 +137,7 @@ def test_a_power_cut_at_any_call_of_the_swap_loses_nothing(tmp_path, kind, excha
         call = disks[0].calls[-1]
         if call == "exchange" or swapping:
             swapping.append(number)
-        share = by_effort(0.15, 0.3, 1) if swapping else by_effort(0.003, 0.01, 1)
+        share = by_effort(0.15, 0.15, 1) if swapping else by_effort(0.003, 0.01, 1)
         if luck.random() > share:
             return
         # Of what was not synced nothing has come to the disk, or some of it.

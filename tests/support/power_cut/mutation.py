@@ -32,6 +32,7 @@ class Mutant(NamedTuple):
     # whether somebody else has to be at work for that; if None, nobody has to
     others: bool | None
     noticed: str  # a pattern of what the simulator says then
+    seeds: Sequence[int] = ()  # of histories that noticed it once
 
 
 @contextlib.contextmanager
