@@ -1,11 +1,9 @@
 """What comes of a call: nothing, or an error of the package."""
 
-from collections.abc import Callable
-
 import mmreplay
 
 
-def outcome(call: Callable[[], object]) -> str:
+def outcome(call):
     """``""``, or the error and what it says; other errors come through."""
     try:
         call()

@@ -4,10 +4,7 @@ Invariant: a check that returns has seen every acknowledged row, at most the one
 lane, and nothing else, byte for byte, in a store that `verify` has nothing to say about.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,14 +12,12 @@ from mmreplay.errors import FormatError
 from mmreplay.reading.store import Store
 from tests.support.disks import faults
 from tests.support.oracle import checks, disk
-from tests.support.oracle.model import Model
-from tests.support.oracle.script import Script, append_rows
-from tests.support.processes import actor
+from tests.support.oracle.script import append_rows
 
 _NEWEST_ROWS = 700  # compared column by column after each death; all of them in the end
 
 
-def check_found(chronicle: actor.Chronicle, *, most: int = 40, power_cut: bool = False) -> bool:
+def check_found(chronicle, *, most=40, power_cut=False):
     """What the actors left is what they acknowledged; then the model knows it.
 
     After a power cut it is at least what they acknowledged to be durable, and all of it is then.
@@ -51,7 +46,7 @@ def check_found(chronicle: actor.Chronicle, *, most: int = 40, power_cut: bool =
     return True
 
 
-def left(script: Script, kind: str, n_rows: int = 100) -> Any:
+def left(script, kind, n_rows=100):
     """The writer of a store, flushed ten rows before the end; closed, crashed or live."""
     writer, starts = script.open(), [None] * (script.envs or 1)
     for number in range(n_rows):
@@ -65,7 +60,7 @@ def left(script: Script, kind: str, n_rows: int = 100) -> Any:
     return writer
 
 
-def _opened(chronicle: actor.Chronicle) -> Store | None:
+def _opened(chronicle):
     path = Path(chronicle.script.path)
     if path.exists():
         try:
@@ -78,7 +73,7 @@ def _opened(chronicle: actor.Chronicle) -> Store | None:
     return None
 
 
-def _check_newest(store: Store, model: Model) -> None:
+def _check_newest(store, model):
     for view, lane in zip(store.lanes, model.lanes, strict=True):
         start, expected = max(len(lane.rows) - _NEWEST_ROWS, lane.base), lane.arrays()
         for path, column in checks.columns_of(view, model.schema).items():
@@ -88,13 +83,13 @@ def _check_newest(store: Store, model: Model) -> None:
             )
 
 
-def finish(chronicle: actor.Chronicle, n_rows: int) -> None:
+def finish(chronicle, n_rows):
     """Take over what the dead left, append some rows and close it: every row is there then."""
     script = chronicle.script
     writer = script.open(flush_s=0)
     lanes = faults.writers_of(writer)
     chronicle.begin([lane.rows for lane in lanes])
-    starts: list[int | None] = [None] * (script.envs or 1)
+    starts = [None] * (script.envs or 1)
     for _ in range(n_rows):
         append_rows(writer, script.plot, starts)
     rows = [lane.rows for lane in lanes]
@@ -103,7 +98,7 @@ def finish(chronicle: actor.Chronicle, n_rows: int) -> None:
     check_closed(chronicle)
 
 
-def check_closed(chronicle: actor.Chronicle) -> None:
+def check_closed(chronicle):
     """A closed store: every row, and plain zarr without litter."""
     path = Path(chronicle.script.path)
     with Store([path]) as store:
