@@ -30,5 +30,4 @@ class EvenGenerator(np.random.Generator):
         super().__init__(np.random.PCG64(0))
 
     def random(self, size: int) -> npt.NDArray[np.float64]:  # type: ignore[override]
-        """Even draws."""
         return even_draws(size)

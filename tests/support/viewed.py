@@ -66,15 +66,12 @@ def record_pictures(
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server answered."""
-
     status: int
     headers: dict[str, str]
     body: bytes
 
     @property
     def json(self):
-        """The body, as JSON."""
         return json.loads(self.body)
 
 

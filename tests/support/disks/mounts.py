@@ -55,7 +55,6 @@ class Mount:
     """A file system of its own."""
 
     def __init__(self, fs, path, image, options):
-        """Mount it."""
         self.fs, self.path, self._image = fs, path, image
         self._options = options
         self.attach()
@@ -228,7 +227,6 @@ class Ballast:
     """Files that fill a file system to its last page, small ones among them to be taken off."""
 
     def __init__(self, root):
-        """Fill nothing yet."""
         if not os.path.ismount(root):
             raise OSError(f"{root}: no mount point; only a whole file system is filled")
         self._folder = root / "ballast"
@@ -273,7 +271,6 @@ class Ballast:
         _sync_all(self._folder)
 
     def clear(self):
-        """Give everything back."""
         for path in (*self._small, *self._large):
             path.unlink()
         self._small, self._large = [], []

@@ -137,7 +137,6 @@ def check_info(store, model):
 
 
 def check_trajectories(store, model, numbers):
-    """Some trajectories, whole."""
     for number in numbers:
         found, expected = store.trajectory(number), model.trajectory(number)
         frames = expected.observation

@@ -50,7 +50,6 @@ def document_of(folder):
 
 
 def attributes_of(folder):
-    """Those of mmreplay."""
     return document_of(folder)["attributes"]["mmreplay"]
 
 
@@ -64,7 +63,6 @@ def chunk_files(lane, path):
 
 
 def chunk_rows(lane, path):
-    """Rows a chunk file."""
     grid = document_of(lane / path)["chunk_grid"]["configuration"]
     return int(grid["chunk_shape"][0])
 

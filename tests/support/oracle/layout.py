@@ -18,8 +18,6 @@ Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """What `mmreplay.create` is given."""
-
     frame: Field | dict[str, Field]
     action: Field
     extras: dict[str, Field] = dataclasses.field(default_factory=dict)

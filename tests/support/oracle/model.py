@@ -63,7 +63,6 @@ class Played:
 
     @property
     def total(self):
-        """Sum of the rewards."""
         return sum(float(step.reward) for step in self.steps)
 
     @property
@@ -312,11 +311,9 @@ class Model:
         return np.array(every, np.int64)
 
     def __len__(self):
-        """Transitions that can be sampled."""
         return sum(len(row) for lane in self.lanes for row in lane.rows[lane.first :])
 
     def find(self, id_):
-        """As `LaneModel.find`."""
         return self.lanes[id_ >> LANE_SHIFT].find(id_ & ROW_MASK)
 
     def ids_of(self, lane, one):

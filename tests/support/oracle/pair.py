@@ -32,7 +32,6 @@ class Numbers:
         self._given = 0
 
     def __call__(self, field, _):
-        """The next value of a field."""
         self._given += 1
         size, dtype = int(np.prod(field.shape)), field.dtype
         if dtype.kind == "b":
@@ -43,8 +42,6 @@ class Numbers:
 
 
 class Pair:
-    """See the module."""
-
     def __init__(self, writers, model, random, values=random_value):
         if not isinstance(writers, Sequence):
             writers = [writers] * len(model.lanes)
@@ -53,7 +50,6 @@ class Pair:
 
     @property
     def writer(self):
-        """The first one."""
         return self.writers[0]
 
     @property

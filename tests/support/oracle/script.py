@@ -97,7 +97,6 @@ class Script:
 
     @property
     def schema(self):
-        """What a row holds."""
         arguments = self.create_arguments()
         return Schema.make(arguments["frame"], arguments["action"], arguments["extras"])
 

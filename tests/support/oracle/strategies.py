@@ -99,7 +99,6 @@ def episodes(draw, most=40):
 
 @st.composite
 def gather_settings(draw, *, longest=65):
-    """Keywords of `Store.transitions`."""
     return {
         "stack": draw(st.sampled_from([4, None, 1, 2, 3, 5, 33, 64, longest])),
         "n_step": draw(st.sampled_from([1, 1, 2, 3, 5, 20])),

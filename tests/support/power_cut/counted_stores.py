@@ -6,8 +6,6 @@ import numpy as np
 
 
 class Counting(Protocol):
-    """What counts the calls."""
-
     def begin(self, name):
         """A call of this name is about to be made."""
 

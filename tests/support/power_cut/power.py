@@ -83,7 +83,6 @@ class _File:
 
     @property
     def now(self):
-        """What it is."""
         return self.newest, self.beyond[-1]
 
     def survivor(self, luck):
@@ -156,7 +155,6 @@ class PowerDisk:
         self._mapped = []
 
     def __getattr__(self, name):
-        """Whatever else `os` has: it changes nothing."""
         found = self.__dict__[name] = getattr(os, name)  # asked for thousands of times a second
         return found
 
@@ -287,17 +285,14 @@ class PowerDisk:
             self._sync(self._opened[descriptor])
 
     def fdatasync(self, descriptor):
-        """As `fsync`."""
         with self._lock:
             self.begin("fdatasync")
             self._sync(self._opened[descriptor])
 
     def unlink(self, path, *, dir_fd=None):
-        """A name goes."""
         self._remove("unlink", path, dir_fd)
 
     def rmdir(self, path, *, dir_fd=None):
-        """A name goes."""
         self._remove("rmdir", path, dir_fd)
 
     def _remove(self, name, path, dir_fd):
@@ -316,11 +311,9 @@ class PowerDisk:
         self._give("rename", source, target, **folders)
 
     def replace(self, source, target, **folders):
-        """As `rename`."""
         self._give("replace", source, target, **folders)
 
     def link(self, source, target, **more):
-        """A name comes."""
         self._give("link", source, target, **more)
 
     def _give(self, name, source, target, *, src_dir_fd=None, dst_dir_fd=None, **more):
@@ -457,7 +450,6 @@ class PowerDisk:
                 self._harden(uid)
 
     def others_make(self, path):
-        """Somebody makes a directory."""
         with self._lock:
             above = self._directory(os.path.dirname(path))
             os.mkdir(path)

@@ -26,7 +26,6 @@ class Chronicle:
     """What the actors of one store have done, as far as they told."""
 
     def __init__(self, script, *, new=True):
-        """Make the file of acknowledgements, or use the one that is there; see `follow`."""
         self.script = script
         self.model = script.model()
         if new:
@@ -55,7 +54,6 @@ class Chronicle:
 
     @property
     def committed(self):
-        """Rows acknowledged, by lane."""
         return [int(n) for n in self._report[: len(self.model.lanes)]]
 
     @property

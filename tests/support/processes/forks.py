@@ -67,11 +67,9 @@ class Forks:
         return status
 
     def __enter__(self):
-        """Return the client itself."""
         return self
 
     def __exit__(self, *_):
-        """Kill what is still alive, and end the server."""
         for pid in sorted(self._alive):
             os.kill(pid, signal.SIGKILL)
         if self._server.stdin is not None:

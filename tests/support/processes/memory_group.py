@@ -64,14 +64,12 @@ class MemoryGroup:
         return int(words["oom_kill"])
 
     def __enter__(self):
-        """Make it."""
         self.path.mkdir()
         name = "memory.max" if self._is_v2 else "memory.limit_in_bytes"
         (self.path / name).write_text(str(self._limit_bytes), encoding="utf-8")
         return self
 
     def __exit__(self, *_):
-        """Remove it, once its processes have ended."""
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:

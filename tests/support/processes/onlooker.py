@@ -60,10 +60,7 @@ class _Lane:
 
 
 class Onlooker:
-    """One who reads."""
-
     def __init__(self, script, data, seed):
-        """Look at nothing yet."""
         self._script, self._plot, self._data = script, script.plot, data
         self._luck = random.Random(seed)
         self._chronicle = Chronicle.follow(script)
@@ -309,7 +306,6 @@ class Onlookers:
         self._running = []
 
     def start(self, method, data=None):
-        """Start another one."""
         number = len(self._running)
         result = self._folder / f"onlooker-{number}"
         arguments = (self._script, str(self._over), number, str(result), data)
@@ -337,11 +333,9 @@ class Onlookers:
         return out
 
     def __enter__(self):
-        """Return the processes."""
         return self
 
     def __exit__(self, *_):
-        """Kill those that are alive."""
         for process, _result in self._running:
             process.kill()
             process.join()

@@ -35,8 +35,6 @@ class _Marked(Pair):
 
 
 class Party:
-    """See the module."""
-
     def __init__(self, layout, mark, luck):
         self.layout, self.luck, self.mark = layout, luck, mark
         self.model = layout.model()
@@ -52,7 +50,6 @@ class Party:
     # ------------------------------------------------------------ opening and ending
 
     def make(self, path):
-        """Make its store."""
         self._take(self.layout.create(path))
 
     def open(self, path):
@@ -67,13 +64,11 @@ class Party:
         self._pair.mark = self.mark
 
     def close(self):
-        """Close."""
         self.writer.close()
         self.writer, self.killed = None, False
         self.model.end_session()
 
     def kill(self):
-        """Die."""
         faults.kill(self.writer)
         self.writer = None
         self.killed = True  # whoever opens the store next ends the episodes that ran

@@ -42,7 +42,6 @@ class Order:
     plain_rows: int = 50_000  # of the ring in memory that each look compares with
 
     def field(self):
-        """Of the frames."""
         if self.codec == "raw":
             return Field((8, 8), "uint8", "raw", chunk=self.chunk)
         return Field((8, 8), "uint8", self.codec, chunk=self.shard and 16, shard=self.shard)

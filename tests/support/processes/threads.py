@@ -25,13 +25,11 @@ class BackgroundThreads:
         return not self._over.is_set() and not self._failures
 
     def __enter__(self):
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_):
-        """Let the threads come to their end."""
         self._over.set()
         for thread in self._threads:
             thread.join()

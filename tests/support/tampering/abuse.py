@@ -384,7 +384,6 @@ def _sample(path):
 
 
 def _append(path):
-    """Go on writing."""
     with mmreplay.create(path, append=True, flush_s=0) as writer:
         _write_rows(writer)
 

@@ -27,8 +27,6 @@ _IDENTITY, _HOME, _BEYOND = slice(40, 56), slice(72, 88), slice(88, 96)
 
 @dataclass(frozen=True, slots=True)
 class Pristine:
-    """A store as bytes."""
-
     name: str  # of the kind
     files: dict[str, bytes]  # the bytes of each file, by its path in the store
     folders: tuple[str, ...]  # every directory
@@ -41,14 +39,12 @@ class Pristine:
         return json.loads(self.files[name])
 
     def arrays(self):
-        """Paths of the arrays."""
         return [name[:-10] for name in self.documents() if self._is_array(name)]
 
     def _is_array(self, name):
         return bool(self.document(name)["node_type"] == "array")
 
     def documents(self):
-        """Paths of all zarr.json."""
         return sorted(name for name in self.files if name.rpartition("/")[2] == "zarr.json")
 
 
@@ -332,5 +328,4 @@ def any_of(random_, choices):
 
 
 def chance(random_, probability):
-    """True with that probability."""
     return random_.random() < probability

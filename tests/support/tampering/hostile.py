@@ -68,7 +68,6 @@ def change(victim, random_):
 
 
 def spoil_document(victim, random_):
-    """Change a zarr.json."""
     name = any_of(random_, victim.pristine.documents())
     if chance(random_, 0.3):  # the root matters most
         name = random_.choice(["zarr.json", *(f"{one}/zarr.json" for one in _lanes(victim) if one)])

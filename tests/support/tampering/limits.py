@@ -48,7 +48,6 @@ class Failure:
     text: str  # more
 
     def __str__(self):
-        """One line, or as many as its text has."""
         return f"trial {self.number}: {self.kind}: {self.text}"
 
 

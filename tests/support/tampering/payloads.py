@@ -16,14 +16,11 @@ _ABSENT = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Parts:
-    """A shard taken apart."""
-
     chunks: list[bytes]  # payloads, without their crc32c
     index: list[list[int]]
 
     @staticmethod
     def of(data, n_chunks):
-        """Take a shard apart."""
         end = len(data) - 16 * n_chunks - 4
         table = np.frombuffer(data[end:-4], "<u8").reshape(n_chunks, 2).tolist()
         chunks = [data[at : at + size - 4] for at, size in table if at != _ABSENT]
