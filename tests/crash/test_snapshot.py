@@ -171,6 +171,8 @@ def lanes_of(path):
 def play(writers, kind):
     """Some steps, and what a buffer does between them."""
     pair = Pair(writers, kind.layout.model(), np.random.default_rng(5))
+    for lane in range(len(writers)):
+        pair.reset(lane=lane)  # whatever has been running ends
     pair.play(40, mode="any" if kind.layout.environments else "at once")
     if isinstance(pair.writer, mmreplay.PrioritizedReplayBuffer):
         ids = pair.writer.ids

@@ -29,7 +29,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=by_effort(4, 25, 500))
+@settings(max_examples=by_effort(4, 15, 500))
 @given(layouts(), ACTS, st.lists(gather_settings(), min_size=1, max_size=3), st.integers(0, 99))
 def test_any_store_equals_the_oracle_while_live_and_after_closing(layout, acts, gatherings, seed):
     model, random = layout.model(), np.random.default_rng(seed)
