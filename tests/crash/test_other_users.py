@@ -24,7 +24,6 @@ from mmreplay.system import locks
 from tests.support.disks import faults, trees
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
-from tests.support.outcomes import outcome
 from tests.support.processes import actor, aftermath, users
 from tests.support.writers import drain
 
@@ -92,7 +91,10 @@ def every_call(path):
                 beside, mmreplay.Field((2,)), mmreplay.Field(())
             ),
         }
-        calls = [{name: outcome(one) for name, one in some.items()} for some in (reading, writing)]
+        calls = [
+            {name: aftermath.outcome(one) for name, one in some.items()}
+            for some in (reading, writing)
+        ]
     commands = {name: command(name, path) for name in ("info", "verify", "episodes", "repair")}
     commands["snapshot"] = command("snapshot", path, beside)
     return [*calls, commands]
@@ -152,10 +154,10 @@ def refused_opening(folder):
     newest = max((path / "actions").glob("c.*"), key=lambda file: int(file.name[2:]))
     newest.chmod(0o644)
     before = trees.contents(path)
-    told = users.as_user(1000, GROUP, lambda: outcome(lambda: append(path)))
+    told = users.as_user(1000, GROUP, lambda: aftermath.outcome(lambda: append(path)))
     after = trees.contents(path)
     newest.chmod(0o664)
-    next_one = users.as_user(1001, GROUP, lambda: outcome(lambda: append(path)))
+    next_one = users.as_user(1001, GROUP, lambda: aftermath.outcome(lambda: append(path)))
     return {"told": told, "changed": before != after, "next": next_one}
 
 

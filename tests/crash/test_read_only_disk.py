@@ -23,7 +23,6 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr
 from tests.support.oracle.script import IMAGE_AND_JOINTS, append_rows, with_session
-from tests.support.outcomes import outcome
 from tests.support.processes import actor, aftermath
 
 pytestmark = pytest.mark.deep
@@ -60,7 +59,7 @@ def refusals(path):
         "snapshot": lambda: mmreplay.snapshot(path, beside),
         "create": lambda: mmreplay.create(beside, mmreplay.Field((2,)), mmreplay.Field(())),
     }
-    return {name: outcome(call) for name, call in calls.items()}
+    return {name: aftermath.outcome(call) for name, call in calls.items()}
 
 
 def go_on(mount, path, script):

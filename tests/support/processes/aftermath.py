@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmreplay.errors import FormatError
+from mmreplay.errors import FormatError, MmreplayError
 from mmreplay.reading.store import Store
 from tests.support.disks import faults
 from tests.support.oracle import checks, disk
@@ -113,3 +113,12 @@ def check_closed(chronicle):
     litter = [one.name for one in path.parent.iterdir() if one.name.startswith(f".{path.name}.")]
     if litter:
         raise AssertionError(f"{path.parent}: left behind: {litter}")
+
+
+def outcome(call) -> str:
+    """``""``, or the error of mmreplay and what it says; other errors come through."""
+    try:
+        call()
+    except MmreplayError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -72,37 +72,32 @@ class Ledger:
         """What the recording was doing."""
         return int(self._head[_PHASE])
 
-    @phase.setter
-    def phase(self, phase):
-        self._head[_PHASE] = phase
-
     @property
     def opened_s(self):
         """How long the newest opening took; 0 if it did not come to its end."""
         return int(self._head[_OPENED_NS]) / 1e9
-
-    @opened_s.setter
-    def opened_s(self, seconds):
-        self._head[_OPENED_NS] = int(seconds * 1e9)
 
     @property
     def committed(self):
         """Rows whose call has returned."""
         return int(self._head[_ROWS])
 
-    @committed.setter
-    def committed(self, rows):
-        self._head[_ROWS] = rows
-
     @property
     def dropped(self):
         """Committed rows that were no longer there when a recorder had opened the store."""
         return int(self._head[_DROPPED])
 
+    def begin(self, phase, opened_s=0.0):
+        """The recording is in another phase; an opening that has come to its end took a while."""
+        self._head[_PHASE], self._head[_OPENED_NS] = phase, int(opened_s * 1e9)
+
+    def commit(self, rows):
+        self._head[_ROWS] = rows
+
     def take_over(self, rows):
         """A recorder has opened the store, and found so many rows."""
         self._head[_DROPPED] += max(self.committed - rows, 0)
-        self.committed = rows
+        self.commit(rows)
 
     def note(self, row, env, **values):
         """How a row of an environment comes about; what is not given is 0."""
@@ -161,12 +156,12 @@ def _noting(ledger):
     create = mmreplay.create
 
     def create_noting(*arguments, **options):
-        ledger.opened_s, ledger.phase = 0.0, OPENING
+        ledger.begin(OPENING)
         began = time.perf_counter()
         writer = create(*arguments, **options)
         took_s = time.perf_counter() - began
         ledger.take_over(writer.rows)
-        ledger.opened_s, ledger.phase = took_s, RECORDING
+        ledger.begin(RECORDING, took_s)
         if isinstance(writer, VectorWriter):
             _note_ticks(writer, ledger)
         else:
@@ -189,7 +184,7 @@ def _note_rows(writer, ledger):
         values |= {"begins": bool(starts), "start": sum(starts)}
         ledger.note(writer.rows, 0, frame=_sum(frame), **values)
         step(action, reward, frame, over, cut, **more)
-        ledger.committed = writer.rows
+        ledger.commit(writer.rows)
         starts.clear()
 
     writer.reset, writer.step = reset_noting, step_noting
@@ -220,7 +215,7 @@ def _note_ticks(writer, ledger):
                 }
             ledger.note(writer.rows, env, **values)
         step(actions, rewards, frames, over, cut, mask=mask, **more)
-        ledger.committed = writer.rows
+        ledger.commit(writer.rows)
         starts.clear()
 
     writer.reset, writer.step = reset_noting, step_noting
@@ -249,7 +244,7 @@ def _record(order):
         flush_s=wanted.flush_s,
         append=True,
     )
-    ledger.phase = DONE
+    ledger.begin(DONE)
 
 
 class Recorders(Forks):
@@ -261,7 +256,7 @@ class Recorders(Forks):
 
     def start(self, order):
         """Fork a recorder; returns its process id."""
-        Ledger(Path(order.ledger), order.envs).phase = WAITING
+        Ledger(Path(order.ledger), order.envs).begin(WAITING)
         return self.fork(dataclasses.asdict(order), order.ledger + ".error")
 
 
