@@ -123,13 +123,13 @@ _TABLE = """
 5172 | tail unsynced | tail | flush: fdatasync the tail
 5172 | chunks unsynced | all | flush: fdatasync the chunk files
 5173 | newest chunks only | all | flush: every chunk file written since, filled ones too
-     | newest row of the last flush forgotten | all | flush: from row (last flush - 1) on, since `ends` of that row may have changed
+5186 | newest row of the last flush forgotten | all | flush: from row (last flush - 1) on, since `ends` of that row may have changed
 5172 | pending row unsynced | raw | flush: with the pending row (pending_stored)
 5171 | names unsynced | all | flush: fsync the directories
-     | names made meanwhile forgotten | all | flush: take the sets of files and directories written since the last flush, then sync
+5186 | names made meanwhile forgotten | all | flush: take the sets of files and directories written since the last flush, then sync
 5172 | head read late | all | flush: read committed before anything is synced
      | steps counted though their finals are not committed | all | flush: the head of the last step that is finished (flush_done)
-     | steps flushed first | all | flush: the finals, then the steps
+5179 | steps flushed first | all | flush: the finals, then the steps
 5177 | flush that leaves out the base | evicting | flush: write the other slot, with the base that the capacity asks for
 5177 | flush that leaves out how many episodes went | evicting | flush: the number of episodes below base goes with it | episodes before
 5172 | checkpoint before the rows | all | flush: write the other slot after the rows are synced
@@ -150,7 +150,7 @@ _TABLE = """
 5171 | short shard not unpacked | tail | reopen: unpack the last, short shard into a fresh tail
 5182 | checksums kept | all | reopen, recover: zero the checksums of chunks that change again
 5183 | nothing synced first | all | recover: first fsync what a killed process may have left in the page cache only
-     | dirty chunks forgotten | all | recover: take every kept chunk file as dirty
+5186 | dirty chunks forgotten | all | recover: take every kept chunk file as dirty
 5173 | state trusted after a reboot | all | recover: the state is trusted only if its boot id is the current one
 5172 | state never trusted | all | recover: a state of this boot and file is trusted, and not the checkpoint
 5175 | tail not rebuilt | tail | recover: if tail_start > head, unpack that shard into the tail
@@ -161,7 +161,7 @@ _TABLE = """
 5175 | checkpoint of a tail that is gone | tail | recover: a checkpoint of the tail_start that was rounded down
 5171 | finals of lost steps kept | all | recover: drop the finals of steps that are lost (drop)
 5173 | finals dropped without a checkpoint | all | recover: checkpoint, then the word, and only then are their places used again (lower_first)
-     | finals of a recovery not durable | all | recover: finals are durable before a session begins (recover_durable)
+5186 | finals of a recovery not durable | all | recover: finals are durable before a session begins (recover_durable)
 5173 | litter kept | all | recover: delete *.tmp
 5177 | old chunks kept | all | recover: delete shards and chunk files past head and wholly below base
 5170 | paths looked up by name | all | lock: a writer looks files up from the directory that it has locked |  | others
