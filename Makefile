@@ -83,7 +83,8 @@ test-lerobot: $(LEROBOT)/.installed
 test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
 	MMREPLAY_BROWSER=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
-THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
+THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest \
+    --timeout=0
 # These take all processors themselves, or measure how long something takes.
 ALONE = $(addprefix tests/crash/test_, simulator.py hostile.py concurrency.py long_run.py \
     kill_recording.py)

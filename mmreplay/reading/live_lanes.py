@@ -257,7 +257,10 @@ class LiveLanes:
                     return lanes, read
             raise self._restless()
 
-        return self.retrying(read)
+        try:
+            return self.retrying(read)
+        except IndexError as error:  # its checksum may have been made to fit
+            raise CorruptStoreError(f"{self.path}: a number in `step` is impossible") from error
 
     def locate(
         self,

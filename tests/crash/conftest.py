@@ -9,8 +9,9 @@ from benchmarks.results import Result
 from mmreplay.format import plan
 from tests.support.effort import THOROUGH
 from tests.support.leftovers import PASSED
-from tests.support.oracle.script import Script
+from tests.support.oracle.script import IMAGE_AND_JOINTS, Script
 from tests.support.power_cut.layouts import SHORT_CHUNKS
+from tests.support.processes.actor import Actors
 
 FRAMES = {
     "raw": {"frame": [(6, 8), "uint8", "raw", 5]},
@@ -18,11 +19,15 @@ FRAMES = {
     "lz4": {"frame": [(6, 8), "uint8", "lz4", 2, 4]},
     "zstd, one row a shard": {"frame": [(6, 8), "uint8", "zstd", 1, 1]},
     "large": {"frame": [(512, 512), "uint8", "lz4", 1, 1]},
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-    },
+    "dict": IMAGE_AND_JOINTS,
 }
+
+
+@pytest.fixture(scope="module")
+def actors():
+    """A server that forks writer processes."""
+    with Actors() as running:
+        yield running
 
 
 @pytest.fixture

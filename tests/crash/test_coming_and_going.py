@@ -19,21 +19,17 @@ import mmreplay
 from mmreplay.system import memory_maps
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import Script, append_rows
+from tests.support.oracle.script import IMAGE_AND_JOINTS, Script, append_rows
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
-N_PATHS, N_READERS = 2, by_effort(1, 2, 3)
+pytestmark = pytest.mark.deep(only=True)
+N_PATHS, N_READERS = 2, by_effort(1, 1, 3)
 STACK = 3
-FRAMES = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
-LEAST = by_effort(1, 40, 1_000)
+LEAST = by_effort(1, 15, 1_000)
 BEGUN, ENDED = 0, 1  # words of what is removed in the place: how often
 
 
 def script_of(path, seed):
-    return Script(str(path), "", seed, FRAMES, action_chunk=7, capacity=60)
+    return Script(str(path), "", seed, IMAGE_AND_JOINTS, action_chunk=7, capacity=60)
 
 
 def removals(path):

@@ -18,14 +18,14 @@ from mmreplay.storage.state_page import COMMITTED, State
 from mmreplay.storage.tail_file import map_tail
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.script import with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.processes import actor, aftermath, onlooker
 from tests.support.processes.threads import BackgroundThreads
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
-N_KILLS = by_effort(2, 20, 200)
-N_READ = by_effort(6, 100, 2_000)
-STARTED = by_effort(["fork"], *[["spawn", "forkserver", "fork"]] * 2)
+pytestmark = pytest.mark.deep
+N_KILLS = by_effort(2, 5, 200)
+N_READ = by_effort(4, 20, 2_000)
+STARTED = by_effort(["fork"], ["forkserver"], ["spawn", "forkserver", "fork"])
 
 
 @contextlib.contextmanager
@@ -73,10 +73,7 @@ FOUR_READERS = {
     "lz4": {"frame": [(6, 8), "uint8", "lz4", 2, 8]},
     "raw, mapped side by side": {"frame": [(64, 64), "uint8", "raw", 4]},
     "zstd, many environments": {"frame": [(6, 8), "uint8", "zstd", 2, 4]},
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-    },
+    "dict": IMAGE_AND_JOINTS,
 }
 
 
@@ -99,7 +96,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
     counts = dict.fromkeys(["kill", "nothing", "snapshot", "repair", "write"], 0)
     with actor.Actors() as actors, onlooker.Onlookers(tmp_path, script) as readers:
         actors.wait(
-            actors.start(with_session(script, 1, sessions=3, rows=by_effort(200, 600, 600)))
+            actors.start(with_session(script, 1, sessions=3, rows=by_effort(200, 200, 600)))
         )
         for method in STARTED:
             readers.start(method)
@@ -144,7 +141,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
     assert sums["evictions"] + sums["sessions"] > 0
 
 
-@pytest.mark.parametrize("envs", [None, 3], ids=["lane", "vector"])
+@pytest.mark.parametrize("envs", by_effort([3], [None, 3], [None, 3]))
 @pytest.mark.parametrize("name", by_effort(["raw"], ["raw", "dict"], ["raw", "lz4", "dict"]))
 def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
     script_of, tmp_path, measured, name, envs
@@ -157,7 +154,7 @@ def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
         for _ in range(by_effort(2, 3, 3)):
             readers.start("fork")
         while readers.alive:
-            if kills >= max(N_KILLS, 5):
+            if kills >= max(N_KILLS, by_effort(3, 5, 5)):
                 readers.end()
             chronicle.acknowledge(chronicle.committed)
             pid = actors.start(with_session(script, luck.randrange(2**32)))

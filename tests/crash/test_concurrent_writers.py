@@ -1,6 +1,6 @@
-"""Several who would write the same store: each its own lane, or all but one are refused.
+"""Several processes with the same store: each writes a lane of its own; a forked child only reads.
 
-Invariant: no lane has two writers at once, and who is refused is told who writes.
+Invariant: no lane has two writers at once.
 """
 
 import contextlib
@@ -8,48 +8,21 @@ import multiprocessing
 import operator
 import os
 import random
-import re
-import socket
 import time
+import warnings
 
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr
 from tests.support.oracle.frames import Described, Plot
-from tests.support.oracle.script import with_session
-from tests.support.processes import actor
+from tests.support.oracle.layout import Layout
+from tests.support.oracle.pair import Pair
 from tests.support.processes.forks import started
-
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
-
-
-@pytest.mark.deep
-def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(script_of):
-    script = script_of("lz4", capacity=70)
-    chronicle = actor.Chronicle(script)
-    host = re.escape(socket.gethostname())
-    with actor.Actors() as actors:
-        for session in range(by_effort(1, 2, 2)):  # who is refused waits a while before
-            chronicle.acknowledge(chronicle.committed)
-            pid = actors.start(with_session(script, session, rows=10**9, pause_s=0.001))
-            chronicle.wait_for_rows()
-            told = rf"\(pid {pid} on {host}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)"
-            with pytest.raises(mmreplay.LockedError, match=told):
-                mmreplay.create(script.path, append=True)
-            with pytest.raises(mmreplay.LockedError, match=told):
-                mmreplay.repair(script.path)
-            assert actors.kill(pid) == -9
-            with mmreplay.create(script.path, append=True) as writer:
-                assert writer.rows >= chronicle.committed[0]
-                with pytest.raises(mmreplay.LockedError, match=rf"in this process.*{os.getpid()}"):
-                    mmreplay.create(script.path, append=True)
-                rows = writer.rows
-            chronicle.acknowledge([rows])
 
 
 def make_a_lane(path, name, n_rows, gate):
@@ -110,7 +83,7 @@ def test_writers_of_lanes_are_killed_and_come_back_under_a_reader_of_all(tmp_pat
     try:
         wait_for(lambda: len([*path.glob("lane-*")]) == len(names))
         with mmreplay.load(path, stack=3, seed=0) as data:
-            for _ in range(by_effort(1, 4, 20)):
+            for _ in range(by_effort(1, 3, 20)):
                 name = luck.choice(names)
                 running[name].kill()
                 running[name].join()
@@ -133,3 +106,56 @@ def test_writers_of_lanes_are_killed_and_come_back_under_a_reader_of_all(tmp_pat
             one.kill()
             one.join()
     checks.check_verified(path)
+
+
+# ---------------------------------------------------------------- forked children
+
+
+@contextlib.contextmanager
+def forked(task):
+    """A child that does a task and ends, with status 0 if its result is true."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: threads and fork
+        pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            status = 0 if task() else 2
+        finally:
+            os._exit(status)
+    try:
+        yield
+    finally:
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+LAYOUT = Layout(Field((3,), "uint8", "lz4", 2, 4), Field((), chunk=11))
+
+
+def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path):
+    path = tmp_path / "s.zarr"
+    pair = Pair(LAYOUT.create(path), LAYOUT.model(), np.random.default_rng(0))
+    pair.play(15)
+    reader, writer = os.pipe()
+
+    def wait_for_the_parent():
+        os.close(writer)
+        return os.read(reader, 1) == b""
+
+    with forked(wait_for_the_parent):
+        pair.writer.close()
+        pair.reopened(mmreplay.create(path, append=True, flush_s=0))
+        pair.play(5)
+        os.close(writer)
+    os.close(reader)
+    pair.writer.close()
+
+
+def test_a_forked_child_samples_what_its_parent_wrote_and_ends(tmp_path):
+    with LAYOUT.create_buffer(tmp_path / "s.zarr", mmreplay.ReplayBuffer, stack=2) as buffer:
+        pair = Pair(buffer, LAYOUT.model(), np.random.default_rng(0))
+        pair.play(30)
+        buffer.flush()  # the threads of the parent have worked, and the child waits for none
+        valid = pair.model.ids()
+        with forked(lambda: np.isin(buffer.sample(64).id, valid).all()):
+            pass

@@ -12,6 +12,7 @@ import pytest
 import mmreplay
 from mmreplay.schema import FRAME
 from tests.support.disks.trees import contents
+from tests.support.effort import by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.power_cut.power import power_disk
@@ -34,7 +35,7 @@ LAYOUTS = {
 
 def images(disk, folder):
     """What may be on the disk now: nothing but what was synced, or any part of the rest."""
-    for number, luck in enumerate((None, *map(random.Random, range(6)))):
+    for number, luck in enumerate((None, *map(random.Random, range(by_effort(2, 4, 6))))):
         disk.image(folder / f"image-{number}", luck)
         yield folder / f"image-{number}"
 

@@ -13,11 +13,9 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
-
-N_INTERRUPTS = by_effort(50, 4_000, 100_000)
+N_INTERRUPTS = by_effort(40, 40, 100_000)
 
 INTERRUPTS = """
 import faulthandler, random, signal, sys

@@ -16,19 +16,15 @@ import pytest
 import mmreplay
 from tests.support.disks import faults
 from tests.support.disks.trees import contents
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.script import append_rows
+from tests.support.oracle.script import IMAGE_AND_JOINTS
 from tests.support.processes import actor, aftermath
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
 LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}
-DICT = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
 MODES = [(error, forever) for error in (errno.EIO, errno.ENOSPC) for forever in (False, True)]
 MODES.append((errno.EDQUOT, True))
 
@@ -44,20 +40,20 @@ def course(frame, before, acts, **more):
 
 COURSES = {
     "create": course(LZ4, "", "open; rows 1"),
-    "create many": course(DICT, "", "open; rows 1", envs=2),
+    "create many": course(IMAGE_AND_JOINTS, "", "open; rows 1", envs=2),
     "make a lane": course(RAW, "", "open; rows 1; close; open; rows 1", lane="actor-3"),
     "append": course(RAW, "open; rows 4", "rows 14"),
     "append and seal": course(LZ4, "open; rows 4", "rows 15"),
     "append in the background": course(
         LZ4, "open; rows 4", "rows 9; pause 0.006; rows 6", flush_s=0.002
     ),
-    "flush": course(DICT, "open; rows 20", "flush; rows 3; flush"),
+    "flush": course(IMAGE_AND_JOINTS, "open; rows 20", "flush; rows 3; flush"),
     "evict": course(RAW, "open; rows 95", "flush; rows 9; flush", capacity=20),
     "evict shards": course(LZ4, "open; rows 95", "flush; rows 9; flush", capacity=20),
     "close": course(LZ4, "open; rows 15", "close"),
-    "close many": course(DICT, "open; rows 12", "close", envs=2),
+    "close many": course(IMAGE_AND_JOINTS, "open; rows 12", "close", envs=2),
     "reopen": course(LZ4, "open; rows 15; close", "open; rows 2; close"),
-    "reopen many": course(DICT, "open; rows 12; close", "open; rows 2", envs=2),
+    "reopen many": course(IMAGE_AND_JOINTS, "open; rows 12; close", "open; rows 2", envs=2),
     "recover": course(LZ4, "open; rows 15; drop; litter", "open again; rows 2"),
     "recover after a reboot": course(
         LZ4, "elsewhere; open; rows 4; flush; rows 15; reboot", "open; rows 2"
@@ -75,12 +71,6 @@ PARTS = {
     "opening": ("reopen", "recover"),
 }
 """How the courses of each begin; apart, so that they can be tried side by side."""
-
-
-@pytest.fixture(scope="module")
-def actors():
-    with actor.Actors() as running:
-        yield running
 
 
 def perform(actors, folder, name, **changes):
@@ -113,12 +103,12 @@ def test_a_failing_system_call_is_reported_or_retried_and_costs_no_row(
 ):
     luck = random.Random(part)
     names = [name for name in COURSES if name.startswith(PARTS[part])]
-    names = luck.sample(names, min(by_effort(2, 9, 9), len(names)))
+    names = luck.sample(names, min(by_effort(1, 6, 9), len(names)))
     n_calls = n_trials = 0
     for name in names:
         every = places(perform(actors, tmp_path, name, count=True))
         trials = [(*place, *mode) for place in every for mode in MODES]
-        for call, at, error, forever in luck.sample(trials, by_effort(1, 3, len(trials))):
+        for call, at, error, forever in luck.sample(trials, by_effort(1, 2, len(trials))):
             perform(actors, tmp_path, name, fails=(call, error, at, forever))
         n_calls, n_trials = n_calls + len(every), n_trials + len(trials)
     result = measured(f"failing_calls-{part}", courses=names, modes=len(MODES))
@@ -135,16 +125,9 @@ def test_close_that_could_not_remove_what_is_private_comes_to_its_end(actors, tm
 # ---------------------------------------------------------------- snapshots and repairs
 
 
-def write(path, *, close):
-    """Thirty rows of two environments, flushed in the middle."""
-    script = actor.Script(str(path), "", 5, DICT, action_chunk=7, envs=2)
-    writer = script.open()
-    starts = [None, None]
-    for number in range(30):
-        append_rows(writer, script.plot, starts)
-        if number == 20:
-            writer.flush()
-    writer.close() if close else faults.kill(writer)
+def write(path, kind):
+    script = actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, action_chunk=7, envs=2)
+    aftermath.left(script, kind, 30)
 
 
 def told(call):
@@ -166,15 +149,15 @@ def some_trials(every, seed):
     """Each call once, in a mode that is drawn; some of them where it has to be quick."""
     luck = random.Random(seed)
     trials = [(*place, *luck.choice(MODES)) for place in every]
-    return luck.sample(trials, by_effort(3, 15, len(trials)))
+    return luck.sample(trials, by_effort(2, 6, len(trials)))
 
 
-@pytest.mark.parametrize("close", [True, False], ids=["closed", "left by a crash"])
+@pytest.mark.parametrize("kind", ["closed", "crashed"])
 def test_failing_call_of_a_snapshot_changes_nothing_and_the_next_one_works(
-    tmp_path, measured, close
+    tmp_path, measured, kind
 ):
     source, target = tmp_path / "s.zarr", tmp_path / "copy.zarr"
-    write(source, close=close)
+    write(source, kind)
     every = count_calls(lambda: mmreplay.snapshot(source, target))
     expected, before = contents_of_rows(target), contents(source)
     shutil.rmtree(target)
@@ -194,7 +177,7 @@ def test_failing_call_of_a_snapshot_changes_nothing_and_the_next_one_works(
             mmreplay.snapshot(source, target)
             shutil.rmtree(target)
         assert [one.name for one in tmp_path.iterdir()] == ["s.zarr"], (call, at, error, forever)
-    result = measured(f"failing_calls-snapshot_{'closed' if close else 'crashed'}", environments=2)
+    result = measured(f"failing_calls-snapshot_{kind}", environments=2)
     result.add("calls that failed", len(trials), "", at_least=400)
 
 
@@ -212,7 +195,7 @@ def contents_of_rows(path):
 def test_failing_call_of_a_repair_costs_nothing_and_the_next_one_works(tmp_path, measured):
     sound, path = tmp_path / "sound.zarr", tmp_path / "s.zarr"
     damaged = tmp_path / "s.zarr.damaged"
-    write(sound, close=True)
+    write(sound, "closed")
     (sound / "actions" / "c.2.0").unlink()
     before = contents(sound)
     shutil.copytree(sound, path)

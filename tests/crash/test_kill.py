@@ -10,58 +10,36 @@ import shutil
 import pytest
 
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.processes import actor, aftermath
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
-
-FRAMES = {
-    "raw": [(6, 8), "uint8", "raw", 5],
-    "lz4": [(6, 8), "uint8", "lz4", 3, 6],
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-        "depth": [(3, 4), "uint16", "zstd", 4, 8],
+# Two sessions: create, append, seal, flush, evict and close, then reopen and do it all again.
+EVERY_CALL = {
+    "raw": {"frame": {"frame": [(6, 8), "uint8", "raw", 5]}, "capacity": 20},
+    "lz4": {"frame": {"frame": [(6, 8), "uint8", "lz4", 3, 6]}},
+    "dict, many environments": {
+        "frame": {**IMAGE_AND_JOINTS, "depth": [(3, 4), "uint16", "zstd", 4, 8]},
+        "capacity": 45,
+        "envs": 2,
     },
 }
 
 
-@pytest.fixture(scope="module")
-def actors():
-    with actor.Actors() as running:
-        yield running
-
-
-def frames_of(given):
-    return given if isinstance(given, dict) else {"frame": given}
-
-
-# Two sessions: create, append, seal, flush, evict and close, then reopen and do it all again.
-EVERY_CALL = {
-    "raw": {"frame": FRAMES["raw"], "capacity": 20},
-    "lz4": {"frame": FRAMES["lz4"], "capacity": None},
-    "dict, many environments": {"frame": FRAMES["dict"], "capacity": 45, "envs": 2},
-}
-
-
 def two_sessions(folder, name, number):
-    about = EVERY_CALL[name]
     return actor.Script(
         path=str(folder / f"{number}.zarr"),
         report=str(folder / f"{number}.report"),
         seed=5,
-        frame=frames_of(about["frame"]),
         action_chunk=7,
-        envs=about.get("envs"),
-        capacity=about["capacity"],
         session=1,  # flushes, and closes both times
         rows=120,
         sessions=2,
+        **EVERY_CALL[name],
     )
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", sorted(EVERY_CALL))
+@pytest.mark.parametrize("name", sorted(EVERY_CALL)[: by_effort(1, None, None)])
 def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_path, name):
     luck = random.Random(name if not THOROUGH else None)
     script = two_sessions(tmp_path, name, 0)
@@ -70,7 +48,7 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_p
     aftermath.check_found(chronicle)
     n_calls = chronicle.calls
     assert n_calls > 200
-    places = luck.sample(range(1, n_calls + 1), by_effort(2, 14, n_calls))
+    places = luck.sample(range(1, n_calls + 1), by_effort(1, 3, n_calls))
     for place in places:
         script = two_sessions(tmp_path, name, place)
         chronicle = actor.Chronicle(script)

@@ -20,9 +20,7 @@ from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr
 from tests.support.processes import recorder
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
-
-LEAST = by_effort(4, 40, 400)
+LEAST = by_effort(3, 10, 400)
 GAME, POLE = "ALE/Breakout-v5", "CartPole-v1"
 Field = mmreplay.Field
 

@@ -23,42 +23,26 @@ import mmreplay
 from mmreplay.system import locks
 from tests.support.disks import faults, trees
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import append_rows, with_session
-from tests.support.outcomes import outcome
+from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session
 from tests.support.processes import actor, aftermath, users
 from tests.support.writers import drain
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.skipif(bool(users.unavailable()), reason=users.unavailable()),
 ]
 STRANGER = 65534  # uid and gid
 GROUP = 65533
 REFUSED = re.compile("Permission denied|another writer holds|is not readable")
-N_PATHS = by_effort(1, 8, None)  # of each store, from which the rights are taken
-N_SESSIONS = by_effort(6, 20, 150)
+N_PATHS = by_effort(1, 2, None)  # of each store, from which the rights are taken
+N_SESSIONS = by_effort(6, 8, 150)
 
-FRAMES = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
 STORES = ("closed", "live", "crashed")
 
 
 def make(path, kind):
     """A store with evicted rows, and whoever writes it."""
-    script = actor.Script(str(path), "", 5, FRAMES, action_chunk=7, capacity=40)
-    writer = script.open()
-    starts = [None]
-    for number in range(100):
-        append_rows(writer, script.plot, starts)
-        if number == 90:
-            writer.flush()
-    if kind == "closed":
-        writer.close()
-    elif kind == "crashed":
-        faults.kill(writer)
-    else:  # what is done behind its back would be taken for a change by somebody else
+    writer = aftermath.left(actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, 7, capacity=40), kind)
+    if kind == "live":  # what is done behind its back would be taken for a change by somebody else
         for lane in faults.lanes_of(writer):
             drain(lane)
     return writer
@@ -107,7 +91,10 @@ def every_call(path):
                 beside, mmreplay.Field((2,)), mmreplay.Field(())
             ),
         }
-        calls = [{name: outcome(one) for name, one in some.items()} for some in (reading, writing)]
+        calls = [
+            {name: aftermath.outcome(one) for name, one in some.items()}
+            for some in (reading, writing)
+        ]
     commands = {name: command(name, path) for name in ("info", "verify", "episodes", "repair")}
     commands["snapshot"] = command("snapshot", path, beside)
     return [*calls, commands]
@@ -167,10 +154,10 @@ def refused_opening(folder):
     newest = max((path / "actions").glob("c.*"), key=lambda file: int(file.name[2:]))
     newest.chmod(0o644)
     before = trees.contents(path)
-    told = users.as_user(1000, GROUP, lambda: outcome(lambda: append(path)))
+    told = users.as_user(1000, GROUP, lambda: aftermath.outcome(lambda: append(path)))
     after = trees.contents(path)
     newest.chmod(0o664)
-    next_one = users.as_user(1001, GROUP, lambda: outcome(lambda: append(path)))
+    next_one = users.as_user(1001, GROUP, lambda: aftermath.outcome(lambda: append(path)))
     return {"told": told, "changed": before != after, "next": next_one}
 
 
@@ -193,7 +180,7 @@ def open_path(tmp_path):
         yield Path(folder)
 
 
-@pytest.mark.deep
+@pytest.mark.deep(only=True)
 def test_store_of_another_user_is_read_as_far_as_rights_go_and_never_changed(open_path, measured):
     found = in_a_process("try_all", open_path, N_PATHS)
     assert found["changed"] == 0
@@ -224,12 +211,6 @@ def test_store_of_another_user_is_read_as_far_as_rights_go_and_never_changed(ope
     result.add("errors of others", 0, "", at_most=0, note="one would have ended the test")
 
 
-@pytest.fixture(scope="module")
-def actors():
-    with actor.Actors() as running:
-        yield running
-
-
 @pytest.mark.deep(only=True)
 def test_users_of_a_group_write_a_store_in_turns_and_lose_no_row(open_path, actors, measured):
     luck = random.Random(None if THOROUGH else 4)
@@ -241,7 +222,7 @@ def test_users_of_a_group_write_a_store_in_turns_and_lose_no_row(open_path, acto
         path=str(shared / "s.zarr"),
         report=str(shared / "report"),
         seed=6,
-        frame=FRAMES,
+        frame=IMAGE_AND_JOINTS,
         action_chunk=7,
         capacity=60,
         rows=60,

@@ -14,23 +14,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle.script import Script, with_session
+from tests.support.oracle.script import IMAGE_AND_JOINTS, Script, with_session
 from tests.support.processes import actor, aftermath, memory_group
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 900),
-    pytest.mark.deep,
+    pytest.mark.deep(only=True),
     pytest.mark.skipif(bool(memory_group.unavailable()), reason=memory_group.unavailable()),
 ]
-N_KILLS = by_effort(1, 5, 60)
+N_KILLS = by_effort(1, 2, 60)
 LIMIT_BYTES = 200 << 20
 FRAMES = {
     "raw": {"frame": [(64, 64), "uint8", "raw", 8]},
     "lz4": {"frame": [(6, 8), "uint8", "lz4", 3, 6]},
-    "dict": {
-        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-        "joints": [(7,), "float32", "raw", 16],
-    },
+    "dict": IMAGE_AND_JOINTS,
 }
 
 
@@ -79,8 +75,7 @@ def test_writer_killed_for_want_of_memory_loses_no_committed_row(tmp_path, measu
             kills += 1
             rows += sum(chronicle.committed) - sum(known)
         assert group.kills() >= kills  # and nobody else has sent the signal
-    aftermath.go_on(chronicle, 20, close=True)
-    aftermath.check_closed(chronicle)
+    aftermath.finish(chronicle, 20)
     assert rows > 0
     result = measured("out_of_memory", limit_bytes=LIMIT_BYTES)
     result.add("kills by the kernel", kills, "", at_least=50)

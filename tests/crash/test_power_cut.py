@@ -32,10 +32,10 @@ from tests.support.quiet import settle
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
-    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.usefixtures("short_chunks"),
 ]
 Field = mmreplay.Field
+N_IMAGES = by_effort(6, 6, 24)
 
 RAW = Layout(Field((3, 4), "uint8", "raw", 8), Field((), "int64", chunk=11))
 EVICTING = Layout(Field((3,), "uint8", "raw", 4), Field((), "int64", chunk=3))
@@ -99,9 +99,9 @@ def test_a_close_that_was_not_durable_is_so_before_the_next_writer_removes_anyth
         deadly[:] = [lambda: not (path / ".live/checkpoint").exists()]
         with pytest.raises(Death):
             mmreplay.create(path, **arguments)
-        for seed in range(24):
+        for seed in range(N_IMAGES):
             disk.image(tmp_path / str(seed), random.Random(seed))
-    for seed in range(24):
+    for seed in range(N_IMAGES):
         with mmreplay.create(tmp_path / str(seed) / "s.zarr", **arguments) as writer:
             assert writer.rows >= 12
 
@@ -222,7 +222,7 @@ def test_a_checkpoint_that_is_only_in_the_page_cache_is_durable_before_the_next_
 def test_failed_fsync_and_then_a_power_cut_lose_nothing_that_was_flushed(tmp_path, n):
     luck = random.Random(n if not THOROUGH else None)
     # The files of making a store come first: nothing has its name then.
-    first, n_failures = by_effort((25, 1), (25, 3), (1, 149))
+    first, n_failures = by_effort((25, 1), (25, 1), (1, 149))
     n_trials = n_failed = 0
     for layout in LAYOUTS[n][:: by_effort(3, 1, 1)]:
         for number in luck.sample(range(first, 150), n_failures):

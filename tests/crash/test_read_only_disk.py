@@ -17,41 +17,23 @@ from click.testing import CliRunner
 
 import mmreplay
 from mmreplay_cli import main
-from tests.crash.test_file_systems import check_found, mounted, random_script
-from tests.support.disks import faults, mounts, trees
+from tests.crash.test_file_systems import mounted, random_script
+from tests.support.disks import mounts, trees
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.disk import check_plain_zarr
-from tests.support.oracle.script import append_rows, with_session
-from tests.support.outcomes import outcome
-from tests.support.processes import actor
+from tests.support.oracle.script import IMAGE_AND_JOINTS, append_rows, with_session
+from tests.support.processes import actor, aftermath
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
-FIELDS = {
-    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
-    "joints": [(7,), "float32", "raw", 16],
-}
+pytestmark = pytest.mark.deep
 FILE_SYSTEMS = by_effort(["tmpfs"], ["tmpfs", "ext4"], ["tmpfs", "ext4", "xfs", "btrfs"])
-N_ERRORS = by_effort(1, 5, 25)
+N_ERRORS = by_effort(1, 2, 25)
 TOLD = re.compile("FailedS[a-z]+Error: .*(?:Read-only file system|is read-only)")
 
 TOLD_BY_COMMAND = re.compile("Error: .*Read-only file system")
 
 # It is the disk that makes them fail: nobody expects more than what was flushed.
 SYNCS_FAIL = ("fsync", errno.EROFS, 10**9, False)
-
-
-def make(path, kind):
-    """A store whose rows were all flushed but some of the newest, and its script."""
-    script = actor.Script(str(path), "", 5, FIELDS, action_chunk=7, capacity=40)
-    writer = script.open()
-    starts = [None]
-    for number in range(100):
-        append_rows(writer, script.plot, starts)
-        if number == 90:
-            writer.flush()
-    writer.close() if kind == "closed" else faults.kill(writer)
-    return script
 
 
 def check_read(path, script, elsewhere):
@@ -77,7 +59,7 @@ def refusals(path):
         "snapshot": lambda: mmreplay.snapshot(path, beside),
         "create": lambda: mmreplay.create(beside, mmreplay.Field((2,)), mmreplay.Field(())),
     }
-    return {name: outcome(call) for name, call in calls.items()}
+    return {name: aftermath.outcome(call) for name, call in calls.items()}
 
 
 def go_on(mount, path, script):
@@ -102,7 +84,8 @@ def test_read_only_mount_is_read_and_says_why_it_cannot_be_written(tmp_path, mea
     with mounted(fs, tmp_path, 32 << 20 if fs == "tmpfs" else 0) as mount:
         for kind in ("closed", "crashed"):
             path, copy = mount.path / f"{kind}.zarr", tmp_path / "copy.zarr"
-            script = make(path, kind)
+            script = actor.Script(str(path), "", 5, IMAGE_AND_JOINTS, 7, capacity=40)
+            aftermath.left(script, kind)
             mount.set_read_only(True)
             before = trees.contents(path)
             check_read(path, script, copy)
@@ -164,7 +147,7 @@ def test_disk_that_makes_itself_read_only_under_a_writer_keeps_what_was_flushed(
             with mounts.booted(boot):
                 if path.exists():
                     known = chronicle.model.copy()  # which may lose rows again below
-                    check_found(chronicle)
+                    aftermath.check_found(chronicle)
                     chronicle.model = known
                     checks.check_verified(path)
                     mmreplay.snapshot(path, copy)
@@ -179,11 +162,11 @@ def test_disk_that_makes_itself_read_only_under_a_writer_keeps_what_was_flushed(
                     assert not any(chronicle.flushed)
                     chronicle = actor.Chronicle(chronicle.script)
                     continue
-                check_found(chronicle, power_cut=True)
+                aftermath.check_found(chronicle, power_cut=True)
                 n_rows, n_lost = n_rows + written, n_lost + written - sum(chronicle.committed)
         last = with_session(chronicle.script, 1, sessions=1, rows=40, boot="", fails=None)
         assert actors.wait(actors.start(last)) == 0
-        check_found(chronicle)
+        aftermath.check_found(chronicle)
         check_plain_zarr(Path(last.path))
     result = measured("read_only_errors", file_system="ext4")
     result.add("times that it became read-only", phases.total(), "", at_least=20)

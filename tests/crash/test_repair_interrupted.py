@@ -22,7 +22,7 @@ from tests.support.oracle import checks
 from tests.support.power_cut.power import power_disk
 from tests.support.tampering import flips
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
+pytestmark = pytest.mark.deep
 
 SWAP = 24  # calls from the mark to the end, and some before
 KINDS = ("lz4", "evicted, lanes", "priorities")
@@ -65,7 +65,7 @@ class Case:
     def points(self, n):
         """Some of the calls, and all of the last ones."""
         early = range(1, self.total - SWAP, max(self.total // n, 1))
-        late = range(self.total - SWAP, self.total + 1, by_effort(12, 3, 1))
+        late = range(self.total - SWAP, self.total + 1, by_effort(12, 6, 1))
         return [*early, *late]
 
     def check_there(self, path):
@@ -83,7 +83,7 @@ class Case:
         checks.check_verified(path)
 
 
-@pytest.fixture(params=[True, False], ids=["exchange", "two renames"])
+@pytest.fixture(params=by_effort([True], *[[True, False]] * 2))
 def exchange(request, monkeypatch):
     if not request.param:
         monkeypatch.setattr(durable_writes, "exchange", lambda one, other: False)
@@ -94,7 +94,7 @@ def exchange(request, monkeypatch):
 @pytest.mark.parametrize("kind", by_effort(SOME[1:], SOME, KINDS))
 def test_killed_at_any_call_and_called_again(tmp_path, kind, exchange):
     case, n_killed = Case(tmp_path, kind), 0
-    for at in case.points(by_effort(1, 6, 10**9)):
+    for at in case.points(by_effort(1, 4, 10**9)):
         path = case.again()
         child = os.fork()
         if not child:
@@ -107,7 +107,7 @@ def test_killed_at_any_call_and_called_again(tmp_path, kind, exchange):
         assert path.exists() or not exchange
         repair(path)
         case.check_repaired(path)
-    assert n_killed >= len(case.points(by_effort(1, 6, 10**9))) - 1
+    assert n_killed >= len(case.points(by_effort(1, 4, 10**9))) - 1
 
 
 def translate_mark(image, known, before):
@@ -137,12 +137,13 @@ def test_a_power_cut_at_any_call_of_the_swap_loses_nothing(tmp_path, kind, excha
         call = disks[0].calls[-1]
         if call == "exchange" or swapping:
             swapping.append(number)
-        if not swapping and not THOROUGH and luck.random() > by_effort(0.01, 0.03, 1):
+        share = by_effort(0.15, 0.15, 1) if swapping else by_effort(0.003, 0.01, 1)
+        if luck.random() > share:
             return
         # Of what was not synced nothing has come to the disk, or some of it.
         lost = [None, luck]
         more = [luck] * (4 if swapping else 0)
-        for chosen in by_effort([luck.choice(lost)], lost, lost + more):
+        for chosen in lost + more if THOROUGH else [luck.choice(lost)]:
             disks[0].image(images / f"{len(list(images.iterdir()))}-{number}-{call}", chosen)
 
     with power_disk(root, before_call) as disk:

@@ -4,11 +4,9 @@ Invariant: the real code never loses, tears or mixes up a row; each mutant of it
 """
 
 import concurrent.futures
-import json
 import multiprocessing
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,31 +18,14 @@ from tests.support.power_cut.mutants import MUTANTS, caught_by_name
 from tests.support.power_cut.mutation import Mutant, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
-N_CRASHES = 50  # of a history
-N_TRIALS = by_effort(50, 1_000, 20_000)  # of each number of environments
+N_CRASHES = by_effort(25, 25, 50)  # of a history
+N_TRIALS = by_effort(50, 100, 20_000)  # of each number of environments
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
-# A deep run tries each mutant in one history, and so many have to be noticed there. To find all of
-# them takes a thorough run.
-LEAST_IN_ONE = 15
-# Each was noticed in the first history.
-EASY = [
-    "create unsynced",
-    "half used before it is sealed",
-]
-RESULT = Path(__file__).with_name("results") / "simulator.json"
-
-
-def noticed_last_time():
-    """By mutant, in a list, the history in which it was noticed the last time.
-
-    It is tried first in a thorough run. A change of the code changes what happens in a history.
-    """
-    if not THOROUGH:
-        return {}
-    noticed = json.loads(RESULT.read_text("utf-8"))["details"].get("noticed", {})
-    return {name: [seed] for name, seed in noticed.items()}
+# So many have to be noticed in a deep run, in the history that is named beside each. A thorough run
+# looks until it has found all of them.
+LEAST = 35
+EASY = ["create unsynced", "half used before it is sealed"]
 
 
 def in_turn_or_side_by_side(calls):
@@ -57,7 +38,7 @@ def in_turn_or_side_by_side(calls):
         return [future.result() for future in futures]
 
 
-@pytest.mark.parametrize("n", LAYOUTS)
+@pytest.mark.parametrize("n", [1, 3])
 def test_the_same_seed_lives_the_same_history(n):
     assert simulate(3, 4, LAYOUTS[n]) == simulate(3, 4, LAYOUTS[n])
 
@@ -70,17 +51,14 @@ def test_a_mistake_in_a_mutant_is_no_broken_rule():
 
 @pytest.mark.deep
 def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
-    last = noticed_last_time()
     names = by_effort(EASY, sorted(MUTANTS), sorted(MUTANTS))
-    seeds = by_effort(SEEDS, SEEDS[:1], SEEDS)
+    seeds = by_effort(SEEDS[:3], SEEDS[:1], SEEDS)
     result = measured("simulator", crashes_of_a_history=N_CRASHES)
     n_histories = -(-N_TRIALS // N_CRASHES)
     # Short enough that no processor is left alone at the end.
     blocks = [range(n_histories)[i : i + 5] for i in range(0, n_histories, 5)]
     start = time.perf_counter()
-    calls: list[tuple[Any, ...]] = [
-        (caught_by_name, name, [*last.get(name, []), *seeds], N_CRASHES) for name in names
-    ]
+    calls: list[tuple[Any, ...]] = [(caught_by_name, name, seeds, N_CRASHES) for name in names]
     of = [n for n in LAYOUTS for _ in blocks]
     calls += [(simulate_all, block, N_CRASHES, LAYOUTS[n]) for n in LAYOUTS for block in blocks]
     found = in_turn_or_side_by_side(calls)
@@ -90,7 +68,7 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     violations = [message for _, found in outcomes for message in found]
     assert violations == []
     missed = [name for name, found in noticed.items() if found is None]
-    assert len(names) - len(missed) >= by_effort(len(names), LEAST_IN_ONE, len(names)), missed
+    assert len(names) - len(missed) >= by_effort(len(names), LEAST, len(names)), missed
     for kind in (counts.power, counts.opening, counts.closes, counts.looks, counts.interrupts):
         assert kind >= counts.crashes // 200
     for kind in (counts.moves, counts.links, counts.restores):

@@ -3,18 +3,15 @@
 import functools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmreplay
 from tests.support.disks.scratch import scratch_directory
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle.drawn_ahead import DrawnAhead
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import gather_settings, layouts
-
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 TURNS = st.tuples(
     st.sampled_from([0, 1, 1, 2, 5, 30, 130]),  # steps
@@ -24,7 +21,7 @@ TURNS = st.tuples(
 )
 
 
-@settings(max_examples=by_effort(5, 60, 600))
+@settings(max_examples=by_effort(5, 25, 600))
 @given(
     layout=layouts(lanes=False),
     given=gather_settings(longest=9),

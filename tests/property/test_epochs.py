@@ -1,4 +1,4 @@
-"""Epochs and groups of any store: each transition once, or equally likely, and as the oracle has it.
+"""Epochs of any store: each transition once, and as the oracle has it.
 
 Invariant: whatever the layout, the settings and the pool, an epoch over all ranks holds each valid
 id once, and each batch is byte for byte what a list of everything says.
@@ -7,22 +7,18 @@ id once, and each batch is byte for byte what a list of everything says.
 import contextlib
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmreplay
-from mmreplay import Field
-from tests.support.chance import goodness
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import gather_settings, layouts
 
 
-@settings(max_examples=by_effort(6, 80, 500))
+@settings(max_examples=by_effort(5, 25, 500))
 @given(
     layouts(),
     gather_settings(longest=40),
@@ -60,41 +56,3 @@ def test_an_epoch_of_any_store_is_each_transition_once_as_the_oracle_has_it(
                     assert rest == [ids.tolist() for ids in part[n_before + 1 :]]
             assert np.sort(np.concatenate(seen)).tolist() == model.ids().tolist()
             assert max(sizes) - min(sizes) <= 1
-
-
-FRAMES = {
-    "compressed": Field((3,), "uint8", "lz4", 4, 16),
-    "raw": Field((3,), "uint8", "raw", 8),
-    "raw, environment by environment": Field((4096,), "uint8", "raw", 64),
-}
-
-
-KINDS = [
-    (name, *lanes, capacity)
-    for name in FRAMES
-    for lanes in ((3, None), (None, 3), (2, 2))
-    for capacity in (None, 60)
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "environments", "lanes", "capacity"), KINDS[:: by_effort(5, 1, 1)]
-)
-def test_groups_give_each_transition_equally_often(tmp_path, name, environments, lanes, capacity):
-    layout = Layout(
-        FRAMES[name], Field(()), capacity=capacity, environments=environments, lanes=lanes
-    )
-    model = layout.model()
-    writers = layout.create_lanes(tmp_path / "s.zarr")
-    Pair(writers, model, np.random.default_rng(0)).play(40, 0.2, "any")
-    for writer in writers:
-        writer.close()
-    model.end_session()
-    with mmreplay.load(tmp_path / "s.zarr", stack=2) as data:
-        drawn = np.concatenate([data.sample(5000, group=5).id for _ in range(20)]).reshape(-1, 5)
-        for each in drawn.T:
-            ids, counts = np.unique(each, return_counts=True)
-            assert np.array_equal(ids, model.ids())
-            assert abs(goodness(counts, each.size / ids.size)) < 5
-        batch = data.sample(20, group=5)
-        checks.check_batch(batch, model.batch(batch.id, stack=2))

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 import mmreplay
 from tests.support.disks.scratch import scratch_directory
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks, disk
 from tests.support.oracle.layout import Episode, Layout
 from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import episodes, gather_settings, layouts
 from tests.support.quiet import quiet, settle
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 Field = mmreplay.Field
 ACTS = st.lists(
     st.one_of(
@@ -30,7 +29,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=by_effort(5, 80, 500))
+@settings(max_examples=by_effort(4, 15, 500))
 @given(layouts(), ACTS, st.lists(gather_settings(), min_size=1, max_size=3), st.integers(0, 99))
 def test_any_store_equals_the_oracle_while_live_and_after_closing(layout, acts, gatherings, seed):
     model, random = layout.model(), np.random.default_rng(seed)
@@ -84,7 +83,7 @@ SETTINGS = [
     for stack, n_step, padding, axis in itertools.product(
         (None, 1, 2, 4, 65), (1, 2, 7), ("reset", "zero"), (0, -1)
     )
-][:: by_effort(7, 1, 1)]
+][:: by_effort(7, 4, 1)]
 
 
 @pytest.mark.deep

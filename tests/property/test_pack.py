@@ -3,20 +3,18 @@
 import dataclasses
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmreplay
 from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks, disk
 from tests.support.oracle.model import Model
 from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import layouts
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 CODECS = ["raw", "lz4", "lz4:1", "zstd", "zstd:3", "gzip:1", None]
 LENGTHS = [(None, None), (4, None), (3, 12), (None, 360)]  # 360: of whole chunks of each source
 
@@ -80,7 +78,7 @@ def packed(schema, episodes):
     return model
 
 
-@settings(max_examples=by_effort(4, 50, 600))
+@settings(max_examples=by_effort(2, 15, 600))
 @given(st.data())
 def test_what_is_packed_equals_the_oracle(data):
     given_sources = data.draw(sources())

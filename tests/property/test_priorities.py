@@ -150,7 +150,7 @@ ACTS = st.lists(
 )
 
 
-@hypothesis.settings(max_examples=by_effort(6, 50, 2_000))
+@hypothesis.settings(max_examples=by_effort(6, 25, 2_000))
 @given(SETTINGS, ACTS, st.integers(0, 99))
 def test_priorities_are_those_of_a_dict_by_id(how, acts, seed):
     with pytest.MonkeyPatch.context() as patch, scratch_directory() as folder:

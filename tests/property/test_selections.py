@@ -150,7 +150,7 @@ def check_split(data, model, ids, random):
     copy.store.close()
 
 
-@settings(max_examples=by_effort(4, 100, 800))
+@settings(max_examples=by_effort(4, 25, 800))
 @given(
     layouts(),
     gather_settings(longest=9),

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 import mmreplay
 from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks, disk
 from tests.support.oracle.model import FLAGS
 from tests.support.oracle.pair import MODES, Pair
@@ -109,35 +109,6 @@ class StoreMachine(RuleBasedStateMachine):
         longest = min(3 * (self.lane.capacity or 20), 150)
         env = data.draw(st.integers(0, self.lane.n - 1))
         self.pair.episode(data.draw(episodes(longest)), env)
-
-    @precondition(lambda self: self.is_open)
-    @rule()
-    def wrong_calls_change_nothing(self):
-        schema, n, writer = self.model.schema, self.layout.environments, self.buffer.writer
-        shape = () if n is None else (n,)
-        first = next(iter(schema.frames.values()))
-        wrong = np.zeros((*shape, *first.shape, 2), first.dtype)
-        frame = dict.fromkeys(schema.frames, wrong) if schema.is_dict else wrong
-        action = np.ones((*shape, *schema.action.shape), schema.action.dtype)
-        extras = {
-            name: np.ones((*shape, *one.shape), one.dtype) for name, one in schema.extras.items()
-        }
-        reward, flag = np.ones(shape), np.zeros(shape, np.bool_)
-        right = self.pair.frame() if n is None else self.pair.frames()
-        calls = [
-            lambda: writer.reset(frame),
-            lambda: writer.step(action, reward, frame, flag, flag, **extras),
-            lambda: writer.step(action[..., None], reward, right, flag, flag, **extras),
-            lambda: writer.step(action, "much", right, flag, flag, **extras),
-            lambda: writer.step(action, reward, right, flag, flag, **extras, nonsense=reward),
-        ]
-        if len(self.lane.running) < self.lane.n:
-            calls.append(lambda: writer.step(action, reward, right, flag, flag, **extras))
-        before = writer.rows
-        for call in calls:
-            with pytest.raises(mmreplay.SchemaError):
-                call()
-        assert writer.rows == before
 
     # ------------------------------------------------------------ durability
 
@@ -333,8 +304,7 @@ class StoreMachine(RuleBasedStateMachine):
             checks.check_ids(self.buffer, self.model)
 
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 StoreMachine.TestCase.settings = settings(
-    stateful_step_count=by_effort(20, 20, 40), max_examples=by_effort(3, 60, 2_000)
+    stateful_step_count=by_effort(15, 20, 40), max_examples=by_effort(3, 15, 2_000)
 )
 TestStore = StoreMachine.TestCase

@@ -4,8 +4,6 @@ Invariant: in many draws no id comes that is no transition, each one comes, and 
 often than chance allows.
 """
 
-import statistics
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 
-N_DRAWS = by_effort(200_000, 1_000_000, 1_000_000)
+N_DRAWS = by_effort(100_000, 300_000, 1_000_000)
 BATCH = 4096
 SEEDS = range(5 if THOROUGH else 1)
 SMALL = (mmreplay.Field(()), mmreplay.Field(()))
@@ -62,21 +60,9 @@ def test_draws_are_independent_of_each_other(tmp_path):
     buffer, _ = filled(tmp_path / "s.zarr", n_steps=40, end=0.1, seed=1)
     with buffer:
         ids = buffer.ids
-        drawn = np.searchsorted(ids, np.concatenate([buffer.sample(512).id for _ in range(400)]))
+        drawn = np.searchsorted(ids, np.concatenate([buffer.sample(512).id for _ in range(200)]))
         pairs = np.bincount(drawn[:-1] * ids.size + drawn[1:], minlength=ids.size**2)
         assert abs(goodness(pairs, pairs.mean())) < 5
-
-
-def test_shuffled_epochs_put_every_transition_anywhere(tmp_path):
-    filled(tmp_path / "s.zarr", n_steps=20, end=0.1)[0].close()
-    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=0) as data:
-        ids = data.ids
-        counts = np.zeros((ids.size, ids.size))
-        for batch in data.batches(ids.size, epochs=2000):
-            counts[np.arange(ids.size), np.searchsorted(ids, batch.id)] += 1
-        scores = [goodness(row, row.mean()) for row in counts]
-    assert max(map(abs, scores)) < 5
-    assert abs(statistics.fmean(scores)) < 1
 
 
 def test_generator_of_the_last_flush_goes_on_after_a_crash(tmp_path):

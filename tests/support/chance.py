@@ -1,15 +1,7 @@
 """Whether random draws are as their probabilities say."""
 
-from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
-
-__all__ = ["goodness"]
-
-
-def goodness(counts: npt.NDArray[Any], expected: npt.NDArray[Any] | float) -> float:
+def goodness(counts, expected):
     """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""
     chi_squared = float(((counts - expected) ** 2 / expected).sum())
     freedom = counts.size - 1

@@ -5,12 +5,8 @@ minutes; ``make crash`` is thorough, for as long as it takes. tests/conftest.py 
 hypothesis examples of each.
 """
 
-from __future__ import annotations
-
 import os
 from typing import TypeVar
-
-__all__ = ["EFFORT", "EFFORTS", "THOROUGH", "by_effort"]
 
 T = TypeVar("T")
 EFFORTS = ("quick", "deep", "thorough")
@@ -20,6 +16,6 @@ if EFFORT not in EFFORTS:
 THOROUGH = EFFORT == "thorough"
 
 
-def by_effort(quick: T, deep: T, thorough: T) -> T:
+def by_effort(quick, deep, thorough):
     """What stands for the effort of this run."""
     return (quick, deep, thorough)[EFFORTS.index(EFFORT)]

@@ -1,19 +1,12 @@
 """Stores to go through in epochs, of every kind of lane, and how often their chunks are decoded."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 import mmreplay
-from mmreplay import Dataset, Field
-
-__all__ = ["KINDS", "n_chunks", "record"]
+from mmreplay import Field
 
 _LZ4 = Field((4, 4), "uint8", "lz4", 16, 256)
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "one lane": {"frame": _LZ4},
     "zstd": {"frame": Field((4, 4), "uint8", "zstd", 16, 256)},
     "two lanes": {"frame": _LZ4, "n_stores": 2},
@@ -32,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def record(folder: Path, kind: str, n_steps: int = 1500) -> list[Path]:
+def record(folder, kind, n_steps=1500):
     """The stores of a kind, of so many steps of each environment, with episodes of some hundred."""
     settings = dict(KINDS[kind])
     paths = []
@@ -43,11 +36,11 @@ def record(folder: Path, kind: str, n_steps: int = 1500) -> list[Path]:
     return paths
 
 
-def _write(path: Path, n_steps: int, seed: int, frame: Any, lanes: int | None = None) -> None:
+def _write(path, n_steps, seed, frame, lanes=None):
     random = np.random.default_rng(seed)
     width = lanes or 1
 
-    def frames() -> Any:
+    def frames():
         shown = {
             key: random.integers(0, 200, (width, *field.shape)).astype(field.dtype)
             for key, field in (frame if isinstance(frame, dict) else {"": frame}).items()
@@ -67,12 +60,12 @@ def _write(path: Path, n_steps: int, seed: int, frame: Any, lanes: int | None = 
                     writer.reset(frames())
                 continue
             none, number = np.zeros(width, np.bool_), np.full(width, step)
-            writer.step(number, number, frames(), over, none)  # type: ignore[arg-type]
+            writer.step(number, number, frames(), over, none)
             if over.any():
-                writer.reset(frames(), over)  # type: ignore[call-arg]
+                writer.reset(frames(), over)
 
 
-def n_chunks(data: Dataset) -> int:
+def n_chunks(data):
     """Inner chunks of all compressed columns."""
     logs = [log for reader in data.store.live.readers for log in (reader.rows, reader.finals)]
     return sum(

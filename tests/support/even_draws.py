@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EvenGenerator", "assert_counts_fit", "even_draws"]
-
 
 def even_draws(size: int) -> npt.NDArray[np.float64]:
     """Numbers in the middle of `size` equal parts of [0, 1)."""
@@ -32,5 +30,4 @@ class EvenGenerator(np.random.Generator):
         super().__init__(np.random.PCG64(0))
 
     def random(self, size: int) -> npt.NDArray[np.float64]:  # type: ignore[override]
-        """Even draws."""
         return even_draws(size)

@@ -1,7 +1,5 @@
 """What a test may leave open: threads of ours, and descriptors and maps of files of the tests."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import gc
@@ -14,8 +12,6 @@ import pytest
 
 from tests.support.disks.scratch import scratch_root
 
-__all__ = ["PASSED", "leftovers", "settled_leftovers"]
-
 PASSED = pytest.StashKey[bool]()
 _THREADS = "mmreplay-"
 _ROUNDS = 3  # what has finalizers goes with a later collection
@@ -23,7 +19,7 @@ _OURS = tuple(f"{scratch_root()}/{name}" for name in ("pytest-of-", "mmreplay-")
 _MAPPED = re.compile(b"|".join(re.escape(os.fsencode(one)) + b".*" for one in _OURS))
 
 
-def leftovers() -> collections.Counter[str]:
+def leftovers():
     """How many threads of each name, descriptors of each file and maps of each there are."""
     names = (one.name for one in threading.enumerate())
     out = collections.Counter(f"thread {name}" for name in names if name.startswith(_THREADS))
@@ -38,7 +34,7 @@ def leftovers() -> collections.Counter[str]:
     return out
 
 
-def settled_leftovers(before: collections.Counter[str]) -> list[str]:
+def settled_leftovers(before):
     """What is there and was not `before`, once the threads that are ending have ended."""
     left = leftovers() - before
     for _ in range(_ROUNDS):

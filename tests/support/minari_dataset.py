@@ -5,8 +5,6 @@ import json
 import h5py
 import numpy as np
 
-__all__ = ["put", "write_minari"]
-
 
 def write_minari(folder):
     """Two episodes, which end differently; the path that was given."""

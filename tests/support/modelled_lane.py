@@ -9,8 +9,6 @@ from tests.support.disks import faults
 from tests.support.oracle.disk import check_closed
 from tests.support.oracle.model import LaneModel, Model
 
-__all__ = ["FRAMES", "Play"]
-
 ACTION = Field((), "int32", chunk=5)
 EXTRAS = {"x": Field((2,), "int16", chunk=3)}
 FRAMES = {

@@ -4,8 +4,6 @@ import numpy as np
 
 from mmreplay import Field
 
-__all__ = ["ACTION", "CODECS", "LANES", "play", "state_of"]
-
 CODECS = {
     "raw": Field((3,), "uint8", "raw", chunk=8),
     "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),

@@ -2,19 +2,16 @@
 
 import json
 import struct
-from typing import Any
 
 import numpy as np
-
-from mmreplay.ids import Array
 
 _ALIGN = 8
 
 
-def unpack(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+def unpack(data):
     """What `pack` was given, with the dtypes as they were sent: how the page reads it."""
     (length,) = struct.unpack_from("<I", data)
-    about: dict[str, Any] = json.loads(data[4 : 4 + length])
+    about = json.loads(data[4 : 4 + length])
     offset, arrays = 4 + length, {}
     for name, dtype, shape in about.pop("arrays"):
         count = int(np.prod(shape, dtype=np.int64))

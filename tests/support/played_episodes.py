@@ -3,30 +3,12 @@
 Invariant: an episode here is what was given to a writer, and is compared byte for byte.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import mmreplay
-from mmreplay import Field, Loss, Store
-
-__all__ = [
-    "ARGUMENTS",
-    "Episode",
-    "assert_same",
-    "but_lives",
-    "observed",
-    "play",
-    "read_back",
-    "steps_of",
-    "write",
-    "write_vector",
-]
+from mmreplay import Field
 
 Frames = dict[str, np.ndarray]
 
@@ -43,7 +25,7 @@ class Episode:
     terminated: bool
 
     @property
-    def terminal(self) -> np.ndarray:
+    def terminal(self):
         """Whether returns stop with a step."""
         last = np.arange(len(self.reward)) == len(self.reward) - 1
         return np.where(last, self.terminated, self.lost)
@@ -61,19 +43,11 @@ ARGUMENTS = {
 EXTRAS = {"log_prob": Field((), "float32"), "goal": Field((2, 2), "int16")}
 
 
-def play(
-    lengths: tuple[int, ...] = (7, 1, 12, 5),
-    frames: dict[str, Field] = FRAMES,
-    action: Field = ACTION,
-    extras: dict[str, Field] = EXTRAS,
-    seed: int = 0,
-    *,
-    lives: bool = True,
-) -> list[Episode]:
+def play(lengths=(7, 1, 12, 5), frames=FRAMES, action=ACTION, extras=EXTRAS, seed=0, *, lives=True):
     """Episodes of random values, every second of them terminated."""
     random = np.random.default_rng(seed)
 
-    def rows(field: Field, n: int) -> np.ndarray:
+    def rows(field, n):
         if field.dtype.kind == "f":
             return random.standard_normal((n, *field.shape)).astype(field.dtype)
         return random.integers(0, 100, (n, *field.shape)).astype(field.dtype)
@@ -91,11 +65,11 @@ def play(
     ]
 
 
-def fields(episodes: list[Episode]) -> dict[str, Any]:
+def fields(episodes):
     """The arguments of `create` for such episodes."""
     first = episodes[0]
 
-    def of(rows: np.ndarray) -> Field:
+    def of(rows):
         return Field(rows.shape[1:], rows.dtype)
 
     frames = {key: of(rows) for key, rows in first.observation.items()}
@@ -108,11 +82,11 @@ def fields(episodes: list[Episode]) -> dict[str, Any]:
     }
 
 
-def _frame(rows: Frames, at: int) -> Any:
+def _frame(rows, at):
     return rows["frame"][at] if list(rows) == ["frame"] else {k: v[at] for k, v in rows.items()}
 
 
-def write(path: Path, episodes: list[Episode], **settings: Any) -> Path:
+def write(path, episodes, **settings):
     """A closed store of one environment that has played them."""
     with mmreplay.create(path, **(fields(episodes) | settings)) as writer:
         for one in episodes:
@@ -131,7 +105,7 @@ def write(path: Path, episodes: list[Episode], **settings: Any) -> Path:
     return path
 
 
-def write_vector(path: Path, episodes: list[Episode], **settings: Any) -> Path:
+def write_vector(path, episodes, **settings):
     """A closed store of as many environments as there are episodes, one each."""
     n = len(episodes)
     with mmreplay.create(path, lanes=n, **(fields(episodes) | settings)) as writer:
@@ -159,24 +133,24 @@ def write_vector(path: Path, episodes: list[Episode], **settings: Any) -> Path:
     return path
 
 
-def _stacked(rows: list[Any]) -> Any:
+def _stacked(rows):
     if isinstance(rows[0], dict):
         return {key: np.stack([one[key] for one in rows]) for key in rows[0]}
     return np.stack(rows)
 
 
-def observed(store: Store) -> list[Any]:
+def observed(store):
     """The first number of each observation, the last ones of episodes included."""
     every = (store.trajectory(number).observation for number in range(len(store.episodes)))
     return [one for rows in every for one in np.asarray(rows)[:, 0].tolist()]
 
 
-def but_lives(losses: Sequence[Loss]) -> list[Loss]:
+def but_lives(losses):
     """Losses without the lost lives, which formats mark as terminal steps."""
     return [one for one in losses if "lost lives" not in one.what]
 
 
-def read_back(path: Path) -> list[Episode]:
+def read_back(path):
     """The episodes of a store, as its trajectories have them."""
     out = []
     with mmreplay.open(path) as store:
@@ -199,7 +173,7 @@ def read_back(path: Path) -> list[Episode]:
     return out
 
 
-def assert_same(found: list[Episode], expected: list[Episode]) -> None:
+def assert_same(found, expected):
     """Every value of every step, and how each episode ended."""
     assert [len(one.reward) for one in found] == [len(one.reward) for one in expected]
     for number, (a, b) in enumerate(zip(found, expected, strict=True)):
@@ -215,6 +189,6 @@ def assert_same(found: list[Episode], expected: list[Episode]) -> None:
             assert one.tobytes() == other.tobytes(), number
 
 
-def steps_of(episodes: list[Episode]) -> int:
+def steps_of(episodes):
     """Steps of all of them."""
     return sum(len(one.reward) for one in episodes)

@@ -8,8 +8,6 @@ from typing import Any
 
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 
-__all__ = ["quiet", "settle"]
-
 _ROUNDS = 3  # a flush may evict, what is evicted may leave checksums to be made, these a flush
 
 

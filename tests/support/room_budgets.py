@@ -1,12 +1,8 @@
 """Lines of Python in each room, beside what docs/design.md allows: ``make lint``."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
-
-__all__ = ["over_budget"]
 
 ROOT = Path(__file__).parents[2]
 _ROW = re.compile(
@@ -14,7 +10,7 @@ _ROW = re.compile(
 )
 
 
-def over_budget(root: Path = ROOT) -> list[str]:
+def over_budget(root=ROOT):
     """A sentence for each room that has too many lines, or no budget, or is not there."""
     package, out = root / "mmreplay", []
     rooms = {one.name for one in package.iterdir() if (one / "__init__.py").is_file()} | {"cli"}

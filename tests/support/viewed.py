@@ -1,27 +1,19 @@
 """Stores of pictures for the tests of the page, and requests to its server without a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from starlette.types import ASGIApp
 
 import mmreplay
 from mmreplay import Field
-
-__all__ = ["TOKEN", "Reply", "ask", "frame_of", "play", "record_pictures"]
 
 TOKEN = "the-token"
 FRAME = Field((6, 5), "uint8", "lz4", chunk=4, shard=16)
 
 
-def frame_of(field: Field, seed: int) -> np.ndarray:
+def frame_of(field, seed):
     """A frame that no other seed has."""
     rng = np.random.default_rng(seed)
     if field.dtype.kind == "f":
@@ -32,22 +24,14 @@ def frame_of(field: Field, seed: int) -> np.ndarray:
     return rng.integers(0, min(high, 1 << 40), field.shape, endpoint=True).astype(field.dtype)
 
 
-def frames_of(frame: Field | Mapping[str, Field], seed: int) -> Any:
+def frames_of(frame, seed):
     """The same for dict observations."""
     if isinstance(frame, Field):
         return frame_of(frame, seed)
     return {key: frame_of(one, seed * 31 + n) for n, (key, one) in enumerate(frame.items())}
 
 
-def play(
-    writer: Any,
-    frame: Field | Mapping[str, Field],
-    length: int,
-    end: str = "",
-    *,
-    seed: int = 0,
-    **extras: Any,
-) -> None:
+def play(writer, frame, length, end="", *, seed=0, **extras):
     """One episode of `length` steps, with an action and a reward that follow from the step."""
     writer.reset(frames_of(frame, seed))
     for step in range(length):
@@ -63,13 +47,13 @@ def play(
 
 
 def record_pictures(
-    path: Path,
+    path,
     *,
-    frame: Field | Mapping[str, Field] = FRAME,
-    episodes: Sequence[tuple[int, str]] = ((9, "terminated"), (21, "truncated"), (7, "")),
-    close: bool = True,
-    **options: Any,
-) -> Any:
+    frame=FRAME,
+    episodes=((9, "terminated"), (21, "truncated"), (7, "")),
+    close=True,
+    **options,
+):
     """A store with these (length, end) of episodes; its writer, closed or not."""
     action = Field((), "int64", chunk=64)
     writer = mmreplay.create(path, frame, action, flush_s=0, **options)
@@ -82,27 +66,18 @@ def record_pictures(
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server answered."""
-
     status: int
     headers: dict[str, str]
     body: bytes
 
     @property
-    def json(self) -> Any:
-        """The body, as JSON."""
+    def json(self):
         return json.loads(self.body)
 
 
 def ask(
-    app: ASGIApp,
-    path: str,
-    *,
-    method: str = "GET",
-    host: str = "127.0.0.1:8000",
-    cookie: str | None = f"mmreplay-8000={TOKEN}",
-    **headers: str,
-) -> Reply:
+    app, path, *, method="GET", host="127.0.0.1:8000", cookie=f"mmreplay-8000={TOKEN}", **headers
+):
     """One request to an ASGI application, by who has the cookie unless told otherwise."""
     path, _, query = path.partition("?")
     given = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -121,15 +96,15 @@ def ask(
         "root_path": "",
         "http_version": "1.1",
     }
-    sent: list[Any] = []
+    sent = []
 
-    async def receive() -> dict[str, Any]:
+    async def receive():
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    async def send(message: Any) -> None:
+    async def send(message):
         sent.append(message)
 
-    async def run() -> None:
+    async def run():
         await app(scope, receive, send)
 
     asyncio.run(run())

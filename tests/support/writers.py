@@ -19,20 +19,6 @@ if TYPE_CHECKING:
 
     from mmreplay import Store, VectorWriter, Writer
 
-__all__ = [
-    "ACTION",
-    "FRAME",
-    "LaneWriters",
-    "assert_store_matches",
-    "attributes",
-    "check",
-    "checkpoint",
-    "chunks",
-    "drain",
-    "go_on",
-    "make_lanes",
-    "rows_of",
-]
 
 FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
 

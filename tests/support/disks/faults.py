@@ -23,19 +23,6 @@ from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.writers import LaneWriters
 
-__all__ = [
-    "ALLOCATING",
-    "CALLS",
-    "REOPENING",
-    "SYNCING",
-    "Disk",
-    "faulty_disk",
-    "forget_tasks",
-    "kill",
-    "lanes_of",
-    "writers_of",
-]
-
 ALLOCATING = frozenset({"posix_fallocate", "write", "open"})
 """Calls that need room on the disk (open: only where it makes a file)."""
 SYNCING = frozenset({"fsync", "fdatasync"})

@@ -4,8 +4,6 @@ Invariant: whatever was mounted here is unmounted again, and its loop device fre
 process that mounted it is killed; nothing else of the machine is filled, cut off or unmounted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl
@@ -13,18 +11,14 @@ import gc
 import itertools
 import mmap
 import os
-import random
 import shutil
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmreplay.system import platform
-
-__all__ = ["Ballast", "Mount", "booted", "cut_off", "mounted", "unavailable", "write_back"]
 
 IMAGE_BYTES = {"ext4": 128 << 20, "xfs": 400 << 20, "btrfs": 160 << 20}
 """Least sizes at which the usual settings still hold; the images are sparse."""
@@ -44,7 +38,7 @@ _SMALL_FILES = 64
 _GUARD = 'cat > /dev/null; umount -l "$1" 2> /dev/null; rm -f "$2"; rmdir "$1"'
 
 
-def unavailable(fs: str) -> str:
+def unavailable(fs):
     """Why a file system of this kind cannot be mounted here; empty if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return f"{fs}: only root on Linux may mount one"
@@ -60,31 +54,30 @@ def unavailable(fs: str) -> str:
 class Mount:
     """A file system of its own."""
 
-    def __init__(self, fs: str, path: Path, image: Path | None, options: str) -> None:
-        """Mount it."""
+    def __init__(self, fs, path, image, options):
         self.fs, self.path, self._image = fs, path, image
         self._options = options
         self.attach()
 
-    def attach(self) -> None:
+    def attach(self):
         """Mount it once more, which replays its log."""
         how = ["-t", self.fs, "-o", self._options, self._image or "none", self.path]
         _run(["mount", *how])
 
-    def detach(self) -> None:
+    def detach(self):
         """Unmount it, as soon as nobody uses it any more."""
         _patiently(["umount", self.path], _PATIENCE_S)
 
-    def remount(self) -> None:
+    def remount(self):
         """Forget the page cache, and read from the disk what is there."""
         self.detach()
         self.attach()
 
-    def set_read_only(self, on: bool, patience_s: float = _PATIENCE_S) -> None:
+    def set_read_only(self, on, patience_s=_PATIENCE_S):
         """Let nobody write to it, or all who have the right to."""
         _patiently(["mount", "-o", f"remount,{'ro' if on else 'rw'}", self.path], patience_s)
 
-    def make_error(self) -> None:
+    def make_error(self):
         """Let an ext4 find itself damaged: what follows is what its option ``errors`` says."""
         source = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
         device = next(one.split()[0] for one in source if one.split()[1] == str(self.path))
@@ -93,7 +86,7 @@ class Mount:
 
 
 @contextlib.contextmanager
-def mounted(fs: str, folder: Path, n_bytes: int = 0, options: str = "") -> Iterator[Mount]:
+def mounted(fs, folder, n_bytes=0, options=""):
     """A new, empty file system, mounted at ``folder/fs``."""
     path, image = folder / fs, folder / f"{fs}.image"
     path.mkdir()
@@ -118,7 +111,7 @@ def mounted(fs: str, folder: Path, n_bytes: int = 0, options: str = "") -> Itera
         mount.detach()
 
 
-def _patiently(command: Sequence[str | Path], patience_s: float) -> None:
+def _patiently(command, patience_s):
     """Run a command that fails as long as somebody uses what it is about."""
     until = time.monotonic() + patience_s
     while True:
@@ -133,13 +126,13 @@ def _patiently(command: Sequence[str | Path], patience_s: float) -> None:
             return
 
 
-def _run(command: Sequence[str | Path]) -> None:
+def _run(command):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
 
 
-def cut_off(path: Path, luck: random.Random) -> None:
+def cut_off(path, luck):
     """Let nothing more reach the disk of the file system mounted here, whoever may be writing.
 
     What its log holds in memory is lost, as with the power; now and then it gets out just before.
@@ -154,7 +147,7 @@ def cut_off(path: Path, luck: random.Random) -> None:
         os.close(descriptor)
 
 
-def write_back(root: Path, luck: random.Random) -> None:
+def write_back(root, luck):
     """Write some pages of some files to the disk now, in no order, as the kernel may at any time.
 
     The file system's log is committed before, between, after, or not at all.
@@ -171,7 +164,7 @@ def write_back(root: Path, luck: random.Random) -> None:
             _commit_log(root)
 
 
-def _write_some_pages(path: Path, luck: random.Random) -> None:
+def _write_some_pages(path, luck):
     descriptor = os.open(path, os.O_RDONLY)
     try:
         pages = range(-(-os.fstat(descriptor).st_size // _PAGE))
@@ -183,19 +176,19 @@ def _write_some_pages(path: Path, luck: random.Random) -> None:
         os.close(descriptor)
 
 
-def _commit_log(root: Path) -> None:
+def _commit_log(root):
     """The fsync of a file that nobody wants commits what the log holds of all others."""
     with (root / "neighbour").open("ab", buffering=0) as file:
         file.write(b"x")
         os.fsync(file)
 
 
-def _sync_range(descriptor: int, start: int, length: int) -> None:
+def _sync_range(descriptor, start, length):
     if _LIBC.sync_file_range(descriptor, start, length, _WRITE_NOW):
         raise OSError(ctypes.get_errno(), "sync_file_range")
 
 
-def _libc() -> ctypes.CDLL:
+def _libc():
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform == "linux":
         libc.sync_file_range.argtypes = [
@@ -207,7 +200,7 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def _sync_all(path: Path) -> None:
+def _sync_all(path):
     """Everything of the file system that this directory is on."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -220,7 +213,7 @@ _LIBC = _libc()
 
 
 @contextlib.contextmanager
-def booted(boot: bytes) -> Iterator[None]:
+def booted(boot):
     """Let this process take these 16 bytes for the boot id, as after a start of the machine."""
     real = platform.boot_id
     platform.boot_id = lambda: boot
@@ -233,17 +226,16 @@ def booted(boot: bytes) -> Iterator[None]:
 class Ballast:
     """Files that fill a file system to its last page, small ones among them to be taken off."""
 
-    def __init__(self, root: Path) -> None:
-        """Fill nothing yet."""
+    def __init__(self, root):
         if not os.path.ismount(root):
             raise OSError(f"{root}: no mount point; only a whole file system is filled")
         self._folder = root / "ballast"
         self._numbers = itertools.count()
-        self._small: list[Path] = []
-        self._large: list[Path] = []
+        self._small = []
+        self._large = []
         self._folder.mkdir()
 
-    def fill(self) -> None:
+    def fill(self):
         """Leave no room for a single page more."""
         while len(self._small) < _SMALL_FILES and (path := self._grow(_PAGE)) is not None:
             self._small.append(path)
@@ -252,7 +244,7 @@ class Ballast:
             self._large.append(path)
             _sync_all(self._folder)
 
-    def _grow(self, size: int | None) -> Path | None:
+    def _grow(self, size):
         """A new file of that size, or as large as it can be; None where nothing fits."""
         path = self._folder / str(next(self._numbers))
         written = 0
@@ -269,7 +261,7 @@ class Ballast:
         path.unlink()
         return None
 
-    def take_off(self, n_pages: int) -> None:
+    def take_off(self, n_pages):
         """Give this many pages back; all of them if there are no small files left."""
         for _ in range(n_pages):
             if not self._small:
@@ -278,8 +270,7 @@ class Ballast:
             self._small.pop().unlink()
         _sync_all(self._folder)
 
-    def clear(self) -> None:
-        """Give everything back."""
+    def clear(self):
         for path in (*self._small, *self._large):
             path.unlink()
         self._small, self._large = [], []

@@ -3,22 +3,17 @@
 Invariant: what was made is gone afterwards.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-__all__ = ["scratch_directory", "scratch_root"]
 
 _IN_MEMORY = Path("/dev/shm")
 _LEAST_BYTES = 2 << 30  # a container gets 64 MiB as a rule, which a few tests fill
 
 
-def scratch_root() -> Path:
+def scratch_root():
     """``$MMREPLAY_SCRATCH``, shared memory if it has room, or where others go."""
     if root := os.environ.get("MMREPLAY_SCRATCH"):
         return Path(root)
@@ -28,7 +23,7 @@ def scratch_root() -> Path:
 
 
 @contextlib.contextmanager
-def scratch_directory() -> Iterator[Path]:
+def scratch_directory():
     """A new directory in `scratch_root`."""
     path = Path(tempfile.mkdtemp(prefix="mmreplay-", dir=scratch_root()))
     try:

@@ -3,14 +3,8 @@
 Invariant: nothing here knows what a store is; two directories with equal contents are the same.
 """
 
-from __future__ import annotations
 
-from pathlib import Path
-
-__all__ = ["contents", "files", "flip", "names"]
-
-
-def contents(path: Path) -> dict[str, bytes | None]:
+def contents(path):
     """Everything below a directory, by its path from there: a file's bytes, of others None."""
     return {
         str(one.relative_to(path)): one.read_bytes() if one.is_file() else None
@@ -18,17 +12,17 @@ def contents(path: Path) -> dict[str, bytes | None]:
     }
 
 
-def files(path: Path) -> list[str]:
+def files(path):
     """Every file below a directory, by its path from there, ascending."""
     return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file())
 
 
-def names(path: Path) -> list[str]:
+def names(path):
     """What stands in a directory, ascending."""
     return sorted(one.name for one in path.iterdir())
 
 
-def flip(path: Path, at: int = 3) -> None:
+def flip(path, at=3):
     """Change a bit of one of a file's bytes."""
     data = bytearray(path.read_bytes())
     data[at] ^= 0x10

@@ -5,8 +5,6 @@ import numpy as np
 from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
 
-__all__ = ["LZ4", "SPECS", "UINT8", "root"]
-
 LZ4, ZSTD = layout.CODECS["lz4"], layout.CODECS["zstd"]
 GZIP = {"name": "gzip", "configuration": {"level": 5}}
 BITS = {

@@ -4,42 +4,13 @@ Invariant: a check that returns has compared dtype, shape and every byte; one th
 difference raises AssertionError and names the array and the first place where it differs.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 import mmreplay
-from mmreplay.batches.batch import Batch
-from mmreplay.datasets.dataset import Dataset
-from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.reading.column_views import LaneView
-from mmreplay.reading.store import Store
-from mmreplay.schema import FRAME, Schema
-from tests.support.oracle.model import Model
-
-__all__ = [
-    "check_batch",
-    "check_columns",
-    "check_episodes",
-    "check_ids",
-    "check_info",
-    "check_same",
-    "check_store",
-    "check_trajectories",
-    "check_verified",
-    "columns_of",
-    "forget",
-]
-
-Array = npt.NDArray[Any]
+from mmreplay.schema import FRAME
 
 
-def check_same(found: object, expected: object, what: str) -> None:
+def check_same(found, expected, what):
     """Same dtype, shape and bytes."""
     if isinstance(expected, dict):
         if not isinstance(found, dict) or found.keys() != expected.keys():
@@ -65,9 +36,7 @@ def check_same(found: object, expected: object, what: str) -> None:
     )
 
 
-def check_batch(
-    found: Batch, expected: Batch, what: str = "batch", *, endings: bool = True
-) -> None:
+def check_batch(found, expected, what="batch", *, endings=True):
     """Every field of two batches is the same; whether episodes ended if it is known (`endings`)."""
     names = ["id", "reward", "discount", "non_terminal", "action", "weight", "extras"]
     names += ["observation", "next_observation"] + ["terminated", "truncated"] * endings
@@ -75,14 +44,14 @@ def check_batch(
         check_same(getattr(found, name), getattr(expected, name), f"{what}.{name}")
 
 
-def check_ids(store: Store | Dataset | ReplayBuffer, model: Model) -> None:
+def check_ids(store, model):
     """The valid ids and their number are those of the model."""
     check_same(store.ids, model.ids(), "ids")
     if len(store) != len(model):
         raise AssertionError(f"len: expected {len(model)}, found {len(store)}")
 
 
-def forget(store: Store, model: Model) -> None:
+def forget(store, model):
     """The model learns what a store has evicted, which must be no more than its capacity says."""
     for view, lane in zip(store.lanes, model.lanes, strict=True):
         base = view.base
@@ -93,14 +62,11 @@ def forget(store: Store, model: Model) -> None:
         lane.forget(base)
 
 
-def check_columns(store: Store, model: Model, *, but_newest_ends: bool = False) -> None:
-    """Every column of every lane, whole; zeros below the reader's base.
-
-    With `but_newest_ends` the newest `ends` are not compared, which a writer may just be writing.
-    """
+def check_columns(store, model):
+    """Every column of every lane, whole; zeros below the reader's base."""
     for view, lane, reader in zip(store.lanes, model.lanes, store.live.readers, strict=True):
         base = -1
-        found: dict[str, Array] = {}
+        found = {}
         while base != view.base:  # a background flush may evict while this reads
             base = view.base
             found = {path: one[:] for path, one in columns_of(view, model.schema).items()}
@@ -117,16 +83,15 @@ def check_columns(store: Store, model: Model, *, but_newest_ends: bool = False) 
             expected = arrays[path]
             expected[:base] = 0
             # Whoever opens what was not closed for writing sets those of the newest row.
-            unknown = but_newest_ends or not (reader.is_live or reader.is_closed)
-            if path == "ends" and unknown:
+            if path == "ends" and not (reader.is_live or reader.is_closed):
                 one[-1:] = expected[-1:] = 0
             check_same(one, expected, f"{view.path}: {path}")
 
 
-def columns_of(view: LaneView, schema: Schema) -> dict[str, Any]:
+def columns_of(view, schema):
     """The columns of a lane by their path in the store."""
     frames = view.frames
-    out: dict[str, Any] = (
+    out = (
         {f"frames/{name}": one for name, one in frames.items()}
         if isinstance(frames, dict)
         else {"frames": frames}
@@ -136,7 +101,7 @@ def columns_of(view: LaneView, schema: Schema) -> dict[str, Any]:
     return out | {f"extras/{name}": view.extras[name] for name in schema.extras}
 
 
-def check_episodes(store: Store | Dataset | ReplayBuffer, model: Model) -> None:
+def check_episodes(store, model):
     """The table of episodes: everything exact but the returns, where only rounding may differ."""
     expected = model.episodes()
     found = store.episodes
@@ -152,7 +117,7 @@ def check_episodes(store: Store | Dataset | ReplayBuffer, model: Model) -> None:
             raise AssertionError(f"episodes: return: expected {one.total}, found {total}")
 
 
-def check_info(store: Store, model: Model) -> None:
+def check_info(store, model):
     """How many of everything there are."""
     found, endings = store.info(), [one.ending for _, one in model.episodes()]
     expected = {
@@ -171,10 +136,7 @@ def check_info(store: Store, model: Model) -> None:
         raise AssertionError(f"info: found and expected: {wrong}")
 
 
-def check_trajectories(
-    store: Store | Dataset | ReplayBuffer, model: Model, numbers: Sequence[int]
-) -> None:
-    """Some trajectories, whole."""
+def check_trajectories(store, model, numbers):
     for number in numbers:
         found, expected = store.trajectory(number), model.trajectory(number)
         frames = expected.observation
@@ -190,14 +152,7 @@ def check_trajectories(
             raise AssertionError(f"{what}: expected {expected.terminated=}, {expected.truncated=}")
 
 
-def check_store(
-    store: Store,
-    model: Model,
-    *,
-    settings: Sequence[dict[str, Any]] = ({},),
-    most: int = 200,
-    generator: np.random.Generator | None = None,
-) -> None:
+def check_store(store, model, *, settings=({},), most=200, generator=None):
     """Columns, ids, episodes, trajectories and transitions; the model learns what is evicted."""
     check_columns(store, model)
     forget(store, model)
@@ -216,7 +171,7 @@ def check_store(
         check_batch(store.transitions(ids, **one), expected, f"transitions({one})")
 
 
-def check_verified(path: Path) -> None:
+def check_verified(path):
     """`mmreplay.verify` has nothing to say about a store."""
     findings = mmreplay.verify(path).findings
     if findings:

@@ -3,12 +3,9 @@
 Invariant: nothing of the package is used here but the names of the columns that a schema declares.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +16,7 @@ import numpy.typing as npt
 import zarr
 
 from tests.support.oracle.checks import check_same
-from tests.support.oracle.model import CONTEXT_ROWS, LaneModel, Model
-
-__all__ = [
-    "attributes_of",
-    "check_closed",
-    "check_copy",
-    "check_disk",
-    "check_plain_zarr",
-    "chunk_files",
-    "chunk_rows",
-    "lane_paths",
-]
+from tests.support.oracle.model import CONTEXT_ROWS
 
 Array = npt.NDArray[Any]
 _ABSENT = (1 << 64) - 1
@@ -53,24 +39,21 @@ _ZARR_KEYS = {
 _CODECS = {"bytes", "transpose", "sharding_indexed", "blosc", "zstd", "gzip", "crc32c"}
 
 
-def lane_paths(path: Path) -> list[Path]:
+def lane_paths(path):
     """The directories of a store's lanes."""
     return sorted(path.glob("lane-*")) or [path]
 
 
-def document_of(folder: Path) -> dict[str, Any]:
+def document_of(folder):
     """The zarr.json in a directory."""
-    out: dict[str, Any] = json.loads((folder / "zarr.json").read_bytes())
-    return out
+    return json.loads((folder / "zarr.json").read_bytes())
 
 
-def attributes_of(folder: Path) -> dict[str, Any]:
-    """Those of mmreplay."""
-    out: dict[str, Any] = document_of(folder)["attributes"]["mmreplay"]
-    return out
+def attributes_of(folder):
+    return document_of(folder)["attributes"]["mmreplay"]
 
 
-def chunk_files(lane: Path, path: str) -> dict[int, Path]:
+def chunk_files(lane, path):
     """The chunk files of an array by number."""
     return {
         int(file.name.split(".")[1]): file
@@ -79,8 +62,7 @@ def chunk_files(lane: Path, path: str) -> dict[int, Path]:
     }
 
 
-def chunk_rows(lane: Path, path: str) -> int:
-    """Rows a chunk file."""
+def chunk_rows(lane, path):
     grid = document_of(lane / path)["chunk_grid"]["configuration"]
     return int(grid["chunk_shape"][0])
 
@@ -88,7 +70,7 @@ def chunk_rows(lane: Path, path: str) -> int:
 # ---------------------------------------------------------------- a closed store, by zarr
 
 
-def check_plain_zarr(path: Path, *, copied: bool = True) -> None:
+def check_plain_zarr(path, *, copied=True):
     """A closed store is plain zarr v3: standard keys and codecs, and no file of any other kind.
 
     Each lane has a copy of all documents below it in its own, word for word, if it must have one
@@ -119,7 +101,7 @@ def check_plain_zarr(path: Path, *, copied: bool = True) -> None:
             raise AssertionError(f"{where}: {sorted(strangers)} belong to no zarr v3 {kind}")
 
 
-def check_copy(lane: Path) -> None:
+def check_copy(lane):
     """What a closed lane's zarr.json says of all others is what these say, in zarr's order."""
     files = {one.parent.relative_to(lane).as_posix(): one for one in lane.rglob("zarr.json")}
     del files["."]
@@ -134,7 +116,7 @@ def check_copy(lane: Path) -> None:
         raise AssertionError(f"{lane}: {copy}")
 
 
-def _codec_names(codecs: Sequence[dict[str, Any]]) -> set[str]:
+def _codec_names(codecs):
     names = {one["name"] for one in codecs}
     for one in codecs:
         for inner in ("codecs", "index_codecs"):
@@ -142,7 +124,7 @@ def _codec_names(codecs: Sequence[dict[str, Any]]) -> set[str]:
     return names
 
 
-def check_closed(path: Path, model: Model) -> None:
+def check_closed(path, model):
     """Every array of a closed store, as zarr and as numpy read it, is the model's.
 
     Below `base` either the rows that share a chunk file with newer ones, or zeros.
@@ -153,7 +135,7 @@ def check_closed(path: Path, model: Model) -> None:
         check_disk(folder, lane)
 
 
-def _check_closed_lane(folder: Path, model: LaneModel) -> None:
+def _check_closed_lane(folder, model):
     own, expected = attributes_of(folder), model.arrays()
     base = max(own["first"] - CONTEXT_ROWS, 0)
     counts = {
@@ -201,19 +183,19 @@ def _check_closed_lane(folder: Path, model: LaneModel) -> None:
     _check_dimensions(folder, found)
 
 
-def _checksums(path: str) -> str:
+def _checksums(path):
     """Where the checksums of an array are."""
     name = path.removeprefix("finals/")
     return f"checksums/{name}" if name == path else f"finals/checksums/{name}"
 
 
-def _check_dimensions(folder: Path, nodes: dict[str, Any]) -> None:
+def _check_dimensions(folder, nodes):
     """The first axes of all arrays have the same names, and no name is of two lengths."""
-    lengths: dict[tuple[str, str], int] = {}
+    lengths = {}
     for name, node in nodes.items():
         if not isinstance(node, zarr.Array) or "checksums/" in name:
             continue
-        dims = node.metadata.dimension_names  # type: ignore[union-attr]
+        dims = node.metadata.dimension_names
         first = ("episode",) if name.startswith("finals/") else ("step", "env")
         own = attributes_of(folder)["environments"]
         first = first if len(first) == 1 or own is not None else first[:1]
@@ -228,7 +210,7 @@ def _check_dimensions(folder: Path, nodes: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- any store, by numpy
 
 
-def check_disk(folder: Path, model: LaneModel) -> None:
+def check_disk(folder, model):
     """The files of a lane, closed or open, hold what the model has; nothing may be going on.
 
     Of the pending row, the frames that running episodes go on with.
@@ -267,18 +249,18 @@ def check_disk(folder: Path, model: LaneModel) -> None:
                 check_same(pending[env], one.frames[-1][key], f"{log}/{path}: pending, {env}")
 
 
-def _row(column: Array, model: LaneModel) -> tuple[int, ...]:
+def _row(column, model):
     return column.shape[1 if model.environments is None else 2 :]
 
 
-def _state(log: Path) -> list[int]:
+def _state(log):
     page = np.fromfile(log / ".live" / "state", "<u8")
     if page[0].tobytes() != b"MMRSTATE":
         raise AssertionError(f"{log}: no state page: {page[:4]}")
     return [int(word) for word in page[:13]]
 
 
-def _check_files(log: Path, path: str, base: int, head: int, *, is_open: bool) -> None:
+def _check_files(log, path, base, head, *, is_open):
     """All chunk files of kept rows are there, and none of older ones."""
     n, there = chunk_rows(log, path), chunk_files(log, path)
     late = [number for number in there if (number + 1) * n <= base]
@@ -295,7 +277,7 @@ def _check_files(log: Path, path: str, base: int, head: int, *, is_open: bool) -
         raise AssertionError(f"{log}/{path}: chunk files {strangers} lie past the head, {head}")
 
 
-def read_rows(log: Path, path: str, start: int, stop: int) -> Array:
+def read_rows(log, path, start, stop):
     """Rows of an array from its files, without zarr; those of missing files are zeros."""
     document = document_of(log / path)
     codecs = {one["name"]: one.get("configuration", {}) for one in document["codecs"]}
@@ -324,9 +306,7 @@ def read_rows(log: Path, path: str, start: int, stop: int) -> Array:
     return out
 
 
-def _read_shard(
-    file: Path, configuration: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
+def _read_shard(file, configuration, shape, dtype):
     inner, data = configuration["chunk_shape"], file.read_bytes()
     counts = [whole // part for whole, part in zip(shape, inner, strict=True)]
     size = 16 * math.prod(counts)
@@ -348,7 +328,7 @@ def _read_shard(
     return out
 
 
-def _decoder(codecs: Iterable[dict[str, Any]]) -> Any:
+def _decoder(codecs):
     names = [one["name"] for one in codecs]
     if "blosc" in names:
         return numcodecs.Blosc().decode

@@ -4,38 +4,24 @@ Invariant: a batch is that of its draw, which an earlier call made; if any of it
 it is the one that the same numbers draw now.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
-from mmreplay import Batch, EmptyBufferError, ReplayBuffer
-from mmreplay.ids import Ids
+from mmreplay import EmptyBufferError
 from tests.support.oracle.checks import check_same
-
-__all__ = ["DrawnAhead", "check_equal"]
 
 
 class DrawnAhead:
     """Batches of uniform draws, to be expected of a buffer that gave none yet."""
 
-    def __init__(
-        self,
-        buffer: ReplayBuffer,
-        seed: int,
-        size: int,
-        ids: Callable[[], Ids],
-        batch: Callable[[Ids], Batch],
-    ) -> None:
+    def __init__(self, buffer, seed, size, ids, batch):
         self._buffer, self._size, self._ids, self._batch = buffer, size, ids, batch
         self._numbers = np.random.default_rng(seed)
-        self._drawn: list[tuple[Any, Batch | None]] = []
+        self._drawn = []
 
-    def check_next(self) -> None:
+    def check_next(self):
         """The next batch is as expected, or an error if there is nothing to draw."""
         while len(self._drawn) <= self._buffer.prefetch:
             draws = self._numbers.random(self._size)
@@ -49,17 +35,17 @@ class DrawnAhead:
         else:
             check_equal(self._buffer.sample(self._size), batch)
 
-    def forget(self) -> None:
+    def forget(self):
         """Expect the next batch to be drawn when it is asked for, from where the buffer stands."""
         self._drawn.clear()
         self._numbers.bit_generator.state = self._buffer.generator.bit_generator.state
 
-    def _of(self, draws: Any) -> Batch | None:
+    def _of(self, draws):
         ids = self._ids()
         return self._batch(ids[(draws * len(ids)).astype(np.int64)]) if len(ids) else None
 
 
-def check_equal(found: Any, expected: Any) -> None:
+def check_equal(found, expected):
     """Two batches of either kind are the same, byte for byte."""
     for field in dataclasses.fields(expected):
         one, other = getattr(found, field.name), getattr(expected, field.name)

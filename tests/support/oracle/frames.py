@@ -8,23 +8,14 @@ Invariant: a frame is torn, or in the wrong place, if and only if its bytes are 
 `Described.make` gives for the place that it claims.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.sequences import SequenceBatch
-from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.schema import Field
 from tests.support.oracle.model import LANE_SHIFT
 
-__all__ = ["Described", "Plot"]
-
-Array = npt.NDArray[Any]
 _HEADER = 3
 _LEAST_BYTES = 8 * _HEADER
 _MASK = (1 << 64) - 1
@@ -37,26 +28,25 @@ class Described:
 
     field: Field
 
-    def make(self, player: int, number: int, start: int) -> Array:
+    def make(self, player, number, start):
         """A frame of the player's episode that begins with row `start`."""
         n_bytes = self.field.row_bytes
         header = np.array([player, number, start], "<u8").view(np.uint8)
         fill = self._fill(np.array([[player, number, start]]), n_bytes - _LEAST_BYTES)[0]
         whole = np.concatenate((header, fill))
-        frame: Array = whole.view(self.field.dtype).reshape(self.field.shape)
-        return frame
+        return whole.view(self.field.dtype).reshape(self.field.shape)
 
     @staticmethod
-    def _fill(places: Array, n_bytes: int) -> Array:
+    def _fill(places, n_bytes):
         first = places[:, 0] * 17 + places[:, 1] * 31 + places[:, 2] * 7
-        fill: Array = (first[:, None] + np.arange(n_bytes) // 3) % 251
+        fill = (first[:, None] + np.arange(n_bytes) // 3) % 251
         return fill.astype(np.uint8)
 
-    def read(self, frames: Array) -> Array:
+    def read(self, frames):
         """(..., 3) player, number and start of each frame."""
         ndim = len(self.field.shape)
         outer = frames.shape[: frames.ndim - ndim]
-        whole: Array = np.ascontiguousarray(frames).reshape(-1).view(np.uint8)
+        whole = np.ascontiguousarray(frames).reshape(-1).view(np.uint8)
         flat = whole.reshape(-1, self.field.row_bytes)
         header = np.ascontiguousarray(flat[:, :_LEAST_BYTES]).view("<u8").astype(np.int64)
         fill = self._fill(header, flat.shape[1] - _LEAST_BYTES)
@@ -77,59 +67,52 @@ class Plot:
     frames: dict[str, Described]
     n: int = 1
 
-    def _noise(self, player: int, row: int) -> int:
+    def _noise(self, player, row):
         """64 bits (splitmix64; Steele, Lea and Flood 2014)."""
         x = (self.seed * 0x9E3779B97F4A7C15 + player * 0xD1B54A32D192ED03 + row + 1) & _MASK
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
         return x ^ (x >> 31)
 
-    def frame(self, player: int, number: int, start: int) -> Array | dict[str, Array]:
+    def frame(self, player, number, start):
         """The frame, or the dict of frames."""
         out = {name: one.make(player, number, start) for name, one in self.frames.items()}
         return out if len(out) > 1 else next(iter(out.values()))
 
-    def action(self, player: int, row: int) -> int:
+    def action(self, player, row):
         """An int64."""
         return self._noise(player, row) >> 8 & 0xFFFFFF
 
-    def reward(self, player: int, row: int) -> float:
+    def reward(self, player, row):
         """A multiple of 1/8 that float32 holds."""
         return (self._noise(player, row) >> 40 & 0xFF) / 8 - 16
 
-    def extra(self, player: int, row: int) -> float:
+    def extra(self, player, row):
         """A float32."""
         return float(np.float32(row) / 3)
 
-    def event(self, player: int, row: int) -> str:
+    def event(self, player, row):
         """What the step of this row is: a plain one, or the end of something."""
         pick = self._noise(player, row) & 0x3F
         names = ("terminated", "truncated", "both", "life_lost", "interrupted", "terminated")
         return names[pick] if pick < len(names) else ""
 
-    def flags(self, player: int, row: int) -> tuple[bool, bool, bool]:
+    def flags(self, player, row):
         """terminated, truncated and life_lost of the step of this row."""
         event = self.event(player, row)
         return event in {"terminated", "both"}, event in {"truncated", "both"}, event == "life_lost"
 
-    def begins(self, player: int, row: int) -> bool:
+    def begins(self, player, row):
         """Whether an episode begins with this row, whatever happened to the writer."""
         over = ("terminated", "truncated", "both", "interrupted")
         return row == 0 or self.event(player, row - 1) in over
 
-    def places(self, ids: Array) -> tuple[Array, Array]:
+    def places(self, ids):
         """Players and rows of transitions."""
         entries = ids & _ROW_MASK
         return (ids >> LANE_SHIFT) * self.n + entries % self.n, entries // self.n
 
-    def check_batch(
-        self,
-        batch: Batch,
-        stack: int,
-        padding: str = "reset",
-        n_step: int = 1,
-        gamma: float = 0.99,
-    ) -> Array:
+    def check_batch(self, batch, stack, padding="reset", n_step=1, gamma=0.99):
         """A batch fits together, whatever else is being written."""
         players, rows = self.places(batch.id)
         steps = np.ones(len(rows), np.int64) if n_step == 1 else self._steps(batch, rows)
@@ -170,15 +153,14 @@ class Plot:
                 raise AssertionError(f"row {row} of {player}: expected {known}, found {scalars}")
         return steps
 
-    def _steps(self, batch: Batch, rows: Array) -> Array:
+    def _steps(self, batch, rows):
         """How many steps each return of a batch has, by the frame that comes after it."""
         name, one = next(iter(self.frames.items()))
         after = batch.next_observation
         newest = (after[name] if isinstance(after, dict) else after)[:, -1]
-        steps: Array = one.read(newest)[:, 1] - rows
-        return steps
+        return one.read(newest)[:, 1] - rows
 
-    def check_sequences(self, batch: SequenceBatch, stack: int) -> None:
+    def check_sequences(self, batch, stack):
         """The windows of a batch, of one-step returns, fit together."""
         mask = batch.mask
         flat = {
@@ -196,7 +178,7 @@ class Plot:
         if batch.first[:, 1:][both].any():
             raise AssertionError("an episode that begins inside a window")
 
-    def check_trajectory(self, found: Trajectory | LazyTrajectory) -> None:
+    def check_trajectory(self, found):
         """An episode is whole, from its first row on, and all its rows are of it."""
         players, rows = self.places(found.ids)
         player, first = int(players[0]), int(rows[0])
@@ -218,7 +200,7 @@ class Plot:
                 raise AssertionError(f"row {row} of {player}: expected {scalars}")
 
 
-def _at(values: Any, mask: Array) -> Any:
+def _at(values, mask):
     """The values where the mask is True, also of a dict of them."""
     if isinstance(values, dict):
         return {name: one[mask] for name, one in values.items()}

@@ -3,10 +3,7 @@
 Invariant: nothing here is shared with the relabelling of the package.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,17 +11,14 @@ import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
 from tests.support.oracle.checks import check_same
-from tests.support.oracle.model import LANE_SHIFT, Model, Played
-
-__all__ = ["check_relabelled", "goals_of"]
+from tests.support.oracle.model import LANE_SHIFT
 
 Array = npt.NDArray[Any]
-Function = Callable[[Array, Array, dict[str, Array]], Array]
 FIRST = -2
 """In the place of an id: the first observation of an episode, which no step came before."""
 
 
-def goals_of(model: Model, id_: int, strategy: str) -> list[int]:
+def goals_of(model, id_, strategy):
     """Where a transition's goal may come from: ids of the steps after which they were achieved.
 
     That is -2 for the first observation. If the episode's beginning was evicted, what was achieved
@@ -42,14 +36,7 @@ def goals_of(model: Model, id_: int, strategy: str) -> list[int]:
     return ids[oldest:] if oldest else [FIRST, *ids]
 
 
-def check_relabelled(
-    batch: Batch,
-    model: Model,
-    reward: Function,
-    strategy: str,
-    terminal: Function | None,
-    settings: dict[str, Any],
-) -> None:
+def check_relabelled(batch, model, reward, strategy, terminal, settings):
     """Every sample of a batch against an episode that was recorded with its goal."""
     goals = batch.extras["hindsight"].tolist()
     for at, (id_, goal) in enumerate(zip(batch.id.tolist(), goals, strict=True)):
@@ -72,9 +59,7 @@ def check_relabelled(
                 check_same(found[at], wanted[0], f"{field.name} of {id_}")
 
 
-def _recorded_with(
-    model: Model, one: Played, goal: Array, reward: Function, terminal: Function | None
-) -> Played:
+def _recorded_with(model, one, goal, reward, terminal):
     schema = model.schema
     given = (
         np.stack([frame["achieved_goal"] for frame in one.frames[1:]]),

@@ -11,19 +11,6 @@ from mmreplay.format.layout import CODECS, ArraySpec
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.storage.chunk_files import EvictedError
 
-__all__ = [
-    "ABSENT",
-    "LZ4",
-    "ZSTD",
-    "CompressedLane",
-    "RawLane",
-    "compressed_spec",
-    "ids_of",
-    "inner_chunk",
-    "shard_bytes",
-    "shard_of",
-]
-
 ABSENT = (1 << 64) - 1
 LZ4, ZSTD = CODECS["lz4"], CODECS["zstd"]
 

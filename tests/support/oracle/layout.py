@@ -3,30 +3,21 @@
 Invariant: nothing here imports hypothesis, so that a child process starts quickly.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 import mmreplay
 from mmreplay import ReplayBuffer
 from mmreplay.schema import Field, Schema
 from tests.support.oracle.model import Model
 
-__all__ = ["Episode", "Layout", "random_value"]
-
-Array = npt.NDArray[Any]
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """What `mmreplay.create` is given."""
-
     frame: Field | dict[str, Field]
     action: Field
     extras: dict[str, Field] = dataclasses.field(default_factory=dict)
@@ -38,33 +29,33 @@ class Layout:
     lanes: int | None = None  # None for a store that is one lane; or how many named lanes it has
 
     @property
-    def schema(self) -> Schema:
+    def schema(self):
         """The schema of its steps."""
         return Schema.make(self.frame, self.action, self.extras, self.reward_dtype)
 
-    def create_arguments(self) -> dict[str, Any]:
+    def create_arguments(self):
         """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of a store that is one lane."""
         given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         given["lanes"] = given.pop("environments")
         return {name: value for name, value in given.items() if name != "lanes" or value}
 
-    def create(self, path: Path, *, append: bool = False, **settings: Any) -> Any:
+    def create(self, path, *, append=False, **settings):
         """Make the store, which is one lane, and open it; nothing is flushed by the clock."""
         arguments = self.create_arguments() | {"flush_s": 0} | settings
         return mmreplay.create(path, **arguments, append=append)
 
-    def create_lanes(self, path: Path, **settings: Any) -> list[Any]:
+    def create_lanes(self, path, **settings):
         """As `create`, of a store of any number of lanes: the writer of each."""
         if self.lanes is None:
             return [self.create(path, **settings)]
         names = [f"actor-{number}" for number in range(self.lanes)]
         return [self.create(path, lane=name, **settings) for name in names]
 
-    def create_buffer(self, path: Path, kind: type[Buffer], **settings: Any) -> Buffer:
+    def create_buffer(self, path, kind, **settings):
         """Make the store, which is one lane, and open it as a buffer of that kind."""
         return kind(path, **self.create_arguments() | {"flush_s": 0} | settings)
 
-    def model(self) -> Model:
+    def model(self):
         """A model of the empty store."""
         return Model(self.schema, [self.capacity] * (self.lanes or 1), self.environments)
 
@@ -77,7 +68,7 @@ class Episode:
     end: str  # ``terminated``, ``truncated``, ``both``, or ``interrupted`` by whatever comes next
     lives_lost: frozenset[int] = frozenset()  # steps at which a life is lost
 
-    def flags(self, step: int) -> dict[str, bool]:
+    def flags(self, step):
         """The flags of a step."""
         last = step == self.length - 1
         return {
@@ -87,7 +78,7 @@ class Episode:
         }
 
 
-def random_value(one: Field, random: np.random.Generator) -> Array:
+def random_value(one, random):
     """Any value that a field can hold, of few different ones, so that it can be compressed."""
     kind = one.dtype.kind
     if kind == "b":

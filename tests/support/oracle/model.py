@@ -6,38 +6,19 @@ on purpose: it is what the fast code is compared with, byte for byte. docs/seman
 rules, docs/format.md the arrays.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from types import EllipsisType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
-from mmreplay.schema import FRAME, Schema
-
-__all__ = [
-    "CONTEXT_ROWS",
-    "FLAGS",
-    "LANE_SHIFT",
-    "Given",
-    "LaneModel",
-    "Model",
-    "Played",
-    "Step",
-    "TrajectoryModel",
-    "joined",
-    "usual_stack",
-]
+from mmreplay.schema import FRAME
 
 Array = npt.NDArray[Any]
 Frame = dict[str, Array]
-Given = tuple[Any, float, Any, dict[str, bool], dict[str, Any]]
-"""Of a step: action, reward, the observation after it, flags and extras."""
 
 FLAGS = ("terminated", "truncated", "life_lost")
 CONTEXT_ROWS = 64  # kept below the oldest row to sample, so that stacks of 65 are whole
@@ -66,27 +47,26 @@ class Played:
     over: bool = False  # whether it ended; its last frame is a final observation then
 
     @property
-    def last(self) -> int:
+    def last(self):
         """Row of its last step."""
         return self.first + len(self.steps) - 1
 
-    def entries(self, n: int) -> list[int]:
+    def entries(self, n):
         """Its steps, as entries of a lane of n environments."""
         return [row * n + self.env for row in range(self.first, self.last + 1)]
 
     @property
-    def ending(self) -> tuple[bool, bool]:
+    def ending(self):
         """Whether it ended as terminated, and whether as truncated; neither while it runs."""
         terminal = not self.steps[-1].non_terminal
         return self.over and terminal, self.over and not terminal
 
     @property
-    def total(self) -> float:
-        """Sum of the rewards."""
+    def total(self):
         return sum(float(step.reward) for step in self.steps)
 
     @property
-    def magnitude(self) -> float:
+    def magnitude(self):
         """Sum of the rewards' absolute values: what rounding errors are measured against."""
         return sum(abs(float(step.reward)) for step in self.steps)
 
@@ -108,26 +88,24 @@ class TrajectoryModel:
 class LaneModel:
     """One lane: `rows` has, by step of the lane, the episode of each environment that took part."""
 
-    def __init__(
-        self, schema: Schema, environments: int | None = None, capacity: int | None = None
-    ) -> None:
+    def __init__(self, schema, environments=None, capacity=None):
         self.schema, self.environments, self.capacity = schema, environments, capacity
         self.n = environments or 1
-        self.rows: list[dict[int, Played]] = []
-        self.episodes: list[Played] = []
-        self.finals: list[Played] = []
-        self.running: dict[int, Played] = {}
+        self.rows = []
+        self.episodes = []
+        self.finals = []
+        self.running = {}
         self.base = 0
 
     # ------------------------------------------------------------ what a writer does
 
-    def reset(self, frames: Mapping[int, Any]) -> None:
+    def reset(self, frames):
         """Begin episodes, by environment; those that run end."""
         self.end(sorted(frames))
         for env, frame in frames.items():
             self.running[env] = Played(env, len(self.rows), [self._frame(frame)], [])
 
-    def step(self, given: Mapping[int, Given]) -> None:
+    def step(self, given):
         """A row: what every environment gave of which an episode runs."""
         if not given or set(given) != set(self.running):
             raise ValueError(f"episodes of {sorted(self.running)} run, steps of {sorted(given)}")
@@ -152,7 +130,7 @@ class LaneModel:
         ends = [e for e in row if any(given[e][3].get(name, False) for name in FLAGS[:2])]
         self.end(ends)
 
-    def end(self, envs: Iterable[int]) -> None:
+    def end(self, envs):
         """What runs in these environments is over; of an episode without a step nothing is left."""
         for env in envs:
             one = self.running.pop(env, None)
@@ -160,11 +138,11 @@ class LaneModel:
                 one.over = True
                 self.finals.append(one)
 
-    def end_session(self) -> None:
+    def end_session(self):
         """The writer closed, or somebody recovered what a death left: all episodes are over."""
         self.end(range(self.n))
 
-    def cut(self, head: int) -> None:
+    def cut(self, head):
         """Rows from `head` on were lost; what went on there ends with the row before."""
         self.finals = [one for one in self.finals if one.last < head]
         kept = set(map(id, self.finals))
@@ -179,11 +157,11 @@ class LaneModel:
         self.running = {env: one for env, one in newest.items() if id(one) not in kept}
         self.end_session()
 
-    def forget(self, base: int) -> None:
+    def forget(self, base):
         """Rows below `base` are gone from the store for good."""
         self.base = max(self.base, base)
 
-    def copy(self) -> LaneModel:
+    def copy(self):
         """A model that can be cut without changing this one."""
         out = copy.copy(self)
         every = {id(one): one for one in [*self.episodes, *self.running.values()]}
@@ -197,14 +175,14 @@ class LaneModel:
         out.running = {env: twins[id(one)] for env, one in self.running.items()}
         return out
 
-    def _frame(self, frame: object) -> Frame:
+    def _frame(self, frame):
         given = frame if isinstance(frame, Mapping) else {FRAME: frame}
         return {name: np.array(given[name], one.dtype) for name, one in self.schema.frames.items()}
 
     # ------------------------------------------------------------ what may be sampled
 
     @property
-    def first(self) -> int:
+    def first(self):
         """The oldest row: from it on there are no more transitions than the capacity."""
         floor = self.base + CONTEXT_ROWS if self.base else 0
         if self.capacity is None:
@@ -216,11 +194,11 @@ class LaneModel:
         return first
 
     @property
-    def next_base(self) -> int:
+    def next_base(self):
         """The base of a flush that begins now."""
         return max(self.first - CONTEXT_ROWS, self.base)
 
-    def transitions(self) -> list[int]:
+    def transitions(self):
         """The entries that can be sampled, ascending."""
         first = self.first
         return [
@@ -229,7 +207,7 @@ class LaneModel:
             for env in sorted(there)
         ]
 
-    def find(self, entry: int) -> tuple[Played, int]:
+    def find(self, entry):
         """The episode of an entry, also of one that was evicted, and its step's place in it."""
         row, env = divmod(entry, self.n)
         if row < 0:
@@ -237,20 +215,20 @@ class LaneModel:
         one = self.rows[row][env]
         return one, row - one.first
 
-    def kept(self) -> list[tuple[Played, list[int]]]:
+    def kept(self):
         """Every episode of which steps can be sampled, and their entries, by first transition."""
         low = self.first * self.n
         pairs = [(one, [i for i in one.entries(self.n) if i >= low]) for one in self.episodes]
         return [(one, entries) for one, entries in pairs if entries]
 
-    def whole_episodes(self) -> list[Played]:
+    def whole_episodes(self):
         """Episodes all of whose transitions can be sampled, by first transition."""
         first = self.first
         return [one for one in self.episodes if one.first >= first]
 
     # ------------------------------------------------------------ what is on disk
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self):
         """Every array of the lane by path, whole: none of its rows is evicted."""
         schema, shape = self.schema, () if self.environments is None else (self.n,)
         size = len(self.rows)
@@ -262,7 +240,7 @@ class LaneModel:
         out["step"] = np.zeros((size, *shape), np.int64)
         for row, there in enumerate(self.rows):
             for env, one in there.items():
-                at: Any = row if self.environments is None else (row, env)
+                at = row if self.environments is None else (row, env)
                 number = row - one.first
                 for path, value in self._values(one, number).items():
                     out[path][at] = value
@@ -280,20 +258,18 @@ class LaneModel:
         out["finals/id"], out["finals/first"] = np.array([ids, firsts], np.int64).reshape(2, size)
         return out
 
-    def _values(self, one: Played, number: int) -> dict[str, Any]:
+    def _values(self, one, number):
         step = one.steps[number]
-        out: dict[str, Any] = {
-            path: one.frames[number][key] for key, path in self.schema.frame_paths.items()
-        }
+        out = {path: one.frames[number][key] for key, path in self.schema.frame_paths.items()}
         out |= {"actions": step.action, "rewards": step.reward}
         out |= {path: step.extras[name] for name, path in self.schema.extra_paths.items()}
         return {**out, "non_terminals": step.non_terminal}
 
-    def began_before(self, row: int) -> int:
+    def began_before(self, row):
         """Episodes that began below a row."""
         return sum(one.first < row for one in self.episodes)
 
-    def ended_before(self, row: int) -> int:
+    def ended_before(self, row):
         """Final observations of the episodes that ended below a row."""
         return sum(one.last < row for one in self.finals)
 
@@ -301,36 +277,31 @@ class LaneModel:
 class Model:
     """A store of one lane or many."""
 
-    def __init__(
-        self,
-        schema: Schema,
-        capacities: Sequence[int | None] = (None,),
-        environments: int | None = None,
-    ) -> None:
+    def __init__(self, schema, capacities=(None,), environments=None):
         self.schema = schema
         self.lanes = [LaneModel(schema, environments, capacity) for capacity in capacities]
 
-    def copy(self) -> Model:
+    def copy(self):
         """A model that can be cut without changing this one."""
         out = Model(self.schema, [])
         out.lanes = [lane.copy() for lane in self.lanes]
         return out
 
-    def end_session(self) -> None:
+    def end_session(self):
         """All writers closed, or somebody recovered what they left."""
         for lane in self.lanes:
             lane.end_session()
 
-    def cut(self, heads: Sequence[int]) -> None:
+    def cut(self, heads):
         """Of each lane only so many rows are left."""
         for lane, head in zip(self.lanes, heads, strict=True):
             lane.cut(head)
 
-    def heads(self) -> list[int]:
+    def heads(self):
         """The rows of each lane."""
         return [len(lane.rows) for lane in self.lanes]
 
-    def ids(self) -> Array:
+    def ids(self):
         """Every valid transition id, ascending: int64."""
         every = [
             n << LANE_SHIFT | entry
@@ -339,23 +310,21 @@ class Model:
         ]
         return np.array(every, np.int64)
 
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
+    def __len__(self):
         return sum(len(row) for lane in self.lanes for row in lane.rows[lane.first :])
 
-    def find(self, id_: int) -> tuple[Played, int]:
-        """As `LaneModel.find`."""
+    def find(self, id_):
         return self.lanes[id_ >> LANE_SHIFT].find(id_ & ROW_MASK)
 
-    def ids_of(self, lane: int, one: Played) -> list[int]:
+    def ids_of(self, lane, one):
         """The ids of an episode's steps."""
         return [lane << LANE_SHIFT | entry for entry in one.entries(self.lanes[lane].n)]
 
     # ------------------------------------------------------------ what a transition is
 
-    def stack(self, one: Played, newest: int, size: int, padding: str) -> list[Frame]:
+    def stack(self, one, newest, size, padding):
         """`size` frames of an episode, the newest last, padded in front of its first one."""
-        out: list[Frame] = []
+        out = []
         for number in range(newest - size + 1, newest + 1):
             if number >= 0 or padding == "reset":
                 out.append(one.frames[max(number, 0)])
@@ -363,17 +332,10 @@ class Model:
                 out.append({name: np.zeros_like(f) for name, f in one.frames[0].items()})
         return out
 
-    def n_step(
-        self,
-        one: Played,
-        number: int,
-        n_step: int,
-        gamma: float,
-        clip: tuple[float, float] | None = None,
-    ) -> tuple[float, float, bool, int]:
+    def n_step(self, one, number, n_step, gamma, clip=None):
         """(return, discount, non_terminal, m): the sum in float64, in order."""
 
-        def reward(number: int) -> float:
+        def reward(number):
             stored = one.steps[number].reward
             return float(stored if clip is None else np.clip(stored, *clip))
 
@@ -385,15 +347,8 @@ class Model:
         return total, gamma**m if non_terminal else 0.0, non_terminal, m
 
     def batch(
-        self,
-        ids: npt.ArrayLike,
-        stack: int | EllipsisType | None = ...,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        padding: str = "reset",
-        stack_axis: int = 0,
-        clip_reward: tuple[float, float] | None = None,
-    ) -> Batch:
+        self, ids, stack=..., n_step=1, gamma=0.99, padding="reset", stack_axis=0, clip_reward=None
+    ):
         """What `Store.transitions` must return for these ids, also if they were evicted since."""
         wanted = np.asarray(ids, np.int64)
         places = [self.find(int(one)) for one in wanted.tolist()]
@@ -401,15 +356,15 @@ class Model:
 
     def batch_of(
         self,
-        places: Sequence[tuple[Played, int]],
-        ids: Array,
-        stack: int | EllipsisType | None = ...,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        padding: str = "reset",
-        stack_axis: int = 0,
-        clip_reward: tuple[float, float] | None = None,
-    ) -> Batch:
+        places,
+        ids,
+        stack=...,
+        n_step=1,
+        gamma=0.99,
+        padding="reset",
+        stack_axis=0,
+        clip_reward=None,
+    ):
         """The same of steps of episodes, by their places in these."""
         size = usual_stack(self.schema) if stack is ... else stack
         returns = [self.n_step(*place, n_step, gamma, clip_reward) for place in places]
@@ -450,9 +405,7 @@ class Model:
             np.array([truncated for _, truncated in lasts], np.bool_),
         )
 
-    def _observation(
-        self, parts: Sequence[Frame], stack: int | None, stack_axis: int
-    ) -> Array | dict[str, Array]:
+    def _observation(self, parts, stack, stack_axis):
         out = {}
         for name, one in self.schema.frames.items():
             blank = [np.zeros(one.shape, one.dtype)] * (stack or 1)
@@ -462,13 +415,13 @@ class Model:
 
     # ------------------------------------------------------------ episodes
 
-    def episodes(self) -> list[tuple[int, Played]]:
+    def episodes(self):
         """The whole episodes with their lanes, in the order of the table."""
         return [
             (number, one) for number, lane in enumerate(self.lanes) for one in lane.whole_episodes()
         ]
 
-    def trajectory(self, number: int) -> TrajectoryModel:
+    def trajectory(self, number):
         """One whole episode, by its place in `episodes`."""
         lane, one = self.episodes()[number]
         return TrajectoryModel(
@@ -485,13 +438,13 @@ class Model:
         )
 
 
-def usual_stack(schema: Schema) -> int | None:
+def usual_stack(schema):
     """Frames of an observation if nobody says how many: 4 of gray images, no stack of all else."""
     fields = schema.frames.values()
     return 4 if any(one.dtype == np.uint8 and len(one.shape) == 2 for one in fields) else None
 
 
-def joined(frames: list[Array], stack: int | None, stack_axis: int) -> Array:
+def joined(frames, stack, stack_axis):
     """Frames of one stack as one array."""
     if stack is None:
         return frames[-1]
@@ -502,7 +455,7 @@ def joined(frames: list[Array], stack: int | None, stack_axis: int) -> Array:
     return np.stack(frames, axis=-1)
 
 
-def _array(parts: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _array(parts, shape, dtype):
     """(B, *shape), also for B = 0."""
     out = np.zeros((len(parts), *shape), dtype)
     for number, part in enumerate(parts):

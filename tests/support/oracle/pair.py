@@ -3,26 +3,21 @@
 Invariant: the model moves if and only if the writer's call returns.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay import Field
-from tests.support.oracle.layout import Episode, random_value
-from tests.support.oracle.model import FLAGS, LaneModel, Model
-
-__all__ = ["FIELDS", "MODES", "Numbers", "Pair", "of_writer"]
+from tests.support.oracle.layout import random_value
+from tests.support.oracle.model import FLAGS, Model
 
 Array = npt.NDArray[Any]
-Value = Callable[[Field, np.random.Generator], Array]
 
 MODES = ("at once", "next step", "any")
 """When environments are reset; see `Pair.play`."""
-FIELDS: dict[str, Any] = {
+FIELDS = {
     "frame": Field((3,), "float32", "raw", chunk=8),
     "action": Field((), "int64", chunk=8),
     "extras": {"x": Field((), "int8")},
@@ -33,11 +28,10 @@ FIELDS: dict[str, Any] = {
 class Numbers:
     """Values that count up and are never 0; those of small dtypes begin again at some time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._given = 0
 
-    def __call__(self, field: Field, _: np.random.Generator) -> Array:
-        """The next value of a field."""
+    def __call__(self, field, _):
         self._given += 1
         size, dtype = int(np.prod(field.shape)), field.dtype
         if dtype.kind == "b":
@@ -48,34 +42,29 @@ class Numbers:
 
 
 class Pair:
-    """See the module."""
-
-    def __init__(
-        self, writers: Any, model: Model, random: np.random.Generator, values: Value = random_value
-    ) -> None:
+    def __init__(self, writers, model, random, values=random_value):
         if not isinstance(writers, Sequence):
             writers = [writers] * len(model.lanes)
         self.writers, self.model, self.random, self._values = [*writers], model, random, values
         self.schema = model.schema
 
     @property
-    def writer(self) -> Any:
-        """The first one."""
+    def writer(self):
         return self.writers[0]
 
     @property
-    def lane(self) -> LaneModel:
+    def lane(self):
         """The model of the first lane."""
         return self.model.lanes[0]
 
-    def reopened(self, writer: Any) -> None:
+    def reopened(self, writer):
         """Go on with another writer: all episodes are over."""
         self.writers = [writer]
         self.model.end_session()
 
     # ------------------------------------------------------------ single calls
 
-    def reset(self, envs: Iterable[int] | None = None, lane: int = 0) -> None:
+    def reset(self, envs=None, lane=0):
         """Begin episodes in some environments of a lane, or in all."""
         model, writer = self.model.lanes[lane], self.writers[lane]
         chosen = set(range(model.n) if envs is None else envs)
@@ -91,14 +80,7 @@ class Pair:
                 writer.reset(given, _mask(model.n, chosen))
         model.reset({env: frames[env] for env in sorted(chosen)})
 
-    def step(
-        self,
-        terminated: Collection[int] = (),
-        truncated: Collection[int] = (),
-        life_lost: Collection[int] = (),
-        *,
-        lane: int = 0,
-    ) -> None:
+    def step(self, terminated=(), truncated=(), life_lost=(), *, lane=0):
         """A step of all environments of which an episode runs, with flags in some of these.
 
         If there is none, the writer of many is asked all the same, and nothing comes of it.
@@ -131,16 +113,14 @@ class Pair:
 
     # ------------------------------------------------------------ longer stretches
 
-    def episode(self, episode: Episode, env: int = 0, lane: int = 0) -> None:
+    def episode(self, episode, env=0, lane=0):
         """One whole episode of one environment; those of others that run go on beside it."""
         self.reset([env], lane)
         for number in range(episode.length):
             flags = episode.flags(number)
             self.step(*([env] * flags[name] for name in FLAGS), lane=lane)
 
-    def play(
-        self, n_steps: int, end: float = 0.1, mode: str = "at once", long: Iterable[int] = ()
-    ) -> None:
+    def play(self, n_steps, end=0.1, mode="at once", long=()):
         """Steps in all lanes with random ends; `mode` says when an environment is reset.
 
         ``at once``: before the next step; ``next step``: after it; ``any``: some steps later, and
@@ -151,7 +131,7 @@ class Pair:
                 if not number or len(self.model.lanes) == 1 or self.random.random() < 0.8:
                     self._play_one(lane, end, mode, set(long))
 
-    def _play_one(self, lane: int, end: float, mode: str, long: set[int]) -> None:
+    def _play_one(self, lane, end, mode, long):
         model, random = self.model.lanes[lane], self.random
         everyone = set(range(model.n))
         some = everyone - long
@@ -174,16 +154,16 @@ class Pair:
 
     # ------------------------------------------------------------ values, and their forms
 
-    def frame(self) -> Any:
+    def frame(self):
         """The next frame of one environment, or a dict of them."""
         values = {name: self._values(one, self.random) for name, one in self.schema.frames.items()}
         return values if self.schema.is_dict else next(iter(values.values()))
 
-    def frames(self) -> Any:
+    def frames(self):
         """What a call of many environments may be given: (n, *frame), or a dict of these."""
         return self._together([self.frame() for _ in range(self.lane.n)])
 
-    def _form(self, frame: Any) -> Any:
+    def _form(self, frame):
         """The same frame, in memory order of its own or not."""
         if isinstance(frame, dict):
             return {name: self._form(one) for name, one in reversed(frame.items())}
@@ -194,7 +174,7 @@ class Pair:
             return np.repeat(frame, 2, axis=-1)[..., ::2]
         return frame
 
-    def _value(self, value: Array) -> Any:
+    def _value(self, value):
         pick = self.random.random()
         if pick < 0.3 and not value.shape:
             return value.item()
@@ -202,12 +182,12 @@ class Pair:
             return value[()]
         return value
 
-    def _together(self, frames: list[Any]) -> Any:
+    def _together(self, frames):
         if self.schema.is_dict:
             return {name: np.stack([one[name] for one in frames]) for name in self.schema.frames}
         return np.stack(frames)
 
-    def _reward(self, number: int) -> float:
+    def _reward(self, number):
         """Mostly one that no other step has."""
         pick = self.random.random()
         if pick < 0.1:
@@ -217,11 +197,11 @@ class Pair:
         return (number + 1) / 8 * float(self.random.choice([-1, 1]))
 
 
-def _mask(n: int, envs: Collection[int]) -> npt.NDArray[np.bool_]:
+def _mask(n, envs):
     return np.isin(np.arange(n), list(envs))
 
 
-def of_writer(writer: Any, seed: int = 0) -> Pair:
+def of_writer(writer, seed=0):
     """A new lane's writer and its model; a value comes but once."""
     environments = len(writer) if hasattr(writer, "__len__") else None
     model = Model(writer.schema, environments=environments)

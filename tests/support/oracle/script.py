@@ -3,28 +3,27 @@
 Invariant: whoever knows the script knows what each row of the store must hold.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.schema import Field, Schema
 from mmreplay.writing.create import create
-from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from tests.support.disks import faults
 from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.model import Model
 
-__all__ = ["Script", "Turn", "append_rows", "with_session"]
-
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
+IMAGE_AND_JOINTS = {
+    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
+    "joints": [(7,), "float32", "raw", 16],
+}
+"""Fields of dict observations, as `Script.frame` has them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,22 +59,22 @@ class Script:
     count: bool = False  # write how often each call was made to `report`.counts
 
     @property
-    def fields(self) -> dict[str, Field]:
+    def fields(self):
         """The frame fields by key."""
         return {name: Field(tuple(s), *rest) for name, (s, *rest) in self.frame.items()}
 
     @property
-    def plot(self) -> Plot:
+    def plot(self):
         """What happens in which row."""
         frames = {name: Described(one) for name, one in self.fields.items()}
         return Plot(self.seed, frames, self.envs or 1)
 
     @property
-    def syncs_fail(self) -> bool:
+    def syncs_fail(self):
         """Whether an fsync fails: of what was not flushed before, nothing is promised then."""
         return self.fails is not None and self.fails[0] in faults.SYNCING
 
-    def create_arguments(self) -> dict[str, Any]:
+    def create_arguments(self):
         """Keywords for `create`, of one lane of one environment or of many."""
         fields = self.fields
         return {
@@ -88,26 +87,25 @@ class Script:
             **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
         }
 
-    def open(self, **changes: Any) -> AnyWriter:
+    def open(self, **changes):
         """Open the store for writing; make it, or complete it, if need be."""
         return create(self.path, **self.create_arguments() | changes, append=True)
 
-    def open_buffer(self, kind: type[Buffer], **changes: Any) -> Buffer:
+    def open_buffer(self, kind, **changes):
         """Open the store as a buffer of that kind; make it, or complete it, if need be."""
         return kind(self.path, **self.create_arguments() | changes)
 
     @property
-    def schema(self) -> Schema:
-        """What a row holds."""
+    def schema(self):
         arguments = self.create_arguments()
         return Schema.make(arguments["frame"], arguments["action"], arguments["extras"])
 
-    def model(self) -> Model:
+    def model(self):
         """A model of the empty store."""
         return Model(self.schema, [self.capacity], self.envs)
 
 
-def with_session(script: Script, session: int, **changes: Any) -> Script:
+def with_session(script, session, **changes):
     """The same script, acted in another way."""
     return dataclasses.replace(script, session=session, **changes)
 
@@ -125,7 +123,7 @@ class Turn:
     goes_on: list[int | None]  # the same, as it is after the step
 
     @classmethod
-    def at(cls, plot: Plot, row: int, starts: list[int | None]) -> Turn:
+    def at(cls, plot, row, starts):
         """Of a row, after one that has left `starts`."""
         begins = [
             env
@@ -138,12 +136,7 @@ class Turn:
         return cls(begins, here, [None if o else s for o, s in zip(over, here, strict=True)])
 
 
-def append_rows(
-    writer: AnyWriter | PrioritizedReplayBuffer,
-    plot: Plot,
-    starts: list[int | None],
-    report: npt.NDArray[Any] | None = None,
-) -> None:
+def append_rows(writer, plot, starts, report=None):
     """One row, as the plot has it; may be called again after a full disk."""
     if isinstance(writer, PrioritizedReplayBuffer):
         writer = writer.writer
@@ -181,7 +174,7 @@ def append_rows(
             report[0] = writer.rows
 
 
-def _begin(writer: AnyWriter, plot: Plot, turn: Turn) -> None:
+def _begin(writer, plot, turn):
     if not turn.begins:
         return
     first = _frames(writer, plot, writer.rows, turn.starts)
@@ -192,7 +185,7 @@ def _begin(writer: AnyWriter, plot: Plot, turn: Turn) -> None:
     writer.reset(first, None if mask.all() else mask)
 
 
-def _frames(writer: AnyWriter, plot: Plot, number: int, starts: list[int | None]) -> Any:
+def _frames(writer, plot, number, starts):
     """The frame of that number of each environment, whose episode has begun with its `starts`."""
     firsts = [start or 0 for start in starts]
     each = [plot.frame(env, number, first) for env, first in enumerate(firsts)]
@@ -203,7 +196,7 @@ def _frames(writer: AnyWriter, plot: Plot, number: int, starts: list[int | None]
     return np.stack(each)
 
 
-def _formed(action: int, one: Field) -> object:
+def _formed(action, one):
     """An action in one of the forms in which a field of floats takes it."""
     given = np.array(action, one.dtype)
     return (

@@ -4,27 +4,14 @@ Invariant: whatever a strategy draws is allowed; a test that fails has found a f
 the wrong thing.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from hypothesis import strategies as st
 
 from mmreplay.schema import Field
 from tests.support.oracle.layout import Episode, Layout
 
-__all__ = [
-    "CODECS",
-    "DTYPES",
-    "codecs",
-    "episodes",
-    "gather_settings",
-    "layouts",
-]
-
 DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
 
-CODECS: tuple[str | dict[str, Any], ...] = (
+CODECS = (
     "raw",
     "lz4",
     "zstd",
@@ -44,12 +31,12 @@ CODECS: tuple[str | dict[str, Any], ...] = (
 """Every kind of codec that format 1 knows."""
 
 
-def codecs() -> st.SearchStrategy[str | dict[str, Any]]:
+def codecs():
     """Any codec that format 1 knows."""
     return st.sampled_from(CODECS)
 
 
-def shapes() -> st.SearchStrategy[tuple[int, ...]]:
+def shapes():
     """Scalars, vectors, planes and images of a few elements; one row of exactly a page."""
     return st.sampled_from(
         [(3,), (), (1,), (2, 3), (4, 4), (2, 3, 3), (5, 2, 1), (2, 1, 2, 2), (64, 64), (512,)]
@@ -57,7 +44,7 @@ def shapes() -> st.SearchStrategy[tuple[int, ...]]:
 
 
 @st.composite
-def fields(draw: st.DrawFn, *, shard: int | None = None, codec: Any = None) -> Field:
+def fields(draw, *, shard=None, codec=None):
     """A frame field; compressed ones have a chunk that divides `shard`."""
     shape, dtype = draw(shapes()), draw(st.sampled_from(DTYPES))
     codec = codec or draw(codecs())
@@ -69,9 +56,9 @@ def fields(draw: st.DrawFn, *, shard: int | None = None, codec: Any = None) -> F
 
 
 @st.composite
-def layouts(draw: st.DrawFn, *, lanes: bool = True) -> Layout:
+def layouts(draw, *, lanes=True):
     """Any store with chunks so short that every border is met; of several lanes only if wanted."""
-    frame: Field | dict[str, Field] = draw(fields())
+    frame = draw(fields())
     if draw(st.integers(0, 3)) == 3:
         shard = draw(st.sampled_from([6, 4, 12]))
         names = draw(st.lists(st.sampled_from(["a", "b.c", "d_e-f"]), min_size=1, unique=True))
@@ -81,7 +68,7 @@ def layouts(draw: st.DrawFn, *, lanes: bool = True) -> Layout:
         draw(st.sampled_from(["int64", "float32", "bool", "uint8", "float16", "int32"])),
         chunk=draw(st.sampled_from([5, 1, 2, 3, 16, 64, 512, 4096, None])),
     )
-    extras: dict[str, Field] = {}
+    extras = {}
     if draw(st.booleans()):
         extras["log_prob"] = Field((), "float32", chunk=draw(st.sampled_from([None, 1, 4, 11])))
     if draw(st.integers(0, 3)) == 3:
@@ -102,7 +89,7 @@ def layouts(draw: st.DrawFn, *, lanes: bool = True) -> Layout:
 
 
 @st.composite
-def episodes(draw: st.DrawFn, most: int = 40) -> Episode:
+def episodes(draw, most=40):
     """An episode of up to `most` steps; most are short, some have none."""
     length = draw(st.one_of(st.integers(0, min(6, most)), st.integers(0, most)))
     lost = draw(st.frozensets(st.integers(0, max(length - 1, 0)), max_size=2))
@@ -111,8 +98,7 @@ def episodes(draw: st.DrawFn, most: int = 40) -> Episode:
 
 
 @st.composite
-def gather_settings(draw: st.DrawFn, *, longest: int = 65) -> dict[str, Any]:
-    """Keywords of `Store.transitions`."""
+def gather_settings(draw, *, longest=65):
     return {
         "stack": draw(st.sampled_from([4, None, 1, 2, 3, 5, 33, 64, longest])),
         "n_step": draw(st.sampled_from([1, 1, 2, 3, 5, 20])),

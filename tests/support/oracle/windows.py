@@ -4,23 +4,13 @@ Invariant: nothing here is shared with the samplers or the gather; windows are f
 step, and each step of each window is what the model says of that transition.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.schema import FRAME
 from tests.support.oracle.checks import check_same
-from tests.support.oracle.model import LANE_SHIFT, Model, Played, joined, usual_stack
-
-__all__ = ["Kept", "check_sequences", "kept_episodes", "window_starts"]
-
-Array = npt.NDArray[Any]
+from tests.support.oracle.model import LANE_SHIFT, Played, joined, usual_stack
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,12 +23,12 @@ class Kept:
     env: int  # its environment, of all lanes
 
     @property
-    def whole(self) -> bool:
+    def whole(self):
         """Whether these are all it has."""
         return not self.oldest
 
 
-def kept_episodes(model: Model) -> list[Kept]:
+def kept_episodes(model):
     """All episodes of which a step can be sampled, in the order of lanes and first transitions."""
     out, before = [], 0
     for number, lane in enumerate(model.lanes):
@@ -49,14 +39,7 @@ def kept_episodes(model: Model) -> list[Kept]:
     return out
 
 
-def window_starts(
-    model: Model,
-    length: int,
-    burn_in: int = 0,
-    boundary: str = "drop",
-    stride: int = 1,
-    selected: Collection[int] | None = None,
-) -> list[int]:
+def window_starts(model, length, burn_in=0, boundary="drop", stride=1, selected=None):
     """Ids of the first steps after the burn-in of every window, ascending.
 
     With `selected`, of those windows whose steps after the burn-in are all among these.
@@ -78,14 +61,7 @@ def window_starts(
     return sorted(out)
 
 
-def check_sequences(
-    found: SequenceBatch,
-    model: Model,
-    starts: Sequence[int],
-    length: int,
-    burn_in: int = 0,
-    **settings: Any,
-) -> None:
+def check_sequences(found, model, starts, length, burn_in=0, **settings):
     """Every step of every window is what the model says."""
     shape = len(starts), burn_in + length
     if found.burn_in != burn_in or len(found) != len(starts):
@@ -114,7 +90,7 @@ def check_sequences(
     distinct, which = np.unique(ids[mask], return_inverse=True)
     batch = model.batch(distinct, **settings)
 
-    def spread(column: Array) -> Array:
+    def spread(column):
         out = np.zeros((*shape, *column.shape[1:]), column.dtype)
         out[mask] = column[which]
         return out
@@ -134,9 +110,7 @@ def check_sequences(
         check_same(getattr(found, name), frames if isinstance(given, dict) else frames[FRAME], name)
 
 
-def _padding(
-    model: Model, settings: dict[str, Any], one: Played, newest: int, oldest: int, key: str
-) -> Array:
+def _padding(model, settings, one, newest, oldest, key):
     """What stands where a window has no step: frames that a real step shows as well, and zeros."""
     stack = settings.get("stack", usual_stack(model.schema))
     size = stack or 1

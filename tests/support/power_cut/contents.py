@@ -23,8 +23,6 @@ from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import FLAGS, LaneModel, Model, Played
 
-__all__ = ["Contents", "Priorities"]
-
 _MOST = 24  # transitions to compare
 _SETTINGS: Any = {"stack": 3, "n_step": 2, "gamma": 0.5}
 

@@ -1,36 +1,30 @@
 """Maps whose every store is a call that matters: a process may die between two of them."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["CountedStores"]
-
 
 class Counting(Protocol):
-    """What counts the calls."""
-
-    def begin(self, name: str) -> None:
+    def begin(self, name):
         """A call of this name is about to be made."""
 
 
 class CountedStores(np.ndarray[Any, Any]):
     """A map whose every store is a call that matters; so are those of every view of it."""
 
-    _disk: Counting | None = None
+    _disk = None
 
-    def __array_finalize__(self, parent: Any) -> None:
+    def __array_finalize__(self, parent):
         self._disk = getattr(parent, "_disk", None)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key, value):
         if self._disk is not None:
             self._disk.begin("store")
         super().__setitem__(key, value)
 
     @property
-    def data(self) -> Any:
+    def data(self):
         """As of any array, but for the stores."""
         return _CountedCells(np.ndarray.data.__get__(self), self._disk)
 
@@ -40,13 +34,13 @@ class _CountedCells:
 
     __slots__ = ("_cells", "_disk")
 
-    def __init__(self, cells: memoryview, disk: Counting | None) -> None:
+    def __init__(self, cells, disk):
         self._cells, self._disk = cells, disk
 
-    def __getitem__(self, key: int) -> Any:
+    def __getitem__(self, key):
         return self._cells[key]
 
-    def __setitem__(self, key: int, value: Any) -> None:
+    def __setitem__(self, key, value):
         if self._disk is not None:
             self._disk.begin("store")
         self._cells[key] = value

@@ -3,15 +3,10 @@
 Invariant: whoever makes a store of one of them does so with `SHORT_CHUNKS` in the planner.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 from mmreplay.schema import Field
 from tests.support.oracle.layout import Layout
-
-__all__ = ["ALL", "LAYOUTS", "LONG", "MANY", "SHORT_CHUNKS"]
 
 _ACTION = Field((), "int64", chunk=11)
 _LZ4 = Field((3,), "uint8", "lz4", 2, 4)
@@ -32,7 +27,7 @@ _ONE = [
 _LARGE = Layout(Field((4096,), "uint8", "raw", 3), Field((), "int64", chunk=4), capacity=9)
 
 
-def _of(n: int) -> list[Layout]:
+def _of(n):
     """The same of n environments, whose lengths are in steps of all of them."""
     return [
         dataclasses.replace(one, environments=n, capacity=one.capacity and one.capacity * n)
@@ -48,7 +43,7 @@ ALL = [*_ONE, *MANY]
 LONG = [Layout(Field((200,), "uint8", "raw", 60), Field((), "int64", chunk=90))]
 """Of a power cut, many rows that were never committed may be left past the head of a chunk file."""
 
-SHORT_CHUNKS: dict[str, Any] = {
+SHORT_CHUNKS = {
     "_SCALAR_ROWS": 10,
     "_FINAL_NUMBERS": 6,
     "_FINAL_BYTES": 1,

@@ -4,36 +4,18 @@ Invariant: a mutant is noticed by what it breaks: a mistake in its own code is a
 it is said how it is noticed, whatever else is found in a history does not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
 from mmreplay.system import durable_writes
 from tests.support.oracle.layout import Layout
 from tests.support.power_cut.simulator import ViolationError, simulate, uncollected
-
-__all__ = [
-    "Change",
-    "Mutant",
-    "after",
-    "before",
-    "caught",
-    "changed",
-    "during",
-    "instead",
-    "no_sync",
-    "not_durable",
-    "nothing",
-    "unless",
-]
 
 Change = tuple[Any, str, Any]
 
@@ -47,10 +29,11 @@ class Mutant(NamedTuple):
     # whether somebody else has to be at work for that; if None, nobody has to
     others: bool | None
     noticed: str  # a pattern of what the simulator says then
+    seeds: Sequence[int] = ()  # of histories that noticed it once
 
 
 @contextlib.contextmanager
-def changed(changes: list[Change]) -> Iterator[None]:
+def changed(changes):
     """While this lasts, things are others."""
     with contextlib.ExitStack() as stack:
         for owner, name, value in changes:
@@ -58,7 +41,7 @@ def changed(changes: list[Change]) -> Iterator[None]:
         yield
 
 
-def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
+def caught(mutant, seeds, n_crashes):
     """The first history in which the simulator notices a mutant, and what it says; None if none."""
     with changed(mutant.changes()):
         for seed in uncollected(seeds):
@@ -70,44 +53,44 @@ def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, s
     return None
 
 
-def during(owner: Any, name: str, *changes: Change) -> Change:
+def during(owner, name, *changes):
     """A function during which other things are changed."""
     real = getattr(owner, name)
 
     @functools.wraps(real)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         with changed(list(changes)):
             return real(*args, **kwargs)
 
     return owner, name, call
 
 
-def instead(owner: Any, name: str, function: Callable[..., Any]) -> Change:
+def instead(owner, name, function):
     """Another function, which is called with the real one first."""
     real = getattr(owner, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         return function(real, *args, **kwargs)
 
     return owner, name, call
 
 
-def before(owner: Any, name: str, first: Callable[..., Any]) -> Change:
+def before(owner, name, first):
     """A function with something done before it, with the same arguments."""
     real = getattr(owner, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         first(*args, **kwargs)
         return real(*args, **kwargs)
 
     return owner, name, call
 
 
-def after(owner: Any, name: str, then: Callable[..., Any]) -> Change:
+def after(owner, name, then):
     """A function with something done after it, with its result and the same arguments."""
     real = getattr(owner, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         out = real(*args, **kwargs)
         then(out, *args, **kwargs)
         return out
@@ -115,24 +98,24 @@ def after(owner: Any, name: str, then: Callable[..., Any]) -> Change:
     return owner, name, call
 
 
-def nothing(*_: Any, **__: Any) -> None:
+def nothing(*_, **__):
     pass
 
 
-def unless(skip: Callable[..., bool], owner: Any, name: str) -> Change:
+def unless(skip, owner, name):
     """A function that does nothing for some arguments."""
     real = getattr(owner, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         return None if skip(*args, **kwargs) else real(*args, **kwargs)
 
     return owner, name, call
 
 
-def no_sync(owner: Any, name: str, *, of: str) -> Change:
+def no_sync(owner, name, *, of):
     """A function that leaves out the fsyncs of "files" or of "directories"."""
 
-    def skip(descriptor: int) -> bool:
+    def skip(descriptor):
         return stat.S_ISDIR(os.fstat(descriptor).st_mode) == (of == "directories")
 
     return during(
@@ -143,7 +126,7 @@ def no_sync(owner: Any, name: str, *, of: str) -> Change:
     )
 
 
-def not_durable(owner: Any, name: str) -> Change:
+def not_durable(owner, name):
     """A function whose files are written without an fsync, of themselves or of their names."""
     return during(
         owner,
@@ -152,5 +135,5 @@ def not_durable(owner: Any, name: str) -> Change:
     )
 
 
-def _volatile(write_file: Callable[..., None], path: Path, data: bytes, **how: bool) -> None:
+def _volatile(write_file, path, data, **how):
     write_file(path, data, **{**how, "durable": False})

@@ -5,19 +5,13 @@ copy that is restored holds what its source held at one moment or at two, betwee
 checkpoint was written: what is promised of it is then what is promised after a power cut.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.power_cut.contents import Contents
-from tests.support.power_cut.power import PowerDisk
-
-__all__ = ["KnownStore", "Others"]
 
 _AT_WORK = 0.4  # of histories
 _CHANCES = 0.003, 0.02  # at a call of an opening, and of an open writer
@@ -55,7 +49,7 @@ class KnownStore:
     begun: tuple[Files, Files] | None = None
 
     @property
-    def least(self) -> int:
+    def least(self):
         """As many rows have to be in it."""
         return self.returned if self.powered else self.flushed
 
@@ -63,27 +57,22 @@ class KnownStore:
 class Others:
     """Whoever else has to do with the stores of a history."""
 
-    def __init__(
-        self, root: Path, seed: int, store: KnownStore, *, at_work: bool | None = None
-    ) -> None:
+    def __init__(self, root, seed, store, *, at_work=None):
         # Their own, so that histories without them are as they were.
         self._luck = random.Random(f"others of {seed}")
         by_chance = self._luck.random() < _AT_WORK
         self.at_work = by_chance if at_work is None else at_work
         self.stores = [store]
-        self.disk: PowerDisk
         self.moves = self.links = self.restores = 0
         self._n_stores = 1
         self._due = 0  # calls until the second half of a copy is made
-        self._strangers: dict[Path, Files] = {}  # at paths that stores had once
+        self._strangers = {}  # at paths that stores had once
         self._places = [store.path.with_name(name) for name in ("s.zarr", "t.zarr", "u.zarr")]
         if self.at_work:
             (root / "d").mkdir()
             self._places += [root.joinpath("d", name) for name in ("s.zarr", "t.zarr")]
 
-    def meanwhile(
-        self, store: KnownStore, look: Callable[[KnownStore], None], *, opened: bool
-    ) -> None:
+    def meanwhile(self, store, look, *, opened):
         """At a call of the code under test, which writes to a store: maybe something."""
         luck = self._luck.random()
         if self._due and store.begun is not None:
@@ -103,7 +92,7 @@ class Others:
         else:
             self._meddle(store, look)
 
-    def between_lives(self, store: KnownStore, look: Callable[[KnownStore], None]) -> KnownStore:
+    def between_lives(self, store, look):
         """While nobody writes, after a crash; returns the store that is written next."""
         self.check_strangers()
         if not store.path.exists():  # lost with the power, before it was durable
@@ -122,13 +111,13 @@ class Others:
             self.disk.others_sync_names()
         return following
 
-    def lose_power(self) -> None:
+    def lose_power(self):
         """It went: only what was flushed counts."""
         for store in self.stores:
             store.powered = False
             store.begun, store.is_copy_new = None, False
 
-    def check_strangers(self) -> None:
+    def check_strangers(self):
         """What stands where a store once was has not changed."""
         for path, files in self._strangers.items():
             if _read(path) != files:
@@ -136,7 +125,7 @@ class Others:
 
     # ------------------------------------------------------------ what they do
 
-    def _move(self, store: KnownStore) -> None:
+    def _move(self, store):
         """Rename it; often another store gets its old path then."""
         free = self._free()
         if not free:
@@ -149,7 +138,7 @@ class Others:
             self._strangers[old] = _read(store.path)
             self._write(old, self._strangers[old])
 
-    def _link(self, store: KnownStore) -> None:
+    def _link(self, store):
         """``cp -al``."""
         free = self._free()
         if not free or len(self.stores) == _MOST_STORES:
@@ -162,7 +151,7 @@ class Others:
         self._n_stores += 1
         self.links += 1
 
-    def _copy(self, store: KnownStore) -> None:
+    def _copy(self, store):
         """``cp -r``, some of the files now, and the others somewhat later."""
         files = _read(store.path)
         stamp = {name: data for name, data in files.items() if name in _STAMP}
@@ -180,7 +169,7 @@ class Others:
             store.begun = stamp, part
             self._due = self._luck.randrange(1, 150)
 
-    def _restore(self, store: KnownStore) -> None:
+    def _restore(self, store):
         """``cp -r copy/. store/``: it is written over what is there, which stays if it is more."""
         if store.copied is None:
             return
@@ -193,7 +182,7 @@ class Others:
         store.is_restored, store.is_copy_new, store.begun = True, False, None
         self.restores += 1
 
-    def _meddle(self, store: KnownStore, look: Callable[[KnownStore], None]) -> None:
+    def _meddle(self, store, look):
         """Read, move, copy or remove another store, or whatever stands at an old path."""
         if self._strangers and self._luck.random() < 0.5:
             self.check_strangers()
@@ -207,14 +196,14 @@ class Others:
                 self._luck.choice(rest)
             )
 
-    def _remove(self, store: KnownStore) -> None:
+    def _remove(self, store):
         self.disk.others_remove(os.fspath(store.path))
         self.stores.remove(store)
 
-    def _free(self) -> list[Path]:
+    def _free(self):
         return [path for path in self._places if not path.exists()]
 
-    def _write(self, path: Path, files: Files) -> None:
+    def _write(self, path, files):
         """Files in a directory, over those that are there."""
         for name, data in files.items():
             where = path / name
@@ -228,7 +217,7 @@ _STAMP = {log + name for log in ("", "finals/") for name in ("zarr.json", ".live
 """What changes with all that is not only added to."""
 
 
-def _read(path: Path) -> Files:
+def _read(path):
     """Every file in a directory and below, by its path there."""
     out = {}
     for folder, _, names in os.walk(path):

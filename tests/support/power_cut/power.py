@@ -7,8 +7,6 @@ overwritten by `write` at that moment may be garbage. The files themselves are r
 remembers what of them was synced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -16,26 +14,16 @@ import random
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from unittest import mock
 
-import numpy as np
-import numpy.typing as npt
-
 from mmreplay.system import durable_writes, linux_calls, memory_maps
-from mmreplay.system.held_directories import AnyPath, at
+from mmreplay.system.held_directories import at
 from tests.support.power_cut.counted_stores import CountedStores
-
-__all__ = ["PowerDisk", "power_disk"]
 
 _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 
-Bytes = npt.NDArray[np.uint8]
 Version = TypeVar("Version")
-Kept = tuple[bytes, int]
-"""What a file holds, and how many bytes are allocated past its end."""
 
 _fallocate = durable_writes._call_fallocate
 
@@ -45,16 +33,16 @@ class _File:
 
     __slots__ = ("beyond", "dropped", "lengths", "map", "newest", "sectors", "torn")
 
-    def __init__(self, durable: bytes, beyond: int = 0) -> None:
+    def __init__(self, durable, beyond=0):
         self.newest = durable
         self.beyond = [beyond]  # bytes allocated past the end, the synced ones first
         self.lengths = [len(durable)]
-        self.sectors: dict[int, list[bytes]] = {}  # of those that changed, the synced one first
-        self.dropped: dict[int, list[bytes]] = {}  # changed, but clean, as a sync of them failed
-        self.torn: tuple[int, int] | None = None  # [start, stop) overwritten by `write` since
-        self.map: Bytes | None = None  # through which it may change without a call
+        self.sectors = {}  # of those that changed, the synced one first
+        self.dropped = {}  # changed, but clean, as a sync of them failed
+        self.torn = None  # [start, stop) overwritten by `write` since
+        self.map = None  # through which it may change without a call
 
-    def observe(self, data: bytes) -> None:
+    def observe(self, data):
         """It reads like this now."""
         old, self.newest = self.newest, data
         if len(data) != len(old):
@@ -66,14 +54,14 @@ class _File:
                 self.touch(start, start + 1)
                 self.sectors.setdefault(start, [before]).append(after)
 
-    def overwrite(self, data: bytes) -> None:
+    def overwrite(self, data):
         """`write` has stored so much of what it was to store, from where it was to begin."""
         start = self.torn[0] if self.torn is not None else 0
         self.touch(start, start + len(data))
         old = self.newest.ljust(start, b"\0")
         self.observe(old[:start] + data + old[start + len(data) :])
 
-    def sync(self) -> None:
+    def sync(self):
         """What it reads like now is durable."""
         self.lengths = [len(self.newest)]
         self.beyond = self.beyond[-1:]
@@ -81,24 +69,23 @@ class _File:
         if not self.dropped:
             self.torn = None
 
-    def drop(self) -> None:
+    def drop(self):
         """A sync failed: the kernel takes all pages for clean, whatever of them is durable."""
         for start, versions in self.sectors.items():
             self.dropped.setdefault(start, versions[:1]).extend(versions[1:])
         self.sectors.clear()
 
-    def touch(self, start: int, stop: int) -> None:
+    def touch(self, start, stop):
         """The pages of these bytes are written to: the next sync is of all that is in them."""
         first, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
         for one in [one for one in self.dropped if first <= one // _PAGE_BYTES <= last]:
             self.sectors[one] = self.dropped.pop(one)
 
     @property
-    def now(self) -> Kept:
-        """What it is."""
+    def now(self):
         return self.newest, self.beyond[-1]
 
-    def survivor(self, luck: _Luck) -> Kept:
+    def survivor(self, luck):
         """What a cut leaves of it."""
         beyond = self.beyond[0] if len(self.beyond) == 1 else luck.version(self.beyond)
         changed = self.sectors | self.dropped
@@ -119,22 +106,22 @@ class _File:
 class _Luck:
     """What survives a cut: the oldest, the newest, or any version of everything."""
 
-    def __init__(self, luck: random.Random | None) -> None:
+    def __init__(self, luck):
         self._luck = luck or random.Random()
         self._mood = 0 if luck is None else luck.randrange(4)
 
-    def version(self, versions: list[Version]) -> Version:
+    def version(self, versions):
         if self._mood < 2:
             return versions[-self._mood]
         return self._luck.choice(versions)
 
-    def happened(self) -> bool:
+    def happened(self):
         return self.version([False, True])
 
-    def tears(self) -> bool:
+    def tears(self):
         return self._mood > 1 and self._luck.random() < 0.5
 
-    def garbage(self, length: int) -> bytes:
+    def garbage(self, length):
         return self._luck.randbytes(length)
 
 
@@ -150,29 +137,28 @@ class _Entry(NamedTuple):
 class PowerDisk:
     """Stands in for the module `os` within `mmreplay.files`, and remembers what was synced."""
 
-    def __init__(self, root: Path, before_call: Callable[[int], None]) -> None:
+    def __init__(self, root, before_call):
         self._root = str(root)
         self._before_call = before_call
         self._lock = threading.RLock()
-        self.calls: list[str] = []
+        self.calls = []
         self.syncs_until_failure = 0
-        self._opened: dict[int, str] = {}  # paths by descriptor
+        self._opened = {}  # paths by descriptor
         # Files and directories get a number when they are first seen: inodes are used again.
         self._next = 0
-        self._inodes: dict[int, int] = {}  # of files that were there before, which may be linked
-        self._places: dict[str, int] = {self._root: 0}  # by path, of those that were looked up
-        self._files: dict[int, _File] = {}
-        self._synced: dict[int, dict[str, int]] = {}  # of each directory, its durable names
-        self._newest: dict[int, dict[str, int]] = {}  # and those that it has now
-        self._pending: list[list[_Entry]] = []  # calls whose names are not durable yet, in order
-        self._mapped: list[tuple[_File, Callable[[], bytes]]] = []
+        self._inodes = {}  # of files that were there before, which may be linked
+        self._places = {self._root: 0}  # by path, of those that were looked up
+        self._files = {}
+        self._synced = {}  # of each directory, its durable names
+        self._newest = {}  # and those that it has now
+        self._pending = []  # calls whose names are not durable yet, in order
+        self._mapped = []
 
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else `os` has: it changes nothing."""
+    def __getattr__(self, name):
         found = self.__dict__[name] = getattr(os, name)  # asked for thousands of times a second
         return found
 
-    def begin(self, name: str) -> None:
+    def begin(self, name):
         """A call that matters is about to be made: the power may go now."""
         self._observe_maps()
         self.calls.append(name)
@@ -180,10 +166,10 @@ class PowerDisk:
 
     # ------------------------------------------------------------ what is where
 
-    def _exists(self, path: str) -> bool:
+    def _exists(self, path):
         return path in self._places or os.path.lexists(path)
 
-    def _uid(self, path: str) -> int:
+    def _uid(self, path):
         uid = self._places.get(path)
         if uid is None:
             folder, name = os.path.split(path)
@@ -195,15 +181,15 @@ class PowerDisk:
             self._places[path] = uid
         return uid
 
-    def _new_uid(self) -> int:
+    def _new_uid(self):
         self._next += 1
         return self._next
 
-    def _seen(self, inode: int) -> int:
+    def _seen(self, inode):
         """The number of what was there before it was known."""
         return self._inodes.setdefault(inode, self._new_uid())
 
-    def _directory(self, path: str) -> int:
+    def _directory(self, path):
         """Know a directory and those above it; what was not known yet is durable."""
         uid = self._uid(path)
         if uid not in self._newest:
@@ -212,7 +198,7 @@ class PowerDisk:
             self._synced[uid], self._newest[uid] = names, dict(names)
         return uid
 
-    def _file(self, path: str) -> _File:
+    def _file(self, path):
         """Know a file and the directories above it; what was not known yet is durable."""
         uid = self._uid(path)
         file = self._files.get(uid)
@@ -220,7 +206,7 @@ class PowerDisk:
             file = self._files[uid] = _File(_read(path))
         return file
 
-    def _know(self, path: str) -> int:
+    def _know(self, path):
         """Know whatever stands at a path, and all below it: its place is about to change."""
         uid = self._uid(path)
         if self._is_directory(path):
@@ -230,7 +216,7 @@ class PowerDisk:
             self._file(path)
         return uid
 
-    def _is_directory(self, path: str) -> bool:
+    def _is_directory(self, path):
         uid = self._uid(path)
         if uid in self._newest or uid in self._files:
             return uid in self._newest
@@ -238,7 +224,7 @@ class PowerDisk:
 
     # ------------------------------------------------------------ the calls of os
 
-    def open(self, path: str, flags: int, *mode: int, dir_fd: int | None = None) -> int:
+    def open(self, path, flags, *mode, dir_fd=None):
         """A call that matters if it may make a file."""
         if not flags & os.O_CREAT:
             descriptor = os.open(path, flags, *mode, dir_fd=dir_fd)
@@ -260,7 +246,7 @@ class PowerDisk:
                 self._file(where).observe(b"")
             return descriptor
 
-    def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+    def mkdir(self, path, mode=0o777, *, dir_fd=None):
         """A directory gets its name."""
         with self._lock:
             self.begin("mkdir")
@@ -270,7 +256,7 @@ class PowerDisk:
             os.mkdir(path, mode, dir_fd=dir_fd)
             self._move([self._made(where, None)])
 
-    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+    def write(self, descriptor, data):
         """What is overwritten may be torn until it is synced."""
         with self._lock:
             self.begin("write")
@@ -281,7 +267,7 @@ class PowerDisk:
             file.overwrite(bytes(data[:written]))
             return written
 
-    def posix_fallocate(self, descriptor: int, offset: int, length: int) -> None:
+    def posix_fallocate(self, descriptor, offset, length):
         """Zeros at the end of a file."""
         with self._lock:
             self.begin("posix_fallocate")
@@ -292,27 +278,24 @@ class PowerDisk:
                 os.truncate(descriptor, max(offset + length, len(file.newest)))
             file.observe(file.newest.ljust(offset + length, b"\0"))
 
-    def fsync(self, descriptor: int) -> None:
+    def fsync(self, descriptor):
         """What a file holds, or the names of a directory, are durable: on this disk only."""
         with self._lock:
             self.begin("fsync")
             self._sync(self._opened[descriptor])
 
-    def fdatasync(self, descriptor: int) -> None:
-        """As `fsync`."""
+    def fdatasync(self, descriptor):
         with self._lock:
             self.begin("fdatasync")
             self._sync(self._opened[descriptor])
 
-    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
-        """A name goes."""
+    def unlink(self, path, *, dir_fd=None):
         self._remove("unlink", path, dir_fd)
 
-    def rmdir(self, path: str, *, dir_fd: int | None = None) -> None:
-        """A name goes."""
+    def rmdir(self, path, *, dir_fd=None):
         self._remove("rmdir", path, dir_fd)
 
-    def _remove(self, name: str, path: str, dir_fd: int | None) -> None:
+    def _remove(self, name, path, dir_fd):
         with self._lock:
             self.begin(name)
             where = _where(path, dir_fd)
@@ -323,28 +306,17 @@ class PowerDisk:
             getattr(os, name)(path, dir_fd=dir_fd)
             self._move(entries)
 
-    def rename(self, source: str, target: str, **folders: int | None) -> None:
+    def rename(self, source, target, **folders):
         """A name goes and another comes, in one entry of the journal."""
         self._give("rename", source, target, **folders)
 
-    def replace(self, source: str, target: str, **folders: int | None) -> None:
-        """As `rename`."""
+    def replace(self, source, target, **folders):
         self._give("replace", source, target, **folders)
 
-    def link(self, source: str, target: str, **more: Any) -> None:
-        """A name comes."""
+    def link(self, source, target, **more):
         self._give("link", source, target, **more)
 
-    def _give(
-        self,
-        name: str,
-        source: str,
-        target: str,
-        *,
-        src_dir_fd: int | None = None,
-        dst_dir_fd: int | None = None,
-        **more: Any,
-    ) -> None:
+    def _give(self, name, source, target, *, src_dir_fd=None, dst_dir_fd=None, **more):
         with self._lock:
             self.begin(name)
             old, new = _where(source, src_dir_fd), _where(target, dst_dir_fd)
@@ -359,11 +331,11 @@ class PowerDisk:
 
     # ------------------------------------------------------------ what they change
 
-    def _entry(self, path: str, uid: int | None) -> _Entry:
+    def _entry(self, path, uid):
         folder, name = os.path.split(path)
         return _Entry(self._directory(folder), name, uid, path)
 
-    def _made(self, path: str, file: _File | None) -> _Entry:
+    def _made(self, path, file):
         """The entry of a new file, or of a directory if None."""
         uid = self._new_uid()
         if file is not None:
@@ -372,7 +344,7 @@ class PowerDisk:
             self._synced[uid], self._newest[uid] = {}, {}
         return self._entry(path, uid)
 
-    def _move(self, entries: list[_Entry]) -> None:
+    def _move(self, entries):
         """These names have changed, all in one call."""
         for one in entries:
             names = self._newest[one.directory]
@@ -385,7 +357,7 @@ class PowerDisk:
         if len(entries) > 1 and any(one.uid in self._newest for one in entries):
             self._places = {self._root: 0}  # what is below a directory has moved with it
 
-    def _sync(self, path: str) -> None:
+    def _sync(self, path):
         if not path.startswith(self._root):
             return
         if not self._is_directory(path):
@@ -397,7 +369,7 @@ class PowerDisk:
             return
         self._harden(self._directory(path))
 
-    def _harden(self, uid: int) -> None:
+    def _harden(self, uid):
         """The names in a directory are durable."""
         # What moves from one directory to another is in one entry of any journal.
         durable = [
@@ -409,7 +381,7 @@ class PowerDisk:
         self._synced[uid] = dict(self._newest[uid])
 
     @staticmethod
-    def _apply(entries: list[_Entry], names: dict[int, dict[str, int]]) -> None:
+    def _apply(entries, names):
         for one in entries:
             names[one.directory].pop(one.name, None)
             if one.uid is not None:
@@ -417,7 +389,7 @@ class PowerDisk:
 
     # ------------------------------------------------------------ what does not go through os
 
-    def mapped(self, path: AnyPath, data: Bytes) -> None:
+    def mapped(self, path, data):
         """A file may change through this map from now on."""
         with self._lock:
             file = self._file(_where(*at(path)))
@@ -425,21 +397,19 @@ class PowerDisk:
                 file.map = data
                 self._mapped.append((file, data.tobytes))
 
-    def dirtied(self, path: AnyPath, start: int, stop: int, call: Callable[[], None]) -> None:
+    def dirtied(self, path, start, stop, call):
         """Pages of a file are written with what they hold."""
         with self._lock:
             self.begin("dirty again")
             call()
             self._file(_where(*at(path))).touch(start, stop)
 
-    def _observe_maps(self) -> None:
+    def _observe_maps(self):
         for file, look in self._mapped:
             if (data := look()) != file.newest:
                 file.observe(data)
 
-    def exchange(
-        self, one: AnyPath, other: AnyPath, call: Callable[[AnyPath, AnyPath], bool]
-    ) -> bool:
+    def exchange(self, one, other, call):
         """Two names change places in one call."""
         with self._lock:
             self.begin("exchange")
@@ -451,7 +421,7 @@ class PowerDisk:
                 self._move([self._entry(path, uid) for path, uid in entries])
             return done
 
-    def punch_hole(self, descriptor: int, call: Callable[[], bool]) -> bool:
+    def punch_hole(self, descriptor, call):
         """Part of a file becomes zeros."""
         with self._lock:
             self.begin("punch hole")
@@ -461,7 +431,7 @@ class PowerDisk:
             file.observe(_read(path))
             return done
 
-    def reserve(self, descriptor: int, length: int, call: Callable[[], bool]) -> bool:
+    def reserve(self, descriptor, length, call):
         """Blocks past the end of a file."""
         with self._lock:
             self.begin("fallocate")
@@ -473,20 +443,19 @@ class PowerDisk:
 
     # ------------------------------------------------------------ what others do, durably, at once
 
-    def others_sync_names(self) -> None:
+    def others_sync_names(self):
         """Every change of names so far becomes durable, as when a journal is committed."""
         with self._lock:
             for uid in list(self._newest):
                 self._harden(uid)
 
-    def others_make(self, path: str) -> None:
-        """Somebody makes a directory."""
+    def others_make(self, path):
         with self._lock:
             above = self._directory(os.path.dirname(path))
             os.mkdir(path)
             self._put(path, self._made(path, None).uid, above)
 
-    def others_move(self, path: str, target: str) -> None:
+    def others_move(self, path, target):
         """Somebody gives a directory another name; no call of the code under test is in it."""
         with self._lock:
             uid = self._know(path)
@@ -499,7 +468,7 @@ class PowerDisk:
                 if one == path or one.startswith(f"{path}/"):
                     self._opened[descriptor] = target + one[len(path) :]
 
-    def others_link(self, path: str, target: str) -> None:
+    def others_link(self, path, target):
         """Somebody copies a directory, and gives the files in it second names there: `cp -al`."""
         with self._lock:
             self._know(path)
@@ -512,7 +481,7 @@ class PowerDisk:
                     os.link(f"{path}/{name}", f"{target}/{name}")
                     self._put(f"{target}/{name}", uid, above)
 
-    def others_write(self, path: str, data: bytes) -> None:
+    def others_write(self, path, data):
         """Somebody truncates a file and writes another's bytes into it, as `cp` does."""
         with self._lock:
             if not self._exists(path):
@@ -523,7 +492,7 @@ class PowerDisk:
             self._files[self._uid(path)] = _File(data)
             _write(path, data, 0)
 
-    def others_remove(self, path: str) -> None:
+    def others_remove(self, path):
         """Somebody removes a directory and all in it."""
         with self._lock:
             self._know(path)
@@ -531,7 +500,7 @@ class PowerDisk:
             self._put(path, None, self._directory(os.path.dirname(path)))
             self._places = {self._root: 0}
 
-    def _put(self, path: str, uid: int | None, above: int) -> None:
+    def _put(self, path, uid, above):
         """A name in a directory, durably; None for none."""
         self._harden(above)
         name = os.path.basename(path)
@@ -543,14 +512,14 @@ class PowerDisk:
 
     # ------------------------------------------------------------ after the cut
 
-    def image(self, target: Path, luck: random.Random | None = None) -> None:
+    def image(self, target, luck=None):
         """What would be on the disk if the power went now."""
         with self._lock:
             self._observe_maps()
             shutil.copytree(self._root, target, symlinks=True)
             self._settle(os.fspath(target), _Luck(luck))
 
-    def cut(self, luck: random.Random | None = None) -> None:
+    def cut(self, luck=None):
         """The power goes and comes back: `root` itself becomes what is on the disk.
 
         Whoever wrote before must not go on: his maps may be of files that are elsewhere now.
@@ -567,13 +536,13 @@ class PowerDisk:
             self._pending.clear()
             self._mapped.clear()
 
-    def let_go(self) -> None:
+    def let_go(self):
         """It is over: maps, which no garbage collector looks through, lead here and to no history."""
         self._before_call = lambda _: None
         self._mapped.clear()
         self._files.clear()
 
-    def die(self) -> None:
+    def die(self):
         """The process goes, and all that it wrote stays: its maps change no more."""
         with self._lock:
             self._observe_maps()
@@ -581,7 +550,7 @@ class PowerDisk:
                 file.map = None
             self._mapped.clear()
 
-    def _settle(self, place: str, luck: _Luck) -> tuple[dict[int, dict[str, int]], dict[int, Kept]]:
+    def _settle(self, place, luck):
         """Make a copy of `root` what is on the disk; returns its names and what they stand for."""
         names = {uid: dict(names) for uid, names in self._synced.items()}
         for entries in self._pending:
@@ -593,9 +562,7 @@ class PowerDisk:
             _link_again(0, place, names, {})
         return names, content
 
-    def _settle_directory(
-        self, uid: int, place: str, names: dict[int, dict[str, int]], content: dict[int, Kept]
-    ) -> None:
+    def _settle_directory(self, uid, place, names, content):
         newest = self._newest[uid]
         for name in newest.keys() - names[uid].keys():
             _remove(f"{place}/{name}")
@@ -610,9 +577,7 @@ class PowerDisk:
             elif one in content and content[one] != self._files[one].now:
                 _write(path, *content[one])
 
-    def _restore(
-        self, uid: int, path: str, names: dict[int, dict[str, int]], content: dict[int, Kept]
-    ) -> None:
+    def _restore(self, uid, path, names, content):
         """What a name stood for once, and stands for again."""
         if uid in content:
             _write(path, *content[uid])
@@ -622,24 +587,24 @@ class PowerDisk:
             self._restore(one, f"{path}/{name}", names, content)
 
 
-def _below(uid: int, names: dict[int, dict[str, int]]) -> set[int]:
+def _below(uid, names):
     """A file, or a directory and all that is in it."""
     return {uid}.union(*(_below(one, names) for one in names.get(uid, {}).values()))
 
 
-def _where(path: str | Path, folder: int | None) -> str:
+def _where(path, folder):
     """The absolute path of what a call of `os` looks up, from a directory if one is given."""
     if folder is None:
         return os.path.abspath(path)
     return os.path.normpath(f"{os.readlink(f'/proc/self/fd/{folder}')}/{path}")
 
 
-def _read(path: str) -> bytes:
+def _read(path):
     with open(path, "rb") as file:
         return file.read()
 
 
-def _write(path: str, data: bytes, beyond: int) -> None:
+def _write(path, data, beyond):
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -647,9 +612,7 @@ def _write(path: str, data: bytes, beyond: int) -> None:
             _fallocate(file.fileno(), linux_calls.KEEP_SIZE, len(data), beyond)
 
 
-def _link_again(
-    uid: int, place: str, names: dict[int, dict[str, int]], files: dict[int, str]
-) -> None:
+def _link_again(uid, place, names, files):
     """Make names of one file that are now of several, as they were restored, names of one again."""
     for name, one in names[uid].items():
         path = f"{place}/{name}"
@@ -662,7 +625,7 @@ def _link_again(
             os.link(first, path)
 
 
-def _remove(path: str) -> None:
+def _remove(path):
     if os.path.isdir(path):
         shutil.rmtree(path)
     else:
@@ -670,9 +633,7 @@ def _remove(path: str) -> None:
 
 
 @contextlib.contextmanager
-def power_disk(
-    root: Path, before_call: Callable[[int], None], *, stores: bool = False
-) -> Iterator[PowerDisk]:
+def power_disk(root, before_call, *, stores=False):
     """Put a `PowerDisk` between the package and the operating system."""
     disk = PowerDisk(root, before_call)
     real_map, real_exchange, real_punch = (
@@ -682,7 +643,7 @@ def power_disk(
     )
     real_put, real_dirty = memory_maps.Reservation.put, memory_maps.dirty_again
 
-    def map_file(path: AnyPath, size: int | None = None, *, writable: bool = False) -> Bytes:
+    def map_file(path, size=None, *, writable=False):
         data = real_map(path, size, writable=writable)
         if not writable:
             return data
@@ -693,26 +654,26 @@ def power_disk(
         watched._disk = disk
         return watched
 
-    def put(self: memory_maps.Reservation, offset: int, path: AnyPath, size: int) -> None:
+    def put(self, offset, path, size):
         real_put(self, offset, path, size)
         if self.array.flags.writeable:
             disk.mapped(path, self.array[offset : offset + size])
 
-    def punch_hole(descriptor: int, offset: int, length: int) -> bool:
+    def punch_hole(descriptor, offset, length):
         return disk.punch_hole(descriptor, lambda: real_punch(descriptor, offset, length))
 
-    def call_fallocate(descriptor: int, mode: int, offset: int, length: int) -> bool:
-        def call() -> bool:
+    def call_fallocate(descriptor, mode, offset, length):
+        def call():
             return _fallocate(descriptor, mode, offset, length)
 
         if mode != linux_calls.KEEP_SIZE:  # part of a call that is known already
             return call()
         return disk.reserve(descriptor, length, call)
 
-    def dirty_again(path: AnyPath, start: int, stop: int) -> None:
+    def dirty_again(path, start, stop):
         disk.dirtied(path, start, stop, lambda: real_dirty(path, start, stop))
 
-    def in_turn(calls: Iterable[Callable[[], object]]) -> list[Exception]:
+    def in_turn(calls):
         for call in calls:
             call()
         return []

@@ -38,8 +38,6 @@ from tests.support.power_cut.others import KnownStore, Others
 from tests.support.power_cut.power import PowerDisk, power_disk
 from tests.support.power_cut.tasks import Tasks
 
-__all__ = ["Counts", "ViolationError", "simulate", "simulate_all", "uncollected"]
-
 # The most calls until the crash, and the most steps: of each, one is chosen for a life.
 _LIVES = (25, 80, 250, 1000), (1, 10, 30, 60)
 _SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)

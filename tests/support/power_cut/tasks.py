@@ -13,8 +13,6 @@ from typing import Any
 from mmreplay.writing.flush import TimedFlush
 from mmreplay.writing.seal import SealJob
 
-__all__ = ["Tasks"]
-
 
 class _Done:
     """Stands for `SealJob.done`: to wait for the sealing thread is to let it work."""

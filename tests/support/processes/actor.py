@@ -5,17 +5,13 @@ Invariant: what an actor has acknowledged was committed before.
 `Actors` is the client of the server; `Chronicle` turns what the actors did into a `Model`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
 import os
 import random
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
 
 from mmreplay.system import memory_maps
 from tests.support.disks import faults, mounts
@@ -25,30 +21,27 @@ from tests.support.processes import users
 from tests.support.processes.forks import Forks, serve
 from tests.support.processes.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
 
-__all__ = ["OPENING", "Actors", "Chronicle", "Script", "perform"]
-
 
 class Chronicle:
     """What the actors of one store have done, as far as they told."""
 
-    def __init__(self, script: Script, *, new: bool = True) -> None:
-        """Make the file of acknowledgements, or use the one that is there; see `follow`."""
+    def __init__(self, script, *, new=True):
         self.script = script
         self.model = script.model()
         if new:
             Path(script.report).write_bytes(bytes(8 * WORDS))
             Path(script.report + ".log").write_bytes(b"")
         self._report = memory_maps.map_file(Path(script.report), 8 * WORDS).view("<u8")
-        self._begun: list[set[int]] = [set() for _ in self.model.lanes]
+        self._begun = [set() for _ in self.model.lanes]
         self._read = 0
-        self._starts: list[int | None] = [None] * (script.envs or 1)
+        self._starts = [None] * (script.envs or 1)
 
     @classmethod
-    def follow(cls, script: Script) -> Self:
+    def follow(cls, script):
         """For one who only looks on, while another one asks the actors to act."""
         return cls(script, new=False)
 
-    def begun(self) -> list[set[int]]:
+    def begun(self):
         """By lane, the rows at which sessions began, the newest ones too."""
         log = Path(self.script.report + ".log")
         if log.stat().st_size != self._read:
@@ -60,26 +53,25 @@ class Chronicle:
         return self._begun
 
     @property
-    def committed(self) -> list[int]:
-        """Rows acknowledged, by lane."""
+    def committed(self):
         return [int(n) for n in self._report[: len(self.model.lanes)]]
 
     @property
-    def flushed(self) -> list[int]:
+    def flushed(self):
         """Rows acknowledged to be durable, by lane."""
         return [int(n) for n in self._report[MAX_LANES : MAX_LANES + len(self.model.lanes)]]
 
     @property
-    def calls(self) -> int:
+    def calls(self):
         """Calls that changed the disk, of an actor that has ended by itself."""
         return int(self._report[CALLS])
 
     @property
-    def phase(self) -> int:
+    def phase(self):
         """What the actor was doing."""
         return int(self._report[PHASE])
 
-    def acknowledge(self, rows: Sequence[int], *, durable: bool = False) -> None:
+    def acknowledge(self, rows, *, durable=False):
         """Somebody else than an actor has written up to here."""
         known = memory_maps.map_file(Path(self.script.report), 8 * WORDS, writable=True).view("<u8")
         known[: len(rows)] = rows
@@ -87,7 +79,7 @@ class Chronicle:
             known[MAX_LANES : MAX_LANES + len(rows)] = rows
         known[PHASE] = OPENING
 
-    def wait_for_rows(self, n_more: int = 0, patience_s: float = 300.0) -> None:
+    def wait_for_rows(self, n_more=0, patience_s=300.0):
         """Until an actor writes rows, and so many more, or has been given enough time."""
         least, until = sum(self.committed) + n_more, time.monotonic() + patience_s
         while self.phase == OPENING or sum(self.committed) < least:
@@ -95,12 +87,12 @@ class Chronicle:
                 return
             time.sleep(0.0005)
 
-    def begin(self, heads: Sequence[int]) -> None:
+    def begin(self, heads):
         """A session began here, so all episodes begin with the next rows."""
         for rows, head in zip(self._begun, heads, strict=True):
             rows.add(head)
 
-    def catch_up(self, heads: Sequence[int], *, power_cut: bool = False) -> None:
+    def catch_up(self, heads, *, power_cut=False):
         """Let the model go on to these heads."""
         for line in Path(self.script.report + ".log").read_text(encoding="ascii").splitlines():
             self.begin(json.loads(line))
@@ -136,28 +128,28 @@ class Chronicle:
 class Actors(Forks):
     """Client of the server that forks actors; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("tests.support.processes.actor")
 
-    def start(self, script: Script) -> int:
+    def start(self, script):
         """Fork an actor; returns its process id."""
         return self.fork(dataclasses.asdict(script), script.report + ".error")
 
 
-def perform(script: Script) -> None:
+def perform(script):
     """Do what an actor does, in this process."""
     with faults.faulty_disk() as disk:
         Player(script, disk).perform()
 
 
-def _cut_off(script: Script) -> None:
+def _cut_off(script):
     if script.mount:
         luck = random.Random(script.session)
         mounts.write_back(Path(script.mount), luck)
         mounts.cut_off(Path(script.mount), luck)
 
 
-def _act(order: dict[str, Any]) -> None:
+def _act(order):
     script = Script(**order)
     if script.user is not None:
         os.umask(0o002)  # a group of users who write the same store

@@ -4,34 +4,30 @@ Invariant: a check that returns has seen every acknowledged row, at most the one
 lane, and nothing else, byte for byte, in a store that `verify` has nothing to say about.
 """
 
-from __future__ import annotations
-
-import time
 from pathlib import Path
 
 import numpy as np
 
-from mmreplay.errors import FormatError
+from mmreplay.errors import FormatError, MmreplayError
 from mmreplay.reading.store import Store
 from tests.support.disks import faults
 from tests.support.oracle import checks, disk
-from tests.support.oracle.model import Model
 from tests.support.oracle.script import append_rows
-from tests.support.processes import actor
-
-__all__ = ["check_closed", "check_found", "go_on"]
 
 _NEWEST_ROWS = 700  # compared column by column after each death; all of them in the end
 
 
-def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
-    """What the actors left is what they acknowledged; then the model knows it."""
+def check_found(chronicle, *, most=40, power_cut=False):
+    """What the actors left is what they acknowledged; then the model knows it.
+
+    After a power cut it is at least what they acknowledged to be durable, and all of it is then.
+    """
     path = Path(chronicle.script.path)
     store = _opened(chronicle)
     if store is None:
         return False
     with store:
-        chronicle.catch_up([view.rows for view in store.lanes])
+        chronicle.catch_up([view.rows for view in store.lanes], power_cut=power_cut)
         model = chronicle.model
         checks.forget(store, model)
         checks.check_ids(store, model)
@@ -45,10 +41,26 @@ def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
             expected = model.batch(chosen, stack=3, n_step=3)
             checks.check_batch(batch, expected, endings=False)
     checks.check_verified(path)
+    if power_cut:
+        chronicle.acknowledge(model.heads(), durable=True)
     return True
 
 
-def _opened(chronicle: actor.Chronicle) -> Store | None:
+def left(script, kind, n_rows=100):
+    """The writer of a store, flushed ten rows before the end; closed, crashed or live."""
+    writer, starts = script.open(), [None] * (script.envs or 1)
+    for number in range(n_rows):
+        append_rows(writer, script.plot, starts)
+        if number == n_rows - 10:
+            writer.flush()
+    if kind == "closed":
+        writer.close()
+    elif kind == "crashed":
+        faults.kill(writer)
+    return writer
+
+
+def _opened(chronicle):
     path = Path(chronicle.script.path)
     if path.exists():
         try:
@@ -61,7 +73,7 @@ def _opened(chronicle: actor.Chronicle) -> Store | None:
     return None
 
 
-def _check_newest(store: Store, model: Model) -> None:
+def _check_newest(store, model):
     for view, lane in zip(store.lanes, model.lanes, strict=True):
         start, expected = max(len(lane.rows) - _NEWEST_ROWS, lane.base), lane.arrays()
         for path, column in checks.columns_of(view, model.schema).items():
@@ -71,28 +83,23 @@ def _check_newest(store: Store, model: Model) -> None:
             )
 
 
-def go_on(chronicle: actor.Chronicle, n_rows: int, *, close: bool) -> float:
-    """Take over what the dead left, and append some rows; then close it, or die as well."""
+def finish(chronicle, n_rows):
+    """Take over what the dead left, append some rows and close it: every row is there then."""
     script = chronicle.script
-    began = time.perf_counter()
     writer = script.open(flush_s=0)
-    took_s = time.perf_counter() - began
     lanes = faults.writers_of(writer)
     chronicle.begin([lane.rows for lane in lanes])
-    starts: list[int | None] = [None] * (script.envs or 1)
+    starts = [None] * (script.envs or 1)
     for _ in range(n_rows):
         append_rows(writer, script.plot, starts)
     rows = [lane.rows for lane in lanes]
-    if close:
-        writer.close()
-    else:
-        faults.kill(writer)
+    writer.close()
     chronicle.acknowledge(rows)
-    return took_s
+    check_closed(chronicle)
 
 
-def check_closed(chronicle: actor.Chronicle) -> None:
-    """A store that `go_on` has closed: every row, and plain zarr with no litter."""
+def check_closed(chronicle):
+    """A closed store: every row, and plain zarr without litter."""
     path = Path(chronicle.script.path)
     with Store([path]) as store:
         chronicle.catch_up([view.rows for view in store.lanes])
@@ -106,3 +113,12 @@ def check_closed(chronicle: actor.Chronicle) -> None:
     litter = [one.name for one in path.parent.iterdir() if one.name.startswith(f".{path.name}.")]
     if litter:
         raise AssertionError(f"{path.parent}: left behind: {litter}")
+
+
+def outcome(call) -> str:
+    """``""``, or the error of mmreplay and what it says; other errors come through."""
+    try:
+        call()
+    except MmreplayError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

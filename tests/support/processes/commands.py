@@ -3,29 +3,22 @@
 Invariant: a command has standard streams, a working directory and an environment of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from mmreplay_cli import main
 from tests.support.disks.scratch import scratch_directory
 from tests.support.processes.forks import Forks, serve
 
-__all__ = ["Commands"]
-
 
 class Commands(Forks):
     """Client of the server that forks commands; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("tests.support.processes.commands", quiet=True)
 
-    def run(self, arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
+    def run(self, arguments, folder):
         """Exit status, and what is printed, of ``mmreplay ARGUMENTS`` in a folder."""
         paths = [folder.with_name(f"{folder.name}.{one}") for one in ("out", "errors", "traceback")]
         order = {"arguments": arguments, "folder": str(folder), "paths": list(map(str, paths[:2]))}
@@ -34,7 +27,7 @@ class Commands(Forks):
         return status, printed, told
 
 
-def _run(order: dict[str, Any]) -> None:
+def _run(order):
     os.chdir(order["folder"])
     streams = [os.open(os.devnull, os.O_RDONLY)]
     streams += [os.open(one, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for one in order["paths"]]
@@ -51,7 +44,7 @@ def _run(order: dict[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def _warm_up() -> None:
+def _warm_up():
     """Import what commands need as they run, so that no child has to."""
     with scratch_directory() as folder, contextlib.redirect_stdout(sys.stderr):
         store = str(folder / "s.zarr")

@@ -5,8 +5,6 @@ Invariant: a child has no threads of its parent, and ends without running anythi
 `Forks` is the client; the module that it starts calls `serve` with what a child has to do.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -15,18 +13,13 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Self
-
-__all__ = ["Forks", "serve", "started"]
 
 
-def started(target: Callable[..., object], *args: object, method: str = "fork") -> BaseProcess:
+def started(target, *args, method="fork"):
     """A process of multiprocessing that calls a function."""
-    context: Any = multiprocessing.get_context(method)
-    process: BaseProcess = context.Process(target=target, args=args)
+    context = multiprocessing.get_context(method)
+    process = context.Process(target=target, args=args)
     with warnings.catch_warnings():  # newer Pythons warn of forks beside threads
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
@@ -36,7 +29,7 @@ def started(target: Callable[..., object], *args: object, method: str = "fork") 
 class Forks:
     """Client of a server that forks a process for each order; a context manager."""
 
-    def __init__(self, module: str, *, quiet: bool = False) -> None:
+    def __init__(self, module, *, quiet=False):
         self._server = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -44,28 +37,27 @@ class Forks:
             stderr=subprocess.DEVNULL if quiet else None,
             text=True,
         )
-        self._alive: dict[int, str] = {}  # and where each tells of its error
+        self._alive = {}  # and where each tells of its error
 
-    def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, order):
         if self._server.stdin is None or self._server.stdout is None:
             raise ValueError("the server has no pipes")
         self._server.stdin.write(json.dumps(order) + "\n")
         self._server.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
-        return answer
+        return json.loads(self._server.stdout.readline())
 
-    def fork(self, order: Mapping[str, Any], errors: str) -> int:
+    def fork(self, order, errors):
         """Start a process; returns its id."""
         pid = int(self._ask({"order": order, "errors": errors})["pid"])
         self._alive[pid] = errors
         return pid
 
-    def kill(self, pid: int, *, however: bool = False) -> int:
+    def kill(self, pid, *, however=False):
         """End a process by SIGKILL; returns its exit status as of `os.waitstatus_to_exitcode`."""
         os.kill(pid, signal.SIGKILL)
         return self.wait(pid, however=however)
 
-    def wait(self, pid: int, *, however: bool = False) -> int:
+    def wait(self, pid, *, however=False):
         """Wait for a process; its exit status: 0, -9 if killed, 1 after an error."""
         status = int(self._ask({"wait": pid})["status"])
         errors = self._alive.pop(pid)
@@ -74,12 +66,10 @@ class Forks:
             raise AssertionError(f"a process ended with status {status}:\n{text}")
         return status
 
-    def __enter__(self) -> Self:
-        """Return the client itself."""
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Kill what is still alive, and end the server."""
+    def __exit__(self, *_):
         for pid in sorted(self._alive):
             os.kill(pid, signal.SIGKILL)
         if self._server.stdin is not None:
@@ -89,7 +79,7 @@ class Forks:
             self._server.stdout.close()
 
 
-def serve(act: Callable[[dict[str, Any]], None]) -> None:
+def serve(act):
     """Fork for each order on stdin a process that does it, and answer on stdout."""
     for line in sys.stdin:
         asked = json.loads(line)
@@ -97,14 +87,14 @@ def serve(act: Callable[[dict[str, Any]], None]) -> None:
             pid = os.fork()
             if not pid:
                 _become(act, asked["order"], Path(asked["errors"]))
-            answer: dict[str, Any] = {"pid": pid}
+            answer = {"pid": pid}
         else:
             _, status = os.waitpid(asked["wait"], 0)
             answer = {"status": os.waitstatus_to_exitcode(status)}
         print(json.dumps(answer), flush=True)
 
 
-def _become(act: Callable[[dict[str, Any]], None], order: dict[str, Any], errors: Path) -> None:
+def _become(act, order, errors):
     status = 0
     try:
         act(order)

@@ -4,23 +4,18 @@ Invariant: the group lies below that of the tests, whose own limits stay as they
 the end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import time
 from pathlib import Path
-from typing import Self
-
-__all__ = ["MemoryGroup", "join", "unavailable"]
 
 _ROOT = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _PATIENCE_S = 10.0
 
 
-def _own() -> tuple[Path, bool] | None:
+def _own():
     """The directory of the group that this process is in, and whether it is of version 2."""
     with contextlib.suppress(OSError):
         for line in _OWN.read_text(encoding="utf-8").splitlines():
@@ -33,7 +28,7 @@ def _own() -> tuple[Path, bool] | None:
 
 
 @functools.cache
-def unavailable() -> str:
+def unavailable():
     """Why no such group can be made here; empty if one can."""
     own = _own()
     if own is None:
@@ -54,7 +49,7 @@ def unavailable() -> str:
 class MemoryGroup:
     """A group with a limit; a context manager."""
 
-    def __init__(self, name: str, limit_bytes: int) -> None:
+    def __init__(self, name, limit_bytes):
         own = _own()
         if own is None:
             raise OSError("there is no cgroup for memory here")
@@ -62,21 +57,19 @@ class MemoryGroup:
         self.path = above / f"{name}-{os.getpid()}"
         self._limit_bytes = limit_bytes
 
-    def kills(self) -> int:
+    def kills(self):
         """How many of its processes the kernel has killed for want of memory."""
         file = self.path / ("memory.events" if self._is_v2 else "memory.oom_control")
         words = dict(line.split() for line in file.read_text(encoding="utf-8").splitlines())
         return int(words["oom_kill"])
 
-    def __enter__(self) -> Self:
-        """Make it."""
+    def __enter__(self):
         self.path.mkdir()
         name = "memory.max" if self._is_v2 else "memory.limit_in_bytes"
         (self.path / name).write_text(str(self._limit_bytes), encoding="utf-8")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Remove it, once its processes have ended."""
+    def __exit__(self, *_):
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -89,6 +82,6 @@ class MemoryGroup:
                 return
 
 
-def join(path: Path) -> None:
+def join(path):
     """Let this process be one of a group."""
     (path / "cgroup.procs").write_text(str(os.getpid()), encoding="utf-8")

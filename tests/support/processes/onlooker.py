@@ -7,33 +7,24 @@ What the rows hold follows from the plot of an actor's `Script`; how many there 
 what the actors acknowledge.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import random
 import time
 import traceback
-from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.load import load
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
-from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError
 from tests.support.oracle.model import LANE_SHIFT
 from tests.support.oracle.script import Turn
-from tests.support.processes.actor import Chronicle, Script
+from tests.support.processes.actor import Chronicle
 from tests.support.processes.forks import started
-
-__all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
 
 STACK = 3
 """Frames an observation, of the dataset that an onlooker gets."""
@@ -48,12 +39,12 @@ _LOOKS = 30
 class _Lane:
     """What the lane must offer at a given head."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script):
         self._plot, self._capacity, self._n = script.plot, script.capacity, script.envs or 1
-        self._starts: list[int | None] = [None] * self._n
-        self._rows: list[list[int]] = []  # the entries that are transitions
+        self._starts = [None] * self._n
+        self._rows = []  # the entries that are transitions
 
-    def offered(self, head: int, begun: set[int]) -> list[int]:
+    def offered(self, head, begun):
         """The transitions of `head` rows, `begun` being the rows where sessions began."""
         for row in range(len(self._rows), head):
             starts = [None] * self._n if row in begun else self._starts
@@ -69,21 +60,18 @@ class _Lane:
 
 
 class Onlooker:
-    """One who reads."""
-
-    def __init__(self, script: Script, data: Dataset, seed: int) -> None:
-        """Look at nothing yet."""
+    def __init__(self, script, data, seed):
         self._script, self._plot, self._data = script, script.plot, data
         self._luck = random.Random(seed)
         self._chronicle = Chronicle.follow(script)
         self._width, self._lanes = script.envs or 1, [_Lane(script)]
-        self._late_since: float | None = None
+        self._late_since = None
         self._late_looks = 0
         self._seen: tuple[Any, ...] = ()
         self.counts = dict.fromkeys(
             ("batches", "rows", "evictions", "seals", "sessions", "gone", "late_ms"), 0
         )
-        self._kinds: list[Callable[[], int]] = [
+        self._kinds = [
             self._uniform,
             self._distinct,
             self._n_step,
@@ -97,11 +85,11 @@ class Onlooker:
         if isinstance(data, PrioritizedReplayBuffer):
             self._kinds.append(self._priorities)
 
-    def begin(self, heads: list[int]) -> None:
+    def begin(self, heads):
         """A session began here, of a writer that is no actor and writes no log."""
         self._chronicle.begin(heads)
 
-    def look(self) -> None:
+    def look(self):
         """Read something, in one way or another."""
         self._look_at_the_index()
         try:
@@ -113,17 +101,17 @@ class Onlooker:
             self.counts["gone"] += 1  # between one call and the next
         self._note()
 
-    def run(self, over: Callable[[], bool]) -> None:
+    def run(self, over):
         """Look until it is over."""
         while not over():
             self.look()
 
     # ------------------------------------------------------------ what is offered, and how soon
 
-    def _look_at_the_index(self) -> None:
+    def _look_at_the_index(self):
         least = self._chronicle.committed
 
-        def look(index: Index) -> tuple[list[int], npt.NDArray[np.int64]]:
+        def look(index):
             heads = [index.window(number)[2] for number in range(len(self._lanes))]
             return [head // self._width for head in heads], index.ids()
 
@@ -142,7 +130,7 @@ class Onlooker:
                 f"they differ in {wrong[:20]}"
             )
 
-    def _check_late(self, heads: list[int], least: list[int]) -> None:
+    def _check_late(self, heads, least):
         now = time.monotonic()
         if all(head >= rows for head, rows in zip(heads, least, strict=True)):
             self._late_since, self._late_looks = None, 0
@@ -154,18 +142,18 @@ class Onlooker:
         if late > _LATE_S and self._late_looks > _LOOKS:
             raise AssertionError(f"after {late:.1f} s: {heads} rows, {least} were acknowledged")
 
-    def _first(self) -> list[int]:
+    def _first(self):
         """Ids below which nothing may be offered from now on."""
         return self._data.store.live.look(
             lambda index: [index.window(n)[1] + (n << LANE_SHIFT) for n in range(len(self._lanes))]
         )
 
-    def _check_window(self, ids: npt.NDArray[np.int64], first: list[int]) -> None:
+    def _check_window(self, ids, first):
         old = ids < np.array(first)[ids >> LANE_SHIFT]
         if old.any():
             raise AssertionError(f"{ids[old].tolist()} had been evicted: {first} was the oldest")
 
-    def _note(self) -> None:
+    def _note(self):
         """Count what has happened to the store since the last look."""
         readers = self._data.store.live.readers
         tails = [one.rows.tail_start() for one in readers]
@@ -179,14 +167,14 @@ class Onlooker:
 
     # ------------------------------------------------------------ ways to read
 
-    def _uniform(self) -> int:
+    def _uniform(self):
         first = self._first()
         batch = self._data.sample(_BATCH)
         self._plot.check_batch(batch, STACK)
         self._check_window(batch.id, first)
         return len(batch)
 
-    def _distinct(self) -> int:
+    def _distinct(self):
         if isinstance(self._data, PrioritizedReplayBuffer) or len(self._data) < _BATCH:
             return 0
         batch = self._data.sample(_BATCH, replace=False)
@@ -195,7 +183,7 @@ class Onlooker:
             raise AssertionError(f"the same transition twice: {batch.id.tolist()}")
         return len(batch)
 
-    def _n_step(self) -> int:
+    def _n_step(self):
         n_step, gamma = 3, 0.5
         ids = self._data.sample(_BATCH).id
         heads = [self._data.store.live.rows(number) for number in range(len(self._lanes))]
@@ -212,18 +200,18 @@ class Onlooker:
                 raise AssertionError(f"the return of row {row} of {player} ends after {m} steps")
         return len(batch)
 
-    def _sequences(self) -> int:
+    def _sequences(self):
         boundary = self._luck.choice(["drop", "pad", "shift"])
         batch = self._data.sample_sequences(4, 5, 2, boundary)
         self._plot.check_sequences(batch, STACK)
         return int(batch.mask.sum())
 
-    def _portions(self) -> int:
+    def _portions(self):
         batch = self._data.sample_portions(4, 3)
         self._plot.check_sequences(batch, STACK)
         return int(batch.mask.sum())
 
-    def _trajectories(self) -> int:
+    def _trajectories(self):
         rows = 0
         for one in self._data.sample_trajectories(2):
             with contextlib.suppress(InvalidIdError):
@@ -231,9 +219,9 @@ class Onlooker:
                 rows += len(one)
         return rows
 
-    def _epoch(self) -> int:
+    def _epoch(self):
         rows = 0
-        seen: set[int] = set()
+        seen = set()
         for number, batch in enumerate(self._data.batches(_BATCH)):
             self._plot.check_batch(batch, STACK)
             rows += len(batch)
@@ -244,14 +232,14 @@ class Onlooker:
             raise AssertionError("an epoch gave a transition twice")
         return rows
 
-    def _look_up(self) -> int:
+    def _look_up(self):
         ids = self._data.ids
         some = np.array(self._luck.choices(ids.tolist(), k=_BATCH)) if ids.size else ids
         newest = np.concatenate((some, ids[-2:]))
         self._plot.check_batch(self._data.transitions(newest), STACK)
         return len(newest)
 
-    def _rows(self) -> int:
+    def _rows(self):
         """The newest rows of a lane, as columns."""
         number = self._luck.randrange(len(self._lanes))
         store = self._data.store
@@ -264,7 +252,7 @@ class Onlooker:
             self._check_frames(name, rows[kept], found[kept])
         return len(rows)
 
-    def _check_frames(self, name: str, rows: npt.NDArray[np.int64], frames: Any) -> None:
+    def _check_frames(self, name, rows, frames):
         """The frames of some rows are those before them; zeros where an environment was left out."""
         apart = frames.reshape(len(rows), self._width, *self._script.fields[name].shape)
         here = apart.reshape(*apart.shape[:2], -1).any(2)
@@ -279,7 +267,7 @@ class Onlooker:
         ):
             raise AssertionError(f"rows {rows.tolist()} show {places.tolist()}")
 
-    def _priorities(self) -> int:
+    def _priorities(self):
         data = self._data
         if not isinstance(data, PrioritizedReplayBuffer):
             return 0
@@ -291,14 +279,14 @@ class Onlooker:
         return len(batch)
 
 
-def _grown(old: int, new: int) -> bool:
+def _grown(old, new):
     return new > old
 
 
-def look_on(script: Script, over: str, seed: int, result: str, data: Dataset | None) -> None:
+def look_on(script, over, seed, result, data):
     """Be an onlooker, in a process of one's own, and leave in the file `result` what was seen."""
     wrong = None
-    counts: dict[str, int] = {}
+    counts = {}
     try:
         with contextlib.ExitStack() as stack:
             mine = data or stack.enter_context(load(script.path, stack=STACK, seed=seed))
@@ -313,27 +301,26 @@ def look_on(script: Script, over: str, seed: int, result: str, data: Dataset | N
 class Onlookers:
     """Processes that look on, each started in its own way; a context manager, which ends them."""
 
-    def __init__(self, folder: Path, script: Script) -> None:
+    def __init__(self, folder, script):
         self._folder, self._script, self._over = folder, script, folder / "over"
-        self._running: list[tuple[BaseProcess, Path]] = []
+        self._running = []
 
-    def start(self, method: str, data: Dataset | None = None) -> None:
-        """Start another one."""
+    def start(self, method, data=None):
         number = len(self._running)
         result = self._folder / f"onlooker-{number}"
         arguments = (self._script, str(self._over), number, str(result), data)
         self._running.append((started(look_on, *arguments, method=method), result))
 
     @property
-    def alive(self) -> bool:
+    def alive(self):
         """Whether one is still looking."""
         return any(process.is_alive() for process, _ in self._running)
 
-    def end(self) -> None:
+    def end(self):
         """Let each look on until it has seen some batches, and no longer."""
         self._over.touch()
 
-    def join(self) -> list[dict[str, int]]:
+    def join(self):
         """The counts of each, once all have ended."""
         out = []
         for process, result in self._running:
@@ -345,12 +332,10 @@ class Onlookers:
             raise AssertionError("\n".join(wrong))
         return out
 
-    def __enter__(self) -> Self:
-        """Return the processes."""
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Kill those that are alive."""
+    def __exit__(self, *_):
         for process, _result in self._running:
             process.kill()
             process.join()

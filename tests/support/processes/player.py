@@ -34,8 +34,6 @@ from tests.support.oracle import checks
 from tests.support.oracle.script import Script, append_rows
 from tests.support.writers import LaneWriters
 
-__all__ = ["CALLS", "MAX_LANES", "OPENING", "PHASE", "WORDS", "Player"]
-
 OPENING, WRITING, FLUSHING, CLOSING, DONE = range(5)
 """Phases, as an actor reports them."""
 MAX_LANES = 16

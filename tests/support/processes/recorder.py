@@ -7,8 +7,6 @@ What is killed is `record` itself, with environments of its own, as `mmreplay re
 it. Between it and its writer stands nothing but a note of each call.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import time
@@ -18,18 +16,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 import mmreplay
-from mmreplay.reading.store import Store
 from mmreplay.system import memory_maps
-from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from tests.support.oracle import checks
 from tests.support.processes.forks import Forks, serve
-
-__all__ = ["OPENING", "RECORDING", "WAITING", "Ledger", "Order", "Recorders"]
 
 WAITING, OPENING, RECORDING, DONE = range(4)
 """Phases of a recording."""
@@ -63,69 +56,64 @@ class Order:
 class Ledger:
     """What the recorders of one store gave to their writers; shared with those that check it."""
 
-    def __init__(self, path: Path, envs: int | None) -> None:
+    def __init__(self, path, envs):
         size = 8 * _HEAD_WORDS + _MAX_ROWS * (envs or 1) * _ENTRY.itemsize
         if not path.exists():
             path.touch()
             os.truncate(path, size)
         data = memory_maps.map_file(path, size, writable=True)
         self._envs = envs
-        self._head: npt.NDArray[Any] = data[: 8 * _HEAD_WORDS].view("<u8")
+        self._head = data[: 8 * _HEAD_WORDS].view("<u8")
         rows = data[8 * _HEAD_WORDS :].view(_ENTRY)
-        self._rows: npt.NDArray[Any] = rows.reshape(_MAX_ROWS, envs or 1)
+        self._rows = rows.reshape(_MAX_ROWS, envs or 1)
 
     @property
-    def phase(self) -> int:
+    def phase(self):
         """What the recording was doing."""
         return int(self._head[_PHASE])
 
-    @phase.setter
-    def phase(self, phase: int) -> None:
-        self._head[_PHASE] = phase
-
     @property
-    def opened_s(self) -> float:
+    def opened_s(self):
         """How long the newest opening took; 0 if it did not come to its end."""
         return int(self._head[_OPENED_NS]) / 1e9
 
-    @opened_s.setter
-    def opened_s(self, seconds: float) -> None:
-        self._head[_OPENED_NS] = int(seconds * 1e9)
-
     @property
-    def committed(self) -> int:
+    def committed(self):
         """Rows whose call has returned."""
         return int(self._head[_ROWS])
 
-    @committed.setter
-    def committed(self, rows: int) -> None:
-        self._head[_ROWS] = rows
-
     @property
-    def dropped(self) -> int:
+    def dropped(self):
         """Committed rows that were no longer there when a recorder had opened the store."""
         return int(self._head[_DROPPED])
 
-    def take_over(self, rows: int) -> None:
+    def begin(self, phase, opened_s=0.0):
+        """The recording is in another phase; an opening that has come to its end took a while."""
+        self._head[_PHASE], self._head[_OPENED_NS] = phase, int(opened_s * 1e9)
+
+    def commit(self, rows):
+        self._head[_ROWS] = rows
+
+    def take_over(self, rows):
         """A recorder has opened the store, and found so many rows."""
         self._head[_DROPPED] += max(self.committed - rows, 0)
-        self.committed = rows
+        self.commit(rows)
 
-    def note(self, row: int, env: int, **values: Any) -> None:
+    def note(self, row, env, **values):
         """How a row of an environment comes about; what is not given is 0."""
         entry = np.zeros((), _ENTRY)
         for name, value in values.items():
             entry[name] = value
         self._rows[row, env] = entry
 
-    def lost(self, store: Store) -> int:
+    def lost(self, store):
         """Rows that were committed and are not there."""
         (view,) = store.lanes
         if view.rows > self.committed + 1:
             raise AssertionError(f"{store.path}: {view.rows} rows, of {self.committed}")
         return max(self.committed - view.rows, 0)
 
-    def check(self, store: Store, newest: int | None = None) -> int:
+    def check(self, store, newest=None):
         """The transitions of a store are those that its recorders gave."""
         (view,) = store.lanes
         expected = self._ids(view.first, view.rows)
@@ -135,11 +123,11 @@ class Ledger:
             self._check_transitions(store, ids[number : number + 1_000])
         return len(ids)
 
-    def _ids(self, first: int, head: int) -> npt.NDArray[np.int64]:
+    def _ids(self, first, head):
         steps = self._rows["steps"]
         return np.flatnonzero(steps[first:head]) + first * (self._envs or 1)
 
-    def _check_transitions(self, store: Store, ids: npt.NDArray[np.int64]) -> None:
+    def _check_transitions(self, store, ids):
         rows, envs = np.divmod(ids, self._envs or 1)
         after = self._rows[rows, envs]
         before = self._rows["frame"][rows - 1, envs]
@@ -155,25 +143,25 @@ class Ledger:
             checks.check_same(value, expected.astype(value.dtype), f"{store.path}: {name}")
 
 
-def _sum(frame: Any) -> int:
+def _sum(frame):
     return zlib.crc32(np.ascontiguousarray(frame).tobytes())
 
 
-def _sums(frames: Any) -> npt.NDArray[np.uint32]:
+def _sums(frames):
     return np.array([_sum(frame) for frame in frames], np.uint32)
 
 
-def _noting(ledger: Ledger) -> Any:
+def _noting(ledger):
     """`create`, whose writers tell the ledger of each call."""
     create = mmreplay.create
 
-    def create_noting(*arguments: Any, **options: Any) -> AnyWriter:
-        ledger.opened_s, ledger.phase = 0.0, OPENING
+    def create_noting(*arguments, **options):
+        ledger.begin(OPENING)
         began = time.perf_counter()
         writer = create(*arguments, **options)
         took_s = time.perf_counter() - began
         ledger.take_over(writer.rows)
-        ledger.opened_s, ledger.phase = took_s, RECORDING
+        ledger.begin(RECORDING, took_s)
         if isinstance(writer, VectorWriter):
             _note_ticks(writer, ledger)
         else:
@@ -183,38 +171,36 @@ def _noting(ledger: Ledger) -> Any:
     return create_noting
 
 
-def _note_rows(writer: Any, ledger: Ledger) -> None:
+def _note_rows(writer, ledger):
     reset, step = writer.reset, writer.step
-    starts: list[int] = []
+    starts = []
 
-    def reset_noting(frame: Any) -> None:
+    def reset_noting(frame):
         reset(frame)
         starts[:] = [_sum(frame)]
 
-    def step_noting(action: Any, reward: Any, frame: Any, over: Any, cut: Any, **more: Any) -> None:
+    def step_noting(action, reward, frame, over, cut, **more):
         values = {"action": action, "reward": reward, "flag": not over, "steps": 1}
         values |= {"begins": bool(starts), "start": sum(starts)}
         ledger.note(writer.rows, 0, frame=_sum(frame), **values)
         step(action, reward, frame, over, cut, **more)
-        ledger.committed = writer.rows
+        ledger.commit(writer.rows)
         starts.clear()
 
     writer.reset, writer.step = reset_noting, step_noting
 
 
-def _note_ticks(writer: Any, ledger: Ledger) -> None:
+def _note_ticks(writer, ledger):
     reset, step = writer.reset, writer.step
     everyone = np.ones(len(writer), bool)
-    starts: dict[int, int] = {}
+    starts = {}
 
-    def reset_noting(frames: Any, mask: Any = None) -> None:
+    def reset_noting(frames, mask=None):
         for env in np.flatnonzero(everyone if mask is None else mask).tolist():
             starts[env] = _sum(frames[env])
         reset(frames, mask)
 
-    def step_noting(
-        actions: Any, rewards: Any, frames: Any, over: Any, cut: Any, mask: Any = None, **more: Any
-    ) -> None:
+    def step_noting(actions, rewards, frames, over, cut, mask=None, **more):
         for env, steps in enumerate((everyone if mask is None else mask).tolist()):
             values = {}
             if steps:
@@ -229,13 +215,13 @@ def _note_ticks(writer: Any, ledger: Ledger) -> None:
                 }
             ledger.note(writer.rows, env, **values)
         step(actions, rewards, frames, over, cut, mask=mask, **more)
-        ledger.committed = writer.rows
+        ledger.commit(writer.rows)
         starts.clear()
 
     writer.reset, writer.step = reset_noting, step_noting
 
 
-def _record(order: dict[str, Any]) -> None:
+def _record(order):
     from mmreplay.recording import recorder
 
     wanted = Order(**order)
@@ -258,23 +244,23 @@ def _record(order: dict[str, Any]) -> None:
         flush_s=wanted.flush_s,
         append=True,
     )
-    ledger.phase = DONE
+    ledger.begin(DONE)
 
 
 class Recorders(Forks):
     """Client of the server that forks recorders; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         # Quiet: it is where the emulator introduces itself.
         super().__init__("tests.support.processes.recorder", quiet=True)
 
-    def start(self, order: Order) -> int:
+    def start(self, order):
         """Fork a recorder; returns its process id."""
-        Ledger(Path(order.ledger), order.envs).phase = WAITING
+        Ledger(Path(order.ledger), order.envs).begin(WAITING)
         return self.fork(dataclasses.asdict(order), order.ledger + ".error")
 
 
-def _serve() -> None:
+def _serve():
     import ale_py.vector_env  # noqa: F401 (an extra; here, so that a child need not)
     import cv2  # noqa: F401
 

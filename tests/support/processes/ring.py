@@ -4,33 +4,27 @@ Invariant: what row r holds follows from r alone, so that whoever goes on after 
 every row that is there; nothing but the steps themselves, and the batches between them, is timed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.format.layout import CONTEXT_ROWS
-from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.storage.chunk_files import chunk_files
 from mmreplay.writing.writer import Writer
 from tests.support.processes.usage import usage
 from tests.support.quiet import quiet
 
-__all__ = ["Look", "Order", "check_rows", "expected_files"]
-
 _EPISODE_ROWS = 701
 _BATCH = 32
+_BATCH_EVERY = 100  # rows
 _POOL = 4_099
-FRAMES: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 4, (_POOL, 8, 8), "uint8")
+FRAMES = np.random.default_rng(0).integers(0, 4, (_POOL, 8, 8), "uint8")
 """Row r holds frame r % len(FRAMES)."""
 
 
@@ -45,12 +39,9 @@ class Order:
     chunk: int | None = None  # rows a chunk of every column; None for what the package takes
     shard: int | None = None  # rows a shard of compressed frames
     window: int = 100_000  # rows between two looks
-    sample_every: int = 100  # rows between two batches
     plain_rows: int = 50_000  # of the ring in memory that each look compares with
-    close: bool = True  # close in the end; otherwise die by leaving it open
 
-    def field(self) -> Field:
-        """Of the frames."""
+    def field(self):
         if self.codec == "raw":
             return Field((8, 8), "uint8", "raw", chunk=self.chunk)
         return Field((8, 8), "uint8", self.codec, chunk=self.shard and 16, shard=self.shard)
@@ -74,7 +65,7 @@ class Look:
     taken: dict[str, int]  # the fields of `Usage`
 
 
-def step_on(order: Order) -> None:
+def step_on(order):
     """Open the store, check what is there, and step it, looking at itself every window."""
     buffer = ReplayBuffer(
         order.path,
@@ -92,7 +83,7 @@ def step_on(order: Order) -> None:
         stop = min(writer.rows // order.window * order.window + order.window, order.rows)
         n_batches, seconds, cpu_s = 0, 0.0, 0.0
         while writer.rows < stop:
-            middle = min(writer.rows + order.sample_every, stop)
+            middle = min(writer.rows + _BATCH_EVERY, stop)
             began, used = time.perf_counter(), time.process_time()
             _append(buffer, writer.rows, middle, must_reset=writer.rows == opened_at)
             kept = buffer.sample(_BATCH, out=kept)
@@ -101,17 +92,16 @@ def step_on(order: Order) -> None:
             n_batches += 1
             _check(kept.id, kept.observation, kept.next_observation, kept.action, kept.reward)
         _look(buffer, order, opened_at, (seconds, cpu_s), n_batches)
-    if order.close:
-        buffer.close()
+    buffer.close()
 
 
-def _writer_of(buffer: ReplayBuffer) -> Writer:
+def _writer_of(buffer):
     if not isinstance(buffer.writer, Writer):
         raise TypeError(f"{buffer.store.path}: expected a store of one lane")
     return buffer.writer
 
 
-def _append(buffer: ReplayBuffer, start: int, stop: int, *, must_reset: bool) -> None:
+def _append(buffer, start, stop, *, must_reset):
     step, frames = buffer.step, FRAMES
     for row in range(start, stop):
         place = row % _EPISODE_ROWS
@@ -120,7 +110,7 @@ def _append(buffer: ReplayBuffer, start: int, stop: int, *, must_reset: bool) ->
         step(row, row % 1024, frames[(row + 1) % _POOL], place == _EPISODE_ROWS - 1)
 
 
-def _check(ids: Any, frames: Any, following: Any, actions: Any, rewards: Any) -> None:
+def _check(ids, frames, following, actions, rewards):
     """A batch of this store, whose stacks have two frames."""
     same = (
         np.array_equal(frames[:, -1], FRAMES[ids % _POOL])
@@ -133,7 +123,7 @@ def _check(ids: Any, frames: Any, following: Any, actions: Any, rewards: Any) ->
         raise AssertionError(f"a batch does not hold what its ids say: {ids.tolist()}")
 
 
-def check_rows(store: Store) -> None:
+def check_rows(store):
     """Every row that a store keeps."""
     (lane,) = store.lanes
     ids = store.ids
@@ -153,7 +143,7 @@ def check_rows(store: Store) -> None:
         raise AssertionError(f"{store.path}: rows {rows[0]} to {rows[-1]} are not all right")
 
 
-def _plain(n_rows: int) -> float:
+def _plain(n_rows):
     """Seconds for some rows in a ring of numpy arrays, with a batch every hundred rows."""
     frames = np.zeros((_POOL, 8, 8), "uint8")
     actions, rewards = np.zeros(_POOL, "int64"), np.zeros(_POOL, "float32")
@@ -168,9 +158,7 @@ def _plain(n_rows: int) -> float:
     return time.perf_counter() - began
 
 
-def _look(
-    buffer: ReplayBuffer, order: Order, opened_at: int, times: tuple[float, float], batches: int
-) -> None:
+def _look(buffer, order, opened_at, times, batches):
     buffer.flush()
     buffer.sample(1)  # lets go of what the flush has evicted
     sampled = len(buffer)
@@ -195,7 +183,7 @@ def _look(
     print(json.dumps(dataclasses.asdict(look)), flush=True)
 
 
-def expected_files(buffer: ReplayBuffer) -> int:
+def expected_files(buffer):
     """Chunk files of rows that there are after a flush, but for those allocated ahead."""
     (lane,) = buffer.store.live.readers
     first = buffer.store.index.window(0)[1]

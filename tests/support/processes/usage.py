@@ -5,15 +5,11 @@ Invariant: nothing but counting; what is counted belongs to this process or lies
 Linux only: it reads /proc.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path
 
 from mmreplay.system import checked_reads
-
-__all__ = ["Usage", "resident", "usage"]
 
 _DELETED = " (deleted)"
 
@@ -35,7 +31,7 @@ class Usage:
     disk: int  # blocks allocated to the store
 
 
-def resident() -> dict[str, int]:
+def resident():
     """Resident bytes of this process: anonymous, and mapped from files."""
     found = {"anon": 0, "file": 0}
     kinds = {"RssAnon": "anon", "RssFile": "file", "RssShmem": "file"}
@@ -46,7 +42,7 @@ def resident() -> dict[str, int]:
     return found
 
 
-def usage(store: Path) -> Usage:
+def usage(store):
     """Count, for this process and the store at `store`."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return Usage(
@@ -61,7 +57,7 @@ def usage(store: Path) -> Usage:
     )
 
 
-def _length(line: str) -> int:
+def _length(line):
     """The bytes of one line of /proc/self/maps."""
     start, _, stop = line.split(maxsplit=1)[0].partition("-")
     return int(stop, 16) - int(start, 16)

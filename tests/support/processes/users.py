@@ -3,27 +3,21 @@
 Invariant: nothing of the calling process becomes another user.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import traceback
-from collections.abc import Callable
-from typing import Any
 
 import numcodecs  # noqa: F401 (another user cannot import it where Python lies in root's home)
 
 from mmreplay.system import platform
 
-__all__ = ["as_user", "become", "unavailable"]
 
-
-def unavailable() -> str:
+def unavailable():
     """Why no process can become another user; empty if one can."""
     return "" if hasattr(os, "setuid") and os.geteuid() == 0 else "only root may be another user"
 
 
-def become(uid: int, gid: int) -> None:
+def become(uid, gid):
     """Be another user from here on, with no rights but theirs; for a process that ends."""
     platform.boot_id()  # which imports an encoding
     os.setgroups([])
@@ -31,7 +25,7 @@ def become(uid: int, gid: int) -> None:
     os.setuid(uid)
 
 
-def as_user(uid: int, gid: int, call: Callable[[], Any]) -> Any:
+def as_user(uid, gid, call):
     """What a call returns, as JSON tells it, in a forked process of another user.
 
     All that it needs must have been imported by the caller, who has no threads.
@@ -50,7 +44,7 @@ def as_user(uid: int, gid: int, call: Callable[[], Any]) -> Any:
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as file:
-        told: dict[str, Any] = json.loads(file.read())
+        told = json.loads(file.read())
     os.waitpid(pid, 0)
     if "wrong" in told:
         raise AssertionError(told["wrong"])

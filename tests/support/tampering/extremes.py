@@ -1,25 +1,15 @@
 """Changes of a store that are made every time: whatever is no file, giants, bombs, limits."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from mmreplay.format.compression import crc32c
 from mmreplay.system.platform import boot_id
-from tests.support.tampering.fixtures import Pristine, Victim
 from tests.support.tampering.hostile import KINDS, Change, make_kind
 from tests.support.tampering.steps import broken_steps
-
-__all__ = ["special_cases"]
-
-Case = tuple[str, Callable[[Victim], Change | None]]
-"""The name of a store, and what is done to it."""
 
 _GIANT_ROWS = 1 << 30
 _GIANT_BYTES = 1 << 32
@@ -37,13 +27,13 @@ _PLACES = {
 }  # fmt: skip
 
 
-def special_cases(stores: Sequence[Pristine]) -> list[Case]:
+def special_cases(stores):
     """Every one of them, in the same order each time."""
     names = {one.name for one in stores}
     return [case for case in _cases() if case[0] in names]
 
 
-def _cases() -> Iterator[Case]:
+def _cases():
     for store, places in _PLACES.items():
         for place in places:
             for kind in KINDS:
@@ -66,7 +56,7 @@ def _cases() -> Iterator[Case]:
     yield from broken_steps()
 
 
-def _links_beside(victim: Victim) -> Change:
+def _links_beside(victim):
     """Links with the names of litter, which whoever writes next removes."""
     out = victim.path.parent.parent / "out"
     for name in ("priorities.tmp", ".lane-00000.tmp", "x.tmp", ".live/x.tmp", "frames/c.0.tmp"):
@@ -76,21 +66,21 @@ def _links_beside(victim: Victim) -> Change:
     return Change("links called *.tmp", links=True)
 
 
-def _deep(victim: Victim) -> Change:
+def _deep(victim):
     text = b'{"zarr_format": 3, "node_type": "group", "attributes": ' + b"[" * _DEEP + b"]" * _DEEP
     victim.put("zarr.json", text + b"}")
     return Change("zarr.json of many brackets")
 
 
-def _attributes(victim: Victim) -> dict[str, Any]:
+def _attributes(victim):
     return victim.pristine.document("zarr.json")
 
 
-def _put(victim: Victim, name: str, document: dict[str, Any]) -> None:
+def _put(victim, name, document):
     victim.put(name, json.dumps(document).encode())
 
 
-def _texts(victim: Victim) -> Change:
+def _texts(victim):
     """What a terminal would obey, and what is no text at all, wherever there may be a text."""
     document = _attributes(victim)
     own = document["attributes"]["mmreplay"]
@@ -104,19 +94,19 @@ def _texts(victim: Victim) -> Change:
     return Change("texts that no terminal should see")
 
 
-def _sparse(victim: Victim, name: str, size: int, data: bytes = b"") -> None:
+def _sparse(victim, name, size, data=b""):
     """A file that seems to have so many bytes, `data` at its beginning."""
     with victim.spoil(name).open("wb") as file:
         file.write(data)
         file.truncate(size)
 
 
-def _row_arrays(victim: Victim) -> list[str]:
+def _row_arrays(victim):
     arrays = victim.pristine.arrays()
     return [one for one in arrays if one.partition("/")[0] not in {"finals", "checksums"}]
 
 
-def _giant(victim: Victim, *, rows: int, files: bool) -> Change:
+def _giant(victim, *, rows, files):
     """A store of very many rows, in chunk files of up to 4 GiB that take no room."""
     root = _attributes(victim)
     own = root["attributes"]["mmreplay"]
@@ -142,7 +132,7 @@ def _giant(victim: Victim, *, rows: int, files: bool) -> Change:
     return Change(words, sealed=True, giant=files)
 
 
-def _width(document: dict[str, Any]) -> int:
+def _width(document):
     sizes = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "float32": 4, "int64": 8, "float64": 8}
     out = sizes[document["data_type"]]
     for n in document["shape"][1:]:
@@ -150,14 +140,14 @@ def _width(document: dict[str, Any]) -> int:
     return out
 
 
-def _checkpoint(victim: Victim, store: str, head: int) -> None:
+def _checkpoint(victim, store, head):
     about = (b"MMRCKPT1", uuid.UUID(store).bytes, boot_id(), 1 << 20, head, 0, 0, 0)
     record = struct.pack("<8s16s16sQQQQQ", *about)
     slot = (record + crc32c(record).to_bytes(4, "little")).ljust(4096, b"\0")
     victim.put(".live/checkpoint", slot + bytes(4096))
 
 
-def _giant_finals(victim: Victim) -> Change:
+def _giant_finals(victim):
     """As many final observations as rows, all of them in holes."""
     _giant(victim, rows=_GIANT_ROWS, files=True)
     root = json.loads(victim.get("zarr.json"))
@@ -175,7 +165,7 @@ def _giant_finals(victim: Victim) -> Change:
     return Change("a billion final observations", sealed=True, giant=True)
 
 
-def _giant_rows(victim: Victim) -> Change:
+def _giant_rows(victim):
     """Rows of 1 GiB each."""
     root = _attributes(victim)
     root["attributes"]["mmreplay"]["schema"]["frame"]["shape"] = [1 << 15, 1 << 15]
@@ -189,7 +179,7 @@ def _giant_rows(victim: Victim) -> Change:
     return Change("rows of 1 GiB", sealed=True, giant=True)
 
 
-def _zstd_frame(size: int) -> bytes:
+def _zstd_frame(size):
     """A frame that decodes to so many equal bytes (RFC 8878)."""
     block = 128 << 10
     counts = [block] * (size // block) + ([size % block] if size % block else [])
@@ -200,7 +190,7 @@ def _zstd_frame(size: int) -> bytes:
     return b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + blocks
 
 
-def _giant_inner_chunk(victim: Victim) -> Change:
+def _giant_inner_chunk(victim):
     """Inner chunks of 3 GiB, which a file of some hundred kilobytes decodes to."""
     document = victim.pristine.document("frames/zarr.json")
     rows = (3 << 30) // _width(document)
@@ -221,7 +211,7 @@ def _giant_inner_chunk(victim: Victim) -> Change:
     return Change("a bomb: inner chunks of 3 GiB", sealed=True)
 
 
-def _giant_shard(victim: Victim) -> Change:
+def _giant_shard(victim):
     """A shard of a terabyte that is one hole, with the index at its end."""
     name = "frames/c.1.0.0"
     data = victim.get(name)
@@ -232,7 +222,7 @@ def _giant_shard(victim: Victim) -> Change:
     return Change("a shard of a terabyte", sealed=True)
 
 
-def _giant_priorities(victim: Victim) -> Change:
+def _giant_priorities(victim):
     document = victim.pristine.document("priorities/zarr.json")
     document["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 29]
     _put(victim, "priorities/zarr.json", document)
@@ -240,7 +230,7 @@ def _giant_priorities(victim: Victim) -> Change:
     return Change("priorities in chunks of 4 GiB", sealed=True)
 
 
-def _lane_numbers(victim: Victim) -> Change:
+def _lane_numbers(victim):
     """Lanes with numbers as large as names can have them."""
     for number in ("9" * 5, "9" * 20, "9" * 200, "\u0663"):
         where = victim.spoil(f"lane-{number}")

@@ -3,17 +3,13 @@
 Invariant: after `restore` a victim's directory holds the bytes of its store, and nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
 import os
-import random
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,16 +21,12 @@ from mmreplay.schema import Field
 from mmreplay.writing.create import create
 from tests.support.writers import make_lanes
 
-__all__ = ["Pristine", "Victim", "any_of", "chance", "pristine_stores"]
-
 # Device and inode in a state page, of the file and of its lane, and whether blocks lie past its end.
 _IDENTITY, _HOME, _BEYOND = slice(40, 56), slice(72, 88), slice(88, 96)
 
 
 @dataclass(frozen=True, slots=True)
 class Pristine:
-    """A store as bytes."""
-
     name: str  # of the kind
     files: dict[str, bytes]  # the bytes of each file, by its path in the store
     folders: tuple[str, ...]  # every directory
@@ -42,33 +34,30 @@ class Pristine:
     trusted: bool = True  # whether the state page of a crashed one is to be trusted
     lanes: tuple[str, ...] = ("",)  # paths of the lanes; one, empty, of a store that is a lane
 
-    def document(self, name: str) -> dict[str, Any]:
+    def document(self, name):
         """The JSON of a zarr.json."""
-        out: dict[str, Any] = json.loads(self.files[name])
-        return out
+        return json.loads(self.files[name])
 
-    def arrays(self) -> list[str]:
-        """Paths of the arrays."""
+    def arrays(self):
         return [name[:-10] for name in self.documents() if self._is_array(name)]
 
-    def _is_array(self, name: str) -> bool:
+    def _is_array(self, name):
         return bool(self.document(name)["node_type"] == "array")
 
-    def documents(self) -> list[str]:
-        """Paths of all zarr.json."""
+    def documents(self):
         return sorted(name for name in self.files if name.rpartition("/")[2] == "zarr.json")
 
 
 class Victim:
     """A pristine store in a directory, to be changed and put right again."""
 
-    def __init__(self, path: Path, pristine: Pristine) -> None:
+    def __init__(self, path, pristine):
         self.path, self.pristine = path, pristine
-        self._now: dict[str, bytes] = {}
-        self._spoilt: set[str] = set()
+        self._now = {}
+        self._spoilt = set()
         self.rebuild()
 
-    def rebuild(self) -> None:
+    def rebuild(self):
         """Write all of it anew, and remove what stands beside it."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
         self._now, self._spoilt = {}, set()
@@ -78,7 +67,7 @@ class Victim:
         for name, data in self.pristine.files.items():
             self._write(name, data)
 
-    def restore(self) -> None:
+    def restore(self):
         """Put right what was changed through this object."""
         for name in sorted(self._spoilt):
             self.clear(name)
@@ -92,17 +81,17 @@ class Victim:
                 if file == name or file.startswith(below):
                     self._write(file, data)
 
-    def get(self, name: str) -> bytes:
+    def get(self, name):
         """A file's bytes, as they are now."""
         return self._now.get(name, self.pristine.files.get(name, b""))
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name, data):
         """Give a file other bytes."""
         self._spoilt.add(name)
         self._now[name] = data
         self._write(name, data)
 
-    def spoil(self, name: str) -> Path:
+    def spoil(self, name):
         """Make room for something else at a path, and return it."""
         if self._is_below_spoilt(name):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
@@ -110,7 +99,7 @@ class Victim:
         self.clear(name)
         return self.path / name
 
-    def clear(self, name: str) -> None:
+    def clear(self, name):
         """Remove whatever stands at a path."""
         where = self.path / name
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -119,10 +108,10 @@ class Victim:
             else:
                 where.unlink()
 
-    def _is_below_spoilt(self, name: str) -> bool:
+    def _is_below_spoilt(self, name):
         return any(name.startswith(f"{one}/") for one in self._spoilt)
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name, data):
         where = self.path / name
         if self._is_below_spoilt(name):
             return  # what is above it may be a link by now
@@ -138,7 +127,7 @@ class Victim:
         except (FileNotFoundError, NotADirectoryError):
             pass  # a directory above it was taken away on purpose
 
-    def _own(self, name: str, data: bytes, descriptor: int) -> bytes:
+    def _own(self, name, data, descriptor):
         """A state page that says which file and directory it is of, unless that was changed, too.
 
         And that no blocks lie beyond the end of the file, as there are none.
@@ -153,7 +142,7 @@ class Victim:
         return bytes(out)
 
 
-def pristine_stores(folder: Path, names: Collection[str] | None = None) -> list[Pristine]:
+def pristine_stores(folder, names=None):
     """Small stores of some kinds, or of every one; the same for every call but for uuids.
 
     They are made in `folder`, which must not exist, and is gone again then.
@@ -179,8 +168,8 @@ class _Made:
     prioritized: bool = False
     envs: int | None = None  # of one lane
 
-    def __call__(self, path: Path, name: str) -> Pristine:
-        arguments: dict[str, Any] = {
+    def __call__(self, path, name):
+        arguments = {
             "frame": self.frame,
             "action": Field((), "int64", chunk=32),
             "extras": {"note": Field((2,), "float32", chunk=32)},
@@ -207,26 +196,26 @@ class _Made:
         writer.close()
         return _taken(path, name)
 
-    def _play(self, writer: Any, rows: int, *, first: bool = True) -> None:
+    def _play(self, writer, rows, *, first=True):
         if self.envs is not None:
             _play_ticks(writer, self.frame, self.envs, 0 if first else self.rows, rows)
         else:
             _play(writer, self.frame, self.settings.get("lanes"), rows, reset=first)
 
 
-def _play(writer: Any, frame: Any, lanes: int | None, rows: int, *, reset: bool = True) -> None:
+def _play(writer, frame, lanes, rows, *, reset=True):
     generator = np.random.default_rng(rows)
 
-    def one(field_: Field) -> Any:
+    def one(field_):
         shape = field_.shape if lanes is None else (lanes, *field_.shape)
         return generator.integers(0, 3, shape).astype(field_.dtype)
 
-    def frames() -> Any:
+    def frames():
         if isinstance(frame, dict):
             return {key: one(part) for key, part in frame.items()}
         return one(frame)
 
-    def per_lane(value: Any, dtype: str) -> Any:
+    def per_lane(value, dtype):
         return np.full(lanes, value, dtype) if lanes else np.dtype(dtype).type(value)
 
     for row in range(rows):
@@ -242,16 +231,16 @@ def _play(writer: Any, frame: Any, lanes: int | None, rows: int, *, reset: bool 
         )
 
 
-def _play_ticks(writer: Any, frame: Any, n: int, start: int, n_ticks: int) -> None:
+def _play_ticks(writer, frame, n, start, n_ticks):
     """Environment e has episodes of 5 + e steps, and is left out of the tick after each."""
     generator = np.random.default_rng(n_ticks)
 
-    def frames() -> Any:
+    def frames():
         if isinstance(frame, dict):
             return {key: one(part) for key, part in frame.items()}
         return one(frame)
 
-    def one(field_: Field) -> Any:
+    def one(field_):
         return generator.integers(0, 3, (n, *field_.shape)).astype(field_.dtype)
 
     envs = np.arange(n)
@@ -271,9 +260,9 @@ def _play_ticks(writer: Any, frame: Any, n: int, start: int, n_ticks: int) -> No
         )
 
 
-def _taken(path: Path, name: str, *, closed: bool = True, trusted: bool = True) -> Pristine:
-    found: dict[str, bytes] = {}
-    folders: list[str] = []
+def _taken(path, name, *, closed=True, trusted=True):
+    found = {}
+    folders = []
     for folder, inner, names in os.walk(path):
         below = os.path.relpath(folder, path)
         prefix = "" if below == "." else f"{below}/"
@@ -313,7 +302,7 @@ _EVERY = {
 }
 _LARGER = Field((24, 32), "uint8", "lz4", 8, 16)
 
-_MAKERS: dict[str, Callable[[Path, str], Pristine]] = {
+_MAKERS = {
     "raw": _Made(Field((3, 4), "uint8", "raw", 8)),
     "lz4, evicting": _Made(_SMALL, 100, {"capacity": 12}),
     "larger lz4": _Made(_LARGER),
@@ -332,12 +321,11 @@ _MAKERS: dict[str, Callable[[Path, str], Pristine]] = {
 }
 
 
-def any_of(random_: random.Random, choices: Any) -> Any:
+def any_of(random_, choices):
     """One of them; of none, None."""
     every = list(choices)
     return random_.choice(every) if every else None
 
 
-def chance(random_: random.Random, probability: float) -> bool:
-    """True with that probability."""
+def chance(random_, probability):
     return random_.random() < probability

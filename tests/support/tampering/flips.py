@@ -4,15 +4,10 @@ Invariant: a flip counts as harmless only if it lies where this module says that
 everything that the store says is byte for byte what it was; any other that is not found is missed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
-import random
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,27 +16,11 @@ from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.format.layout import CONTEXT_ROWS, FINALS, SCALARS
 from mmreplay.maintenance.copy_lane import read_rows
-from mmreplay.maintenance.verify.report import Finding, Report
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
-from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 from tests.support.writers import LaneWriters
-
-__all__ = [
-    "KINDS",
-    "Flip",
-    "Kind",
-    "all_flips",
-    "build",
-    "everything",
-    "is_named",
-    "place_of",
-    "random_flips",
-    "record",
-    "why_harmless",
-]
 
 _ACTION = Field((), "int64", chunk=16)
 _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
@@ -120,23 +99,22 @@ KINDS = {
 """Every way in which a store may be laid out, small."""
 
 
-def build(path: Path, kind: Kind, seed: int = 0) -> None:
+def build(path, kind, seed=0):
     """Record a store of this kind, and close it."""
     with record(path, kind, seed):
         pass
 
 
-def warnings(report: Report) -> list[Finding]:
+def warnings(report):
     """Its warnings, but for those of random numbers that are NaN: they were written so."""
     return [one for one in report.warnings if "NaN or infinity" not in one.message]
 
 
-def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | LaneWriters | ReplayBuffer:
+def record(path, kind, seed=0):
     """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)
     metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
     layout = kind.layout
-    writer: AnyWriter | LaneWriters | ReplayBuffer
     if kind.buffer is not None:
         writer = layout.create_buffer(path, kind.buffer, stack=2, metadata=metadata)
         writers = [writer]
@@ -163,7 +141,7 @@ class Flip:
     bit: int  # 0 to 7
 
     @contextlib.contextmanager
-    def in_place(self, root: Path) -> Iterator[None]:
+    def in_place(self, root):
         """Flip it, and flip it back."""
         self._flip(root)
         try:
@@ -171,7 +149,7 @@ class Flip:
         finally:
             self._flip(root)
 
-    def _flip(self, root: Path) -> None:
+    def _flip(self, root):
         descriptor = os.open(root / self.file, os.O_RDWR)
         try:
             old = os.pread(descriptor, 1, self.byte)
@@ -180,7 +158,7 @@ class Flip:
             os.close(descriptor)
 
 
-def random_flips(root: Path, luck: random.Random, n: int) -> Iterator[Flip]:
+def random_flips(root, luck, n):
     """Bits of a store: of any byte, and as many of any file, for the small ones matter as much.
 
     Half of them are near the beginning of their file, where the rows of a large one are.
@@ -198,7 +176,7 @@ def random_flips(root: Path, luck: random.Random, n: int) -> Iterator[Flip]:
         yield Flip(name, luck.randrange(room), luck.randrange(8))
 
 
-def place_of(file: str) -> str:
+def place_of(file):
     """What a file of a store holds, in words."""
     parts = [one for one in file.split("/") if not one.startswith("lane-") and one != FINALS]
     if parts[-1] == "zarr.json":
@@ -206,14 +184,14 @@ def place_of(file: str) -> str:
     return "numbers" if parts[0] in (*SCALARS, "extras", "id", "first") else parts[0]
 
 
-def all_flips(root: Path, file: str) -> Iterator[Flip]:
+def all_flips(root, file):
     """Every bit of a file."""
     for byte in range((root / file).stat().st_size):
         for bit in range(8):
             yield Flip(file, byte, bit)
 
 
-def is_named(flip: Flip, findings: Sequence[Finding]) -> bool:
+def is_named(flip, findings):
     """Whether a finding says which file it is; of a checksum, which file does not match it."""
     for one in findings:
         file = flip.file.removeprefix(f"{one.lane}/") if one.lane else flip.file
@@ -223,7 +201,7 @@ def is_named(flip: Flip, findings: Sequence[Finding]) -> bool:
     return False
 
 
-def everything(root: Path) -> dict[str, Any]:
+def everything(root):
     """All that a store says to whoever reads it: rows, index, priorities, attributes."""
     out: dict[str, Any] = {}
     with Store(_lanes(root)) as store:
@@ -249,11 +227,11 @@ def everything(root: Path) -> dict[str, Any]:
     return out
 
 
-def _lanes(root: Path) -> list[Path]:
+def _lanes(root):
     return sorted(root.glob("lane-*")) or [root]
 
 
-def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
+def why_harmless(root, flip, sound):
     """Why nobody can tell that a bit flipped; None where somebody could."""
     damaged = (root / flip.file).read_bytes()
     if flip.file.endswith("zarr.json"):
@@ -276,12 +254,12 @@ def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
     return None
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one, other):
     """Equal JSON values; 1, 1.0 and true are three."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _without_settings(document: Any) -> Any:
+def _without_settings(document):
     if isinstance(document, dict):
         return {
             key: None if key in _SETTINGS and type(value) is int else _without_settings(value)

@@ -7,30 +7,23 @@ matter, or whether it makes another store, checksums and all, which nobody can t
 one.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math
 import os
-import random
 import re
 import socket
 import stat
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mmreplay.format.compression import crc32c
-from tests.support.tampering.fixtures import Victim, any_of, chance
+from tests.support.tampering.fixtures import any_of, chance
 from tests.support.tampering.payloads import Parts, spoil_index, spoil_payload
 from tests.support.tampering.texts import deep, spoil_json, spoil_node
-
-__all__ = ["KINDS", "Change", "change", "make_kind", "seal", "spoil_document"]
 
 _PAGE = 4096
 _CHECKPOINT = struct.Struct("<8s16s16sQQQQQ")
@@ -52,13 +45,10 @@ class Change:
     wrong: bool = False  # whether `verify` must find it, whatever else may be read of the store
 
 
-Maker = Callable[[Victim, random.Random], Change | None]
-
-
-def change(victim: Victim, random_: random.Random) -> Change:
+def change(victim, random_):
     """Make one change, or a few."""
     n_changes = random_.choices((1, 2, 4), (8, 3, 1))[0]
-    done: list[Change] = []
+    done = []
     while len(done) < n_changes:
         maker = random_.choices(_MAKERS, _WEIGHTS)[0]
         try:
@@ -77,8 +67,7 @@ def change(victim: Victim, random_: random.Random) -> Change:
     )
 
 
-def spoil_document(victim: Victim, random_: random.Random) -> Change | None:
-    """Change a zarr.json."""
+def spoil_document(victim, random_):
     name = any_of(random_, victim.pristine.documents())
     if chance(random_, 0.3):  # the root matters most
         name = random_.choice(["zarr.json", *(f"{one}/zarr.json" for one in _lanes(victim) if one)])
@@ -89,15 +78,15 @@ def spoil_document(victim: Victim, random_: random.Random) -> Change | None:
     return Change(f"{name}: {made[1]}")
 
 
-def _lanes(victim: Victim) -> tuple[str, ...]:
+def _lanes(victim):
     return victim.pristine.lanes
 
 
-def _data_files(victim: Victim) -> list[str]:
+def _data_files(victim):
     return [name for name in victim.pristine.files if not name.endswith("zarr.json")]
 
 
-def spoil_bytes(victim: Victim, random_: random.Random) -> Change | None:
+def spoil_bytes(victim, random_):
     """Flip, cut, lengthen or exchange the bytes of a file; sometimes with a checksum that fits."""
     name = any_of(random_, victim.pristine.files)
     data = victim.get(name)
@@ -129,14 +118,14 @@ def spoil_bytes(victim: Victim, random_: random.Random) -> Change | None:
     return Change(f"{name}: {words}", sealed)
 
 
-def _place(data: bytearray, random_: random.Random) -> int:
+def _place(data, random_):
     """A place in a file, at its ends and beginnings as a rule, where headers and indices are."""
     ends = (len(data), min(len(data), 40), min(len(data), 120))
     place = random_.randrange(random_.choice(ends))
     return place if chance(random_, 0.6) else len(data) - 1 - place
 
 
-def _has_no_checksum(victim: Victim, name: str) -> bool:
+def _has_no_checksum(victim, name):
     """Whether nothing protects a file: all of a lane that is open but its shards, and priorities.
 
     A document has no checksum either, but what it says must agree with the others and the files.
@@ -148,7 +137,7 @@ def _has_no_checksum(victim: Victim, name: str) -> bool:
     return not victim.pristine.closed
 
 
-def seal(victim: Victim, name: str) -> bool:
+def seal(victim, name):
     """Make the checksum of a chunk file fit; False if it has none."""
     found = re.fullmatch(r"((?:lane-\d+/)?(?:finals/)?)(.+)/c\.(\d+)((?:\.0)*)", name)
     if not found or found[2].startswith("checksums/"):
@@ -163,7 +152,7 @@ def seal(victim: Victim, name: str) -> bool:
     return True
 
 
-def spoil_shard(victim: Victim, random_: random.Random) -> Change | None:
+def spoil_shard(victim, random_):
     """Change an index or a compressed chunk, with all crc32c's made to fit."""
     names = [name for name in _data_files(victim) if re.search(r"frames(/\w+)?/c\.", name)]
     names = [name for name in names if "checksums" not in name and _shards(victim, name)]
@@ -191,7 +180,7 @@ def spoil_shard(victim: Victim, random_: random.Random) -> Change | None:
     return Change(f"{name}: {words}", sealed=True)
 
 
-def _shards(victim: Victim, name: str) -> tuple[int, str] | None:
+def _shards(victim, name):
     """Inner chunks of a shard, and their codec; None if the array has none."""
     document = victim.pristine.document(f"{name.rpartition('/')[0]}/zarr.json")
     first = document["codecs"][0]
@@ -202,7 +191,7 @@ def _shards(victim: Victim, name: str) -> tuple[int, str] | None:
     return math.prod(whole) // math.prod(own["chunk_shape"]), own["codecs"][1]["name"]
 
 
-def spoil_private(victim: Victim, random_: random.Random) -> Change | None:
+def spoil_private(victim, random_):
     """Change state, checkpoint or the JSON in ``.live``, the checkpoint's crc32c made to fit."""
     names = [name for name in victim.pristine.files if "/.live/" in f"/{name}"]
     name = any_of(random_, names)
@@ -224,13 +213,13 @@ def spoil_private(victim: Victim, random_: random.Random) -> Change | None:
     return None
 
 
-def _words(old: int, random_: random.Random) -> int:
+def _words(old, random_):
     near = (old + 1, old - 1, old + 8, old - 8, old * 2, old // 2, old + 16)
     most = (0, 1, 8, 40, (1 << 40) - 1, 1 << 40, 1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1, 1 << 30)
     return random_.choice((random_.choice(near), random_.choice(most))) % (1 << 64)
 
 
-def _spoil_state(victim: Victim, name: str, random_: random.Random) -> Change:
+def _spoil_state(victim, name, random_):
     words = list(_STATE.unpack(victim.get(name)[: _STATE.size].ljust(_STATE.size, b"\0")))
     changed = random_.choices((2, 3, 4, 12, 1, 0, 5, 7), (5, 5, 5, 2, 1, 1, 1, 1))[0]
     words[changed] = _words(words[changed], random_)
@@ -240,7 +229,7 @@ def _spoil_state(victim: Victim, name: str, random_: random.Random) -> Change:
     return Change(f"{name}: word {changed} = {words[changed]}, head {words[4]}", sealed=True)
 
 
-def _spoil_checkpoint(victim: Victim, name: str, random_: random.Random) -> Change:
+def _spoil_checkpoint(victim, name, random_):
     data = bytearray(victim.get(name).ljust(2 * _PAGE, b"\0"))
     text = []
     for slot in (0, _PAGE) if chance(random_, 0.7) else (0,):
@@ -256,7 +245,7 @@ def _spoil_checkpoint(victim: Victim, name: str, random_: random.Random) -> Chan
     return Change(f"{name}: {', '.join(text)}", sealed=True)
 
 
-def spoil_values(victim: Victim, random_: random.Random) -> Change | None:
+def spoil_values(victim, random_):
     """Other values in an array, sometimes with a checksum that fits."""
     names = [name for name in _data_files(victim) if "/.live/" not in f"/{name}"]
     names = [name for name in names if re.search(r"/c\.\d+", name)]
@@ -289,7 +278,7 @@ def spoil_values(victim: Victim, random_: random.Random) -> Change | None:
     return Change(f"{name}: other values{', sealed' if sealed else ''}", sealed)
 
 
-def spoil_kind(victim: Victim, random_: random.Random) -> Change | None:
+def spoil_kind(victim, random_):
     """Put a link, a pipe, a socket, a device or a directory where a file or directory was."""
     name = any_of(random_, [*victim.pristine.files, *victim.pristine.folders])
     kind = random_.choice(KINDS)
@@ -304,8 +293,8 @@ KINDS = (
 
 
 def make_kind(  # noqa: PLR0912 (a table: each kind in a line or two)
-    victim: Victim, name: str, kind: str
-) -> Change | None:
+    victim, name, kind
+):
     """Put something of that kind at a path.
 
     Beside the directory that the store lies in there is one called ``out``, with files and
@@ -354,7 +343,7 @@ def make_kind(  # noqa: PLR0912 (a table: each kind in a line or two)
     return Change(f"{name}: {kind}", sealed, links)
 
 
-def _bind(one: socket.socket, where: Path) -> None:
+def _bind(one, where):
     """By way of a short name: an address has room for some hundred bytes."""
     descriptor = os.open(where.parent, os.O_RDONLY)
     try:
@@ -363,7 +352,7 @@ def _bind(one: socket.socket, where: Path) -> None:
         os.close(descriptor)
 
 
-_STRANGERS: tuple[bytes, ...] = (
+_STRANGERS = (
     b"c.7", b"c.99999999999999999999", b"c.-1", b"c.00", b"c.0.0.0.0", b"c.\xd9\xa3", b"x.tmp",
     b".live", b"priorities", b"priorities.tmp", b"zarr.json.bak", b".zmetadata", b"lane-00007",
     b"lane-\xd9\xa3", b"lane-99999999999999999999", b".lane-00009.tmp", b"\xff\xfe", b"a\nb",
@@ -371,7 +360,7 @@ _STRANGERS: tuple[bytes, ...] = (
 )  # fmt: skip
 
 
-def add_stranger(victim: Victim, random_: random.Random) -> Change | None:
+def add_stranger(victim, random_):
     """Put something into a directory that does not belong there."""
     folder = random_.choice(["", *victim.pristine.folders])
     stranger = os.fsdecode(random_.choice(_STRANGERS))
@@ -399,7 +388,7 @@ def add_stranger(victim: Victim, random_: random.Random) -> Change | None:
     return Change(f"{name!r} added, a {kind}", links=kind == "link")
 
 
-def exchange_files(victim: Victim, random_: random.Random) -> Change | None:
+def exchange_files(victim, random_):
     """Give two files each other's bytes."""
     one, other = (any_of(random_, victim.pristine.files) for _ in range(2))
     if chance(random_, 0.6):
@@ -414,7 +403,7 @@ def exchange_files(victim: Victim, random_: random.Random) -> Change | None:
     return Change(f"{one} and {other} exchanged", sealed)
 
 
-def change_alike(victim: Victim, random_: random.Random) -> Change | None:
+def change_alike(victim, random_):
     """The same other dtype, row shape or number of rows wherever a document speaks of it."""
     name = any_of(random_, [f"{one}/zarr.json" for one in victim.pristine.arrays()])
     lane = next((one for one in _lanes(victim) if one and name.startswith(f"{one}/")), "")
@@ -424,7 +413,7 @@ def change_alike(victim: Victim, random_: random.Random) -> Change | None:
     try:
         document, own = json.loads(victim.get(which)), json.loads(victim.get(root))
         if key == "data_type":
-            new: Any = random_.choice(("uint8", "int8", "bool", "float16", "int16", "int64"))
+            new = random_.choice(("uint8", "int8", "bool", "float16", "int16", "int64"))
             text = json.dumps(own).replace(f'"{document[key]}"', f'"{new}"')
             document[key] = new
             own = json.loads(text)
@@ -445,7 +434,7 @@ def change_alike(victim: Victim, random_: random.Random) -> Change | None:
     return Change(f"{which} and {root}: {key} {new!r}", sealed=True)
 
 
-_MAKERS: tuple[Maker, ...] = (
+_MAKERS = (
     spoil_document,
     spoil_bytes,
     spoil_shard,

@@ -14,7 +14,6 @@ import random
 import shutil
 import zipfile
 import zlib
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -22,8 +21,6 @@ import numpy as np
 import mmreplay
 from tests.support.minari_dataset import write_minari
 from tests.support.tampering.limits import Limits, run_limited, timed
-
-__all__ = ["SOURCES", "WITH_PYARROW", "tamper_with_imports"]
 
 N = 12
 ENDS = np.arange(N) % 6 == 5
@@ -51,10 +48,6 @@ def _folder(path):
 def _npz(path):
     np.savez_compressed(path, **_table())
     path.with_name(f"{path.name}.npz").rename(path)
-
-
-def _ogbench(path):
-    _npz(path)
 
 
 def _hdf5(path, columns, **settings):
@@ -144,7 +137,7 @@ def _exported(format, path, **options):
 SOURCES = {
     "arrays": _npz,
     "arrays of a folder": _folder,
-    "ogbench": _ogbench,
+    "ogbench": _npz,
     "d4rl": _d4rl,
     "d3rlpy": _d3rlpy,
     "robomimic": _robomimic,
@@ -276,15 +269,3 @@ def _changed_text(data, draw):
     while stop < len(text) and text[stop] not in ",]}":
         stop += 1
     return (text[:at] + draw.choice(_WORDS) + text[stop:]).encode()
-
-
-def main():
-    """For a person: python -m tests.support.tampering.imports FOLDER NAME N SEED."""
-    import sys
-
-    folder, name, n, seed = sys.argv[1:]
-    print(tamper_with_imports(Path(folder), name, int(n), int(seed)))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,8 +9,6 @@ Invariant: every trial gets a verdict. What kills or stalls the child is the fau
 was running, and the next child goes on after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json
@@ -24,12 +22,8 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-__all__ = ["Failure", "Guard", "Limits", "Tally", "run_limited", "timed"]
 
 _MIB = 1 << 20
 _RECORD = struct.Struct("<qdqI")  # number, seconds, peak, length of the failures behind it
@@ -53,8 +47,7 @@ class Failure:
     kind: str  # ``crash``, ``hang``, or what the trial calls it
     text: str  # more
 
-    def __str__(self) -> str:
-        """One line, or as many as its text has."""
+    def __str__(self):
         return f"trial {self.number}: {self.kind}: {self.text}"
 
 
@@ -69,7 +62,7 @@ class Tally:
     largest: int = -1  # the trial that did
     failures: list[Failure] = field(default_factory=list)  # what went wrong
 
-    def add(self, other: Tally) -> None:
+    def add(self, other):
         """Take in the trials of another run."""
         self.n_trials += other.n_trials
         if other.slowest_s > self.slowest_s:
@@ -93,33 +86,33 @@ class Guard:
     _FOREIGN = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.system")
     _ALLOWED = frozenset({"socket.gethostname"})
 
-    def __init__(self, inside: Iterable[Path]) -> None:
+    def __init__(self, inside):
         system = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev/null", "/dev/urandom")
         packages = (str(Path(path)) for path in sys.path if path)
         self._inside = tuple(dict.fromkeys([*map(str, inside), *system, *packages]))
         self.resolve = False
-        self.seen: list[str] = []
+        self.seen = []
         self._limits = Limits()
         self._on = False
         self._folder = threading.local()
 
-    def install(self, limits: Limits) -> None:
+    def install(self, limits):
         """Watch this process from now on."""
         self._limits = limits
         real = os.open
 
-        def watched(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        def watched(path, flags, mode=0o777, *, dir_fd=None):
             self._folder.number = dir_fd  # which its event does not tell
             try:
                 return real(path, flags, mode, dir_fd=dir_fd)
             finally:
                 self._folder.number = None
 
-        os.open = watched  # type: ignore[assignment]
+        os.open = watched
         sys.addaudithook(self._hook)
 
     @contextlib.contextmanager
-    def limited(self) -> Iterator[None]:
+    def limited(self):
         """Watch, and let no file grow larger than the limit."""
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (self._limits.file_bytes, most))
@@ -130,7 +123,7 @@ class Guard:
             self._on = False
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
+    def _hook(self, event, args):
         if not self._on:
             return
         if event in self._EVENTS:
@@ -147,7 +140,7 @@ class Guard:
         elif event.startswith(self._FOREIGN) and event not in self._ALLOWED:
             self.seen.append(f"{event} {args!r:.200}")
 
-    def _check(self, event: str, path: str, number: int | None, *, follows: bool) -> None:
+    def _check(self, event, path, number, *, follows):
         if number is None or number < 0:
             where = os.path.abspath(path)
         else:
@@ -162,13 +155,7 @@ class Guard:
             self.seen.append(f"{event} {where}")
 
 
-Trial = Callable[[int, Guard], tuple[float, list[tuple[str, str]]]]
-"""Given a number, returns the seconds of its slowest call, and (kind, text) of what went wrong."""
-
-
-def run_limited(
-    trial: Trial, numbers: Iterable[int], inside: Iterable[Path], limits: Limits | None = None
-) -> Tally:
+def run_limited(trial, numbers, inside, limits=None):
     """Run trials one after the other in children with limits."""
     limits, tally, inside = limits or Limits(), Tally(), list(inside)
     left = list(numbers)
@@ -183,9 +170,7 @@ def run_limited(
     return tally
 
 
-def _run_child(
-    trial: Trial, numbers: list[int], inside: list[Path], limits: Limits, tally: Tally
-) -> tuple[int, Failure | None]:
+def _run_child(trial, numbers, inside, limits, tally):
     """Trials done by one child, and what ended it before its time."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -230,7 +215,7 @@ def _run_child(
     return n_done, Failure(numbers[n_done], "crash", how)
 
 
-def _read(pipe: Any, size: int) -> bytes | None:
+def _read(pipe, size):
     out = b""
     while len(out) < size:
         piece = pipe.read(size - len(out))
@@ -240,7 +225,7 @@ def _read(pipe: Any, size: int) -> bytes | None:
     return out
 
 
-def _child(trial: Trial, numbers: list[int], inside: list[Path], limits: Limits, pipe: int) -> None:
+def _child(trial, numbers, inside, limits, pipe):
     warnings.simplefilter("error")
     faulthandler.enable()
     guard = Guard(inside)
@@ -262,14 +247,14 @@ def _child(trial: Trial, numbers: list[int], inside: list[Path], limits: Limits,
             record = record[os.write(pipe, record) :]
 
 
-def _memory(what: str) -> int:
+def _memory(what):
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"/proc/self/status has no {what}")
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, Any, BaseException | None]:
+def timed(call):
     """Seconds that a call takes, what it returns, and what it raises."""
     begin = time.perf_counter()
     try:

@@ -3,11 +3,7 @@
 Invariant: what is written behind bytes to check them fits, whatever was done to them.
 """
 
-from __future__ import annotations
-
-import random
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,27 +11,22 @@ import numpy as np
 from mmreplay.format.compression import crc32c
 from tests.support.tampering.fixtures import chance
 
-__all__ = ["Parts", "spoil_index", "spoil_payload"]
-
 _ABSENT = (1 << 64) - 1
 
 
 @dataclass(slots=True)
 class Parts:
-    """A shard taken apart."""
-
     chunks: list[bytes]  # payloads, without their crc32c
     index: list[list[int]]
 
     @staticmethod
-    def of(data: bytes, n_chunks: int) -> Parts:
-        """Take a shard apart."""
+    def of(data, n_chunks):
         end = len(data) - 16 * n_chunks - 4
         table = np.frombuffer(data[end:-4], "<u8").reshape(n_chunks, 2).tolist()
         chunks = [data[at : at + size - 4] for at, size in table if at != _ABSENT]
         return Parts(chunks, table)
 
-    def joined(self, *, digest: bool, moved: bool) -> bytes:
+    def joined(self, *, digest, moved):
         """The file again, all crc32c's but the digest made to fit."""
         stored = [one + crc32c(one).to_bytes(4, "little") for one in self.chunks]
         if moved:
@@ -49,12 +40,12 @@ class Parts:
         return b"".join(parts)
 
 
-def spoil_payload(codec: str, payload: bytes, random_: random.Random) -> tuple[bytes, str]:
+def spoil_payload(codec, payload, random_):
     """Change what a codec has compressed; returns it, and what was done."""
     return _SPOILERS.get(codec, _spoil_stream)(payload, random_)
 
 
-def spoil_index(index: list[list[int]], size: int, random_: random.Random) -> str:
+def spoil_index(index, size, random_):
     """Change an entry of the index of a shard of so many bytes; returns what was done."""
     number, which = random_.randrange(len(index)), random_.randrange(2)
     old = index[number][which]
@@ -69,9 +60,7 @@ def spoil_index(index: list[list[int]], size: int, random_: random.Random) -> st
     return f"index {number}.{which}: {old} -> {new}"
 
 
-def _fields(
-    payload: bytes, places: tuple[tuple[int, str], ...], random_: random.Random
-) -> tuple[bytes, str]:
+def _fields(payload, places, random_):
     """Another value in one of the fields at (offset, struct format)."""
     out = bytearray(payload)
     at, form = random_.choice(places)
@@ -88,7 +77,7 @@ def _fields(
     return bytes(out), f"byte {at}: {old} -> {new & most}"
 
 
-def _spoil_blosc(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
+def _spoil_blosc(payload, random_):
     """Version, codec version, flags, typesize, sizes, block table, sizes of streams."""
     if chance(random_, 0.35):
         return _spoil_stream(payload, random_)
@@ -101,7 +90,7 @@ def _spoil_blosc(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
     return out, words
 
 
-def _spoil_zstd(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
+def _spoil_zstd(payload, random_):
     """Frame header, content size, window, block headers; frames that hold more than they say."""
     how = random_.random()
     if how < 0.3:
@@ -113,7 +102,7 @@ def _spoil_zstd(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
     return _fields(payload, places, random_)
 
 
-def _zstd_bomb(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
+def _zstd_bomb(payload, random_):
     """A frame of our own making (RFC 8878): blocks of one repeated byte, windows without end."""
     size = random_.choice((6, 24, 8 * 24 * 32, 8 * 8, 1 << 20))
     declared = random_.choice((size, 6144, 24, 16, 1 << 30, (1 << 64) - 1, 0))
@@ -131,7 +120,7 @@ def _zstd_bomb(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
     return frame, f"a zstd frame made up, {declared} declared, {n_blocks} blocks"
 
 
-def _spoil_stream(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
+def _spoil_stream(payload, random_):
     out = bytearray(payload)
     how = random_.randrange(5)
     if how == 0:
@@ -145,7 +134,7 @@ def _spoil_stream(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
     return bytes(out), "bytes changed"
 
 
-_SPOILERS: dict[str, Callable[[bytes, random.Random], tuple[bytes, str]]] = {
+_SPOILERS = {
     "blosc": _spoil_blosc,
     "zstd": _spoil_zstd,
 }

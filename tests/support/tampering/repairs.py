@@ -3,28 +3,17 @@
 Invariant: nothing of `mmreplay.maintenance` is asked.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import mmreplay
 from mmreplay.format import layout
 from tests.support.oracle.checks import check_same, check_verified
-from tests.support.oracle.model import LaneModel, Played
-
-__all__ = ["Lost", "check_kept", "check_parts", "parts_left", "set_attributes"]
-
-Part = tuple[Played, int, int]
-"""Steps [start, stop) of an episode that come out as one of their own."""
 
 
-def set_attributes(path: Path, *, sealed: bool = False, **changes: Any) -> None:
+def set_attributes(path, *, sealed=False, **changes):
     """Change attributes, and their crc32c if `sealed`."""
     document = json.loads(path.read_text())
     own = document["attributes"]["mmreplay"]
@@ -49,9 +38,9 @@ class Lost:
     finals: set[int] = field(default_factory=set)
 
 
-def parts_left(model: LaneModel, lost: Lost, *, skip: bool) -> list[Part]:
+def parts_left(model, lost, *, skip):
     """The episodes that a repair leaves, in the order of their first transitions."""
-    out: list[Part] = []
+    out = []
     for low, high in _stretches(model, lost):
         if low and not skip:
             break
@@ -62,7 +51,7 @@ def parts_left(model: LaneModel, lost: Lost, *, skip: bool) -> list[Part]:
     return sorted(out, key=lambda part: (part[0].first + part[1]) * model.n + part[0].env)
 
 
-def _stretches(model: LaneModel, lost: Lost) -> Iterator[tuple[int, int]]:
+def _stretches(model, lost):
     """Rows that are whole, and whose running episodes can be ended with the row after them."""
     start, damaged = 0, lost.columns | lost.frames | lost.finals
     for row in range(len(model.rows) + 1):
@@ -77,7 +66,7 @@ def _stretches(model: LaneModel, lost: Lost) -> Iterator[tuple[int, int]]:
         start = row + 1
 
 
-def check_parts(path: Path, parts: Iterable[Part]) -> None:
+def check_parts(path, parts):
     """A store is sound, and its episodes are these, byte for byte.
 
     Raises:
@@ -105,7 +94,7 @@ def check_parts(path: Path, parts: Iterable[Part]) -> None:
             assert (found.terminated, found.truncated) == (not flags[-1], flags[-1]), what
 
 
-def check_kept(path: Path, original: Path, n: int) -> None:
+def check_kept(path, original, n):
     """A store is sound; its n transitions are those of another of the same ids, but for what ended.
 
     Raises:

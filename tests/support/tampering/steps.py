@@ -4,42 +4,34 @@ Invariant: no case makes a lane that somebody could have written; what `verify` 
 one of them.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tests.support.tampering.fixtures import Victim
 from tests.support.tampering.hostile import Change, seal
 
-__all__ = ["BROKEN_RULES", "broken_steps"]
-
 Array = npt.NDArray[Any]
-Store = Callable[[Array], None]
-"""Stores other values into the rows of an array."""
 
 
-def _put(place: Any, value: Any) -> Store:
-    def store(rows: Array) -> None:
+def _put(place, value):
+    def store(rows):
         rows[place] = value
 
     return store
 
 
-def _add(place: Any, value: int) -> Store:
-    def store(rows: Array) -> None:
+def _add(place, value):
+    def store(rows):
         rows[place] += value
 
     return store
 
 
-def _exchange(one: Any, other: Any) -> Store:
-    def store(rows: Array) -> None:
+def _exchange(one, other):
+    def store(rows):
         rows[one], rows[other] = rows[other].copy(), rows[one].copy()
 
     return store
@@ -48,7 +40,7 @@ def _exchange(one: Any, other: Any) -> Store:
 # What `fixtures` plays: three environments, the first of which is left out of row 5, 11, ..., the
 # second of 6, 13, ..., the third of 7, 15, ...
 _HUGE, _LEAST = (1 << 63) - 1, -(1 << 63)
-BROKEN_RULES: dict[str, tuple[str, Store]] = {
+BROKEN_RULES = {
     "a number that jumps": ("step", _put((3, 1), 9)),
     "the largest number": ("step", _put((3, 1), _HUGE)),
     "the smallest number": ("step", _put((3, 1), _LEAST)),
@@ -84,7 +76,7 @@ BROKEN_RULES: dict[str, tuple[str, Store]] = {
 """(array, what is stored in it) by what is wrong then."""
 
 
-def broken_steps() -> Iterator[tuple[str, Callable[[Victim], Change]]]:
+def broken_steps():
     """Each case with the store that it is made in."""
     for name, (array, store) in BROKEN_RULES.items():
         case = partial(_store, name=name, array=array, store=store)
@@ -99,7 +91,7 @@ def broken_steps() -> Iterator[tuple[str, Callable[[Victim], Change]]]:
     yield "crashed vector", partial(_lose, path="finals/.live")
 
 
-def _store(victim: Victim, name: str, array: str, store: Store) -> Change:
+def _store(victim, name, array, store):
     """Other values in an array of numbers, none of whose chunk files was evicted."""
     document = victim.pristine.document(f"{array}/zarr.json")
     shape = document["chunk_grid"]["configuration"]["chunk_shape"]
@@ -118,7 +110,7 @@ def _store(victim: Victim, name: str, array: str, store: Store) -> Change:
     return Change(f"{name}: {array}", wrong=True)
 
 
-def _set_environments(victim: Victim, number: Any) -> Change:
+def _set_environments(victim, number):
     """Another number of environments in the lane's zarr.json."""
     document = victim.pristine.document("zarr.json")
     document["attributes"]["mmreplay"]["environments"] = number
@@ -126,7 +118,7 @@ def _set_environments(victim: Victim, number: Any) -> Change:
     return Change(f"{number!r} environments", wrong=True)
 
 
-def _lose(victim: Victim, path: str) -> Change:
+def _lose(victim, path):
     """A file or directory less."""
     victim.spoil(path)
     return Change(f"{path} lost", wrong=True)

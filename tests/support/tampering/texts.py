@@ -3,26 +3,20 @@
 Invariant: text in, text out; the same random numbers make the same change.
 """
 
-from __future__ import annotations
-
 import copy
 import json
-import random
 import re
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.support.tampering.fixtures import any_of, chance
 
-__all__ = ["deep", "spoil_json", "spoil_node"]
-
 # What a number, a text or a node of JSON may be exchanged for.
-_NUMBERS: tuple[Any, ...] = (
+_NUMBERS = (
     0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 39, 40, 41, 255, 256, 1023, 1024, -1, -2, -(1 << 63),
     1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 39, (1 << 40) - 1, 1 << 40, 1 << 53,
     (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30, 0.0, -0.0, 0.5, 1.5, 1e308, True, False,
 )  # fmt: skip
-_TEXTS: tuple[str, ...] = (
+_TEXTS = (
     "", "a", "0", "1", "raw", "lz4", "lz4hc", "zstd", "gzip", "blosc", "bytes", "crc32c",
     "sharding_indexed", "transpose", "vlen-utf8", "blosclz", "snappy", "zlib", "big", "little",
     "start", "end", "/", ".", "..", "../..", "../out", "/etc/passwd", "regular", "default", "v2",
@@ -33,13 +27,13 @@ _TEXTS: tuple[str, ...] = (
     "\x1b[2J\x1b[31m", "\r\n", "é", "٣", "frames", "x" * 300, "y" * 70_000, "c.0", "zarr.json",
     "{0}", "%s%n", "__class__", "lane-00000", "0" * 32, "f" * 32, "A" * 32,
 )  # fmt: skip
-_NODES: tuple[Any, ...] = (
+_NODES = (
     None, [], {}, [0], [1], [[]], [None], {"name": "bytes"}, {"name": None}, {"dict": {}},
     {"dict": {"a": {"shape": [], "dtype": "uint8"}}}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
     {"name": "sharding_indexed", "configuration": {}}, [1 << 39, 1 << 39], [-1], [1 << 64],
     {"shape": [1 << 20, 1 << 20], "dtype": "uint8"}, {"shape": [], "dtype": ["uint8"]},
 )  # fmt: skip
-_LITERALS: tuple[bytes, ...] = (
+_LITERALS = (
     b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"1" * 400, b"9" * 4300, b"9" * 5000,
     b"-0", b"1E400", b"0.1e-400", b"tru", b"'x'", b"undefined", b"00", b"0x10", b'"\xff\xfe"',
     b'"\\ud800"', b"\x00", b"1.0000000000000000000001", b"[1,2", b"{}{}", b'"\\u0000"',
@@ -48,7 +42,7 @@ _DEPTHS = (20, 80, 150, 300, 450, 600, 900, 950, 990, 1100, 3000, 100_000)
 _MARK = "@@here@@"
 
 
-def spoil_json(data: bytes, random_: random.Random) -> tuple[bytes, str] | None:
+def spoil_json(data, random_):
     """Change some nodes of a document, or its text; None if it is no JSON any more."""
     if chance(random_, 0.15):
         return _spoil_text(data, random_)
@@ -73,7 +67,7 @@ def spoil_json(data: bytes, random_: random.Random) -> tuple[bytes, str] | None:
     return text, ", ".join(words)
 
 
-def deep(random_: random.Random) -> bytes:
+def deep(random_):
     """Brackets within brackets."""
     depth = random_.choice(_DEPTHS) + random_.randrange(10)
     if chance(random_, 0.5):
@@ -81,7 +75,7 @@ def deep(random_: random.Random) -> bytes:
     return b'{"a":' * depth + b"1" + b"}" * depth
 
 
-def _nodes(document: Any) -> Iterator[tuple[Any, Any]]:
+def _nodes(document):
     """(container, key) of every value, without recursion: an earlier change may be a deep one."""
     containers = [document]
     while containers:
@@ -92,8 +86,8 @@ def _nodes(document: Any) -> Iterator[tuple[Any, Any]]:
                 containers.append(value)
 
 
-def _mark(document: Any, random_: random.Random) -> str:
-    found: tuple[Any, Any] | None = any_of(random_, _nodes(document))
+def _mark(document, random_):
+    found = any_of(random_, _nodes(document))
     if found is None:
         return "nothing left,"
     holder, key = found
@@ -101,7 +95,7 @@ def _mark(document: Any, random_: random.Random) -> str:
     return f"{key!r:.40} ="
 
 
-def spoil_node(document: Any, random_: random.Random) -> str:
+def spoil_node(document, random_):
     """Change a value or a key of a JSON value in place; returns what was done."""
     chosen = any_of(random_, _nodes(document))
     if chosen is None:
@@ -129,7 +123,7 @@ def spoil_node(document: Any, random_: random.Random) -> str:
     return f"{key!r:.40} = {new!r:.40}"
 
 
-def _other(old: Any, random_: random.Random) -> Any:
+def _other(old, random_):
     """A value of the same kind, as a rule."""
     if chance(random_, 0.2):
         return random_.choice((random_.choice(_NODES), random_.choice(_TEXTS)))
@@ -145,9 +139,9 @@ def _other(old: Any, random_: random.Random) -> Any:
     return random_.choice(_NODES)
 
 
-def _spoil_text(data: bytes, random_: random.Random) -> tuple[bytes, str]:
+def _spoil_text(data, random_):
     place = random_.randrange(len(data) + 1)
-    makers: tuple[tuple[str, Callable[[], bytes]], ...] = (
+    makers = (
         ("a key twice", lambda: _twice(data, random_)),
         ("cut", lambda: data[:place]),
         ("empty", lambda: b""),
@@ -165,11 +159,11 @@ def _spoil_text(data: bytes, random_: random.Random) -> tuple[bytes, str]:
     return make(), how
 
 
-def _many_keys() -> bytes:
+def _many_keys():
     return b"".join(b',"k%d":0' % number for number in range(40_000))
 
 
-def _twice(data: bytes, random_: random.Random) -> bytes:
+def _twice(data, random_):
     found = list(re.finditer(rb'"(\w+)": (\d+|"[^"]*"|true|false)', data))
     if not found:
         return data

@@ -11,14 +11,12 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.batches.relabel import STRATEGIES
 from tests.support.disks.scratch import scratch_directory
-from tests.support.effort import THOROUGH, by_effort
+from tests.support.effort import by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.goals import check_relabelled, goals_of
 from tests.support.oracle.layout import Episode, Layout
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import episodes
-
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 
 def reward(achieved, desired, info):

@@ -57,8 +57,10 @@ def test_an_invalid_schema_is_refused():
         ("action", [1]),
         ("extras", None),
         ("extras", {"a/b": {"shape": [], "dtype": "uint8"}}),
-        ("reward", "int32"),
-        ("reward", None),
+        *(
+            ("reward", one)
+            for one in ("int32", "(", "f4,(", "float", ">f4", "O", ["float32"], None)
+        ),
     ):
         document = Schema.make(Field((84, 84)), ACTION).to_json()
         document[key] = value
