@@ -136,4 +136,4 @@ def _never() -> bool:
 
 
 def _finish_seals(writer: mmreplay.VectorWriter) -> None:
-    writer._session._background.finish_tasks()
+    writer._background.finish_tasks()

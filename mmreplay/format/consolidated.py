@@ -15,8 +15,6 @@ from mmreplay.errors import FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 
-__all__ = ["EMPTY", "Copy", "documents_of", "find_copy"]
-
 _INLINE = {"kind": "inline", "must_understand": False}
 
 EMPTY = {**_INLINE, "metadata": {}}

@@ -88,7 +88,7 @@ class Log:
         self._tag, self._turn = object(), _turns.setdefault(inner, [None])
         self.names = tuple(schema.extras)
         if lanes is not None:
-            inner._session.advice = None  # noqa: SLF001 (for loops without this wrapper)
+            inner._advice = None  # noqa: SLF001 (for loops without this wrapper)
 
     def _check_lanes(self, env: AnyEnv, found: int | None, path: object) -> None:
         if found != self.fields.lanes:

@@ -20,8 +20,6 @@ from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 from mmreplay.writing.seal import Sealer, sum_up
 
-__all__ = ["Appender", "Column"]
-
 _POPULATED_BYTES = 1 << 20
 _POPULATED_ROWS = 4
 

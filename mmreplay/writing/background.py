@@ -17,8 +17,6 @@ from typing import Protocol
 from mmreplay.system.limits import starting_threads
 from mmreplay.system.threads import Flag, Thread, Workers
 
-__all__ = ["Background"]
-
 _NICE = 10
 """Of the sealing thread. Environments that step in threads of their own wait for the slowest of
 these at each step: one that has to share its core holds up all of them. So frames are compressed

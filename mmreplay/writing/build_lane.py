@@ -18,16 +18,6 @@ from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = [
-    "build_lane",
-    "build_live",
-    "documents",
-    "generator_path",
-    "read_generator",
-    "unmade",
-    "write_metadata",
-]
-
 
 def build_lane(
     path: AnyPath,

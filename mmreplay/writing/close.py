@@ -19,8 +19,6 @@ from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 from mmreplay.writing.seal import seal_job
 
-__all__ = ["close"]
-
 
 def close(lane: LockedLane) -> None:
     """Make the lane a plain zarr group. Every episode has ended, and no job is running.

@@ -37,8 +37,6 @@ from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import AnyWriter, open_lanes
 from mmreplay.writing.request import Request, check_capacity
 
-__all__ = ["FLUSH_S", "create", "give_up"]
-
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
 
@@ -141,7 +139,7 @@ def create(
         of_one=env is not None and lanes is None,
     )
     writer = _open_or_make(request, capacity, lanes, lane, append=append)
-    writer._session.advice = advice
+    writer._advice = advice
     return writer
 
 

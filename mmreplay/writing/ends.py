@@ -19,8 +19,6 @@ from mmreplay.writing import flush
 from mmreplay.writing.appender import Appender
 from mmreplay.writing.lane_files import LockedLane
 
-__all__ = ["Ends"]
-
 Mask = npt.NDArray[np.bool_]
 
 

@@ -22,8 +22,6 @@ from mmreplay.writing import build_lane
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 
-__all__ = ["TimedFlush", "evict", "flush", "flush_finals", "flush_rows", "in_turn"]
-
 
 def flush(lane: LockedLane) -> None:
     """Make all committed steps durable, then evict what exceeds the capacity.

@@ -22,8 +22,6 @@ from mmreplay.writing import build_lane, recover
 from mmreplay.writing.log import Log
 from mmreplay.writing.retention import Retention
 
-__all__ = ["LockedLane", "holder_of"]
-
 _LOG = logging.getLogger("mmreplay")
 
 

@@ -24,8 +24,6 @@ from mmreplay.storage.state_page import COMMITTED, TAIL_START, State
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
 
-__all__ = ["Log"]
-
 _AHEAD_BYTES = 1 << 20
 
 

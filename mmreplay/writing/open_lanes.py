@@ -36,8 +36,6 @@ from mmreplay.writing.request import Request, check_capacity
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
-__all__ = ["AnyWriter", "open_lanes", "open_writer"]
-
 AnyWriter = Writer | VectorWriter
 
 

@@ -26,8 +26,6 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.log import Log
 
-__all__ = ["Recovery", "begin", "is_as_made", "make_ready", "recover", "reopen"]
-
 
 class Recovery:
     """What a recovery found.

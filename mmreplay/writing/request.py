@@ -20,8 +20,6 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["Request", "check_capacity"]
-
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
 
 

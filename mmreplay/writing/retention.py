@@ -12,8 +12,6 @@ from mmreplay.ids import Array
 from mmreplay.storage import chunk_files
 from mmreplay.writing.log import Log
 
-__all__ = ["Retention"]
-
 
 class Retention:
     """Of the steps of a lane of `n` environments; asked by one thread at a time.

@@ -16,9 +16,6 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.writing.stacked_input import Overlap
 
-__all__ = ["RowValues", "check_flags", "checked_dtype"]
-
-
 _OF_NO_ARRAY = np.dtype("V1")
 
 

@@ -25,8 +25,6 @@ from mmreplay.system.threads import Flag
 from mmreplay.writing.background import Background
 from mmreplay.writing.log import Log
 
-__all__ = ["SealJob", "Sealer", "seal_job", "sum_up"]
-
 _NEVER = 1 << 62
 
 

@@ -15,8 +15,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import Field
 
-__all__ = ["Overlap"]
-
 Array = npt.NDArray[Any]
 
 

@@ -17,8 +17,6 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema, as_array
 from mmreplay.writing.row_values import wrong_keys
 
-__all__ = ["VectorValues", "has_stacks"]
-
 
 class VectorValues:
     """What is given to a writer of `n` environments."""

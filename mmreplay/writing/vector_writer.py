@@ -25,8 +25,6 @@ from mmreplay.writing.row_values import checked_dtype
 from mmreplay.writing.stacked_input import Overlap
 from mmreplay.writing.vector_values import VectorValues
 
-__all__ = ["VectorWriter"]
-
 Mask = npt.NDArray[np.bool_]
 
 _NEVER = -1
@@ -77,10 +75,10 @@ class VectorWriter(LaneWriter):
     @property
     def running(self) -> Mask:
         """(N,) bool: the environments of which an episode runs."""
-        if not self._session.is_over:
+        if not self._is_over:
             self._settle()
         running: Mask = self._begins != _NEVER
-        return running & (not self._session.closed)
+        return running & (not self._closed)
 
     def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
         """Begin an episode in every environment, or in those where `mask` is True.
@@ -97,11 +95,11 @@ class VectorWriter(LaneWriter):
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
-        self._session.guard()
+        self._guard()
         chosen = None if mask is None else self._values.flags("mask", mask)
-        if chosen is not None and self._session.advice is not None:
-            warnings.warn(self._session.advice, stacklevel=2)
-            self._session.advice = None
+        if chosen is not None and self._advice is not None:
+            warnings.warn(self._advice, stacklevel=2)
+            self._advice = None
         which = self._everyone if chosen is None else chosen.nonzero()[0]
         newest = functools.partial(self._newest_frames, which=which, begins=True)
         values = self._values.frames(frames, newest)
@@ -230,7 +228,7 @@ class VectorWriter(LaneWriter):
         ids = t * self._n + environments
         firsts = self._begins[environments] * self._n + environments
         frames = {path: self._rows.stored(path, t + 1)[environments] for path in self._paths}
-        with self._session.failing():
+        with self._failing():
             self._ends.add(ids, firsts, frames)
         self._border, self._is_settled = 0, False
         self.files.held = t
@@ -248,7 +246,7 @@ class VectorWriter(LaneWriter):
 
     def end_episodes(self, mask: npt.ArrayLike) -> None:
         """End the running episodes of some environments with the newest step, as truncated."""
-        self._session.guard()
+        self._guard()
         chosen = self._values.flags("mask", mask)
         self._settle()
         self._border, self._is_settled = 0, False
@@ -262,7 +260,7 @@ class VectorWriter(LaneWriter):
         begins = self._begins[which]
         running[which] = (begins != _NEVER) & (begins < self._head)
         if _TRUE in running.tobytes():
-            with self._session.failing():
+            with self._failing():
                 self._ends.end_newest(running)
         self._begins[which] = _NEVER
 
@@ -271,7 +269,7 @@ class VectorWriter(LaneWriter):
         if self._is_settled and self._head == self._words[COMMITTED]:
             return
         self._head = self._words[COMMITTED]
-        with self._session.failing():
+        with self._failing():
             over = self._ends.settle()
         if over is not None:
             self._begins[over & (self._begins < self._head)] = _NEVER
@@ -341,10 +339,10 @@ class VectorWriter(LaneWriter):
 
     def _prepare(self) -> None:
         """Do what may fail in the next step."""
-        self._session.guard()
+        self._guard()
         self._settle()
         if self._head >= self._rows_stop:
-            with self._session.failing():
+            with self._failing():
                 self._rows.make_room(self._head)
             self._cache_columns()
         self._cache_border()
@@ -374,7 +372,7 @@ class VectorWriter(LaneWriter):
     def _cache_border(self) -> None:
         self._all_running = _TRUE not in (self._begins == _NEVER).tobytes()
         self._border = self._rows_stop
-        if self._session.is_over:  # set by another thread in the meantime
+        if self._is_over:  # set by another thread in the meantime
             self._border = 0
 
     def _finish(self) -> None:

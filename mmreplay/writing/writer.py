@@ -19,8 +19,6 @@ from mmreplay.system import platform
 from mmreplay.writing.lane_writer import LaneWriter
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
 
-__all__ = ["Writer"]
-
 
 class Writer(LaneWriter):
     """Appends steps to one lane. The calls mirror those of a Gymnasium environment.
@@ -57,8 +55,8 @@ class Writer(LaneWriter):
     @property
     def running(self) -> bool:
         """Whether an episode is running, so that the next call may be `step`."""
-        if self._session.is_over:
-            return self._running and not self._session.closed
+        if self._is_over:
+            return self._running and not self._closed
         self._settle()
         return self._running
 
@@ -74,7 +72,7 @@ class Writer(LaneWriter):
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
-        self._session.guard()
+        self._guard()
         self._settle()
         n = self._head
         frames = self._values.frames(self._values.newest_frames(frame, n, begins=True))
@@ -172,7 +170,7 @@ class Writer(LaneWriter):
         """Commit the last step of an episode, and then its final observation."""
         rows = self._rows
         frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
-        with self._session.failing():
+        with self._failing():
             self._ends.add(np.array([t]), np.array([self._begin]), frames)
         self._border, self._is_settled = 0, False
         self.files.held = t
@@ -225,7 +223,7 @@ class Writer(LaneWriter):
         if self._is_settled and self._head == self._words[COMMITTED]:
             return
         self._head = self._words[COMMITTED]
-        with self._session.failing():
+        with self._failing():
             over = self._ends.settle()
         if over is not None and over[0] and self._begin < self._head:
             self._running = False
@@ -234,20 +232,20 @@ class Writer(LaneWriter):
     def _end_episode(self) -> None:
         """End the running episode with the newest step, as truncated, if it has one."""
         if self._running and self._begin < self._head:
-            with self._session.failing():
+            with self._failing():
                 self._ends.end_newest(_ONE)
         self._running = False
 
     def _prepare(self) -> None:
         """Do what may fail in the next step."""
-        self._session.guard()
+        self._guard()
         self._settle()
         if not self._running:
             raise SchemaError(
                 f"{self.path}: step() at step {self._head:,}, but no episode is running"
                 f"{': it has ended' if self._head else ''}; call reset(frame) first"
             )
-        with self._session.failing():
+        with self._failing():
             self._rows.make_room(self._head)
         self._cache_for_step()
 
@@ -269,7 +267,7 @@ class Writer(LaneWriter):
             self._frame_rows, start = rows.place("frames", t + 1)
             self._frame_start = start - 1
         self._border = rows.border if self._running else 0
-        if self._session.is_over:  # set by another thread in the meantime
+        if self._is_over:  # set by another thread in the meantime
             self._border = 0
 
     # ------------------------------------------------------------ values
@@ -289,7 +287,7 @@ class Writer(LaneWriter):
         self._end_episode()
 
     def __repr__(self) -> str:
-        return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._session.closed}>"
+        return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._closed}>"
 
 
 _ONE = np.ones(1, np.bool_)

@@ -214,7 +214,7 @@ class _History:
             self._reader.close()
             self._reader = None
         if self.writer is not None:
-            self.writer._session.abandon()
+            self.writer._abandon()
             self.writer.files.release()
         self.counts.crashes += 1
         # A copy may be mistaken for what it was made from, but not after the next power cut.
@@ -307,7 +307,7 @@ class _History:
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
             rows = self._store.returned
-            self.writer._session._timed_flush.flush_in_background(timer=True)
+            self.writer._timed_flush.flush_in_background(timer=True)
             self._store.flushed = max(self._store.flushed, rows)
 
     # ------------------------------------------------------------ what a writer does

@@ -272,11 +272,11 @@ def test_what_goes_wrong_in_the_background_is_said_by_the_next_call(play, monkey
     begin(one)
     with monkeypatch.context() as patch:
         patch.setattr(flush, "flush_rows", cause)
-        one.writer._session._timed_flush.flush_in_background(timer=True)
+        one.writer._timed_flush.flush_in_background(timer=True)
     for call in calls(one.writer).values():
         with pytest.raises(FailedStoreError, match=r"a flush in the background failed: \w+Error"):
             call()
-    one.writer._session._timed_flush.flush_in_background(timer=True)
+    one.writer._timed_flush.flush_in_background(timer=True)
     assert one.writer.rows == 3
     faults.kill(one.writer)
     one.model.die()
@@ -289,7 +289,7 @@ def test_a_full_disk_at_a_timed_flush_does_not_end_writing(play, monkeypatch):
     begin(one)
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_write_all", full)
-        one.writer._session._timed_flush.flush_in_background(timer=True)
+        one.writer._timed_flush.flush_in_background(timer=True)
         with pytest.raises(DiskFullError):
             one.writer.flush()
     one.step()
