@@ -16,13 +16,12 @@ import numpy.typing as npt
 
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
-from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
+from mmreplay.writing.appender import Appender
 from mmreplay.writing.lane_writer import LaneWriter
-from mmreplay.writing.row_values import checked_dtype
-from mmreplay.writing.stacked_input import Overlap
+from mmreplay.writing.row_values import Overlap, checked_dtype
 from mmreplay.writing.vector_values import VectorValues
 
 Mask = npt.NDArray[np.bool_]
@@ -322,20 +321,12 @@ class VectorWriter(LaneWriter):
         out = np.zeros((self._n, *field.shape), field.dtype)
         row = self._words[COMMITTED] + (not begins)
         for e in which.tolist():
-            name, frame = f"{path} of environment {e}", stacks[e]
-            if isinstance(frame, LazyFrames):
-                overlap = self._overlaps.setdefault(e, Overlap())
-                if begins:
-                    frame = overlap.first(frame, field, path, name, row)
-                else:
-                    stored = functools.partial(self._frame, e)
-                    frame = overlap.following(frame, field, path, name, row, stored)
-            out[e] = field.coerce(frame, name)
+            name = f"{path} of environment {e}"
+            if e not in self._overlaps:
+                self._overlaps[e] = Overlap(functools.partial(_stored_frame, self._rows, e))
+            newest = self._overlaps[e].newest(stacks[e], field, path, name, row, begins=begins)
+            out[e] = field.coerce(newest, name)
         return out
-
-    def _frame(self, e: int, path: str, row: int) -> Array:
-        frame: Array = self._rows.stored(path, row)[e, ...]
-        return frame
 
     def _prepare(self) -> None:
         """Do what may fail in the next step."""
@@ -382,6 +373,11 @@ class VectorWriter(LaneWriter):
 
     def __repr__(self) -> str:
         return f"<mmreplay.VectorWriter {self.path} lanes={self._n}>"
+
+
+def _stored_frame(rows: Appender, e: int, path: str, row: int) -> Array:
+    frame: Array = rows.stored(path, row)[e, ...]
+    return frame
 
 
 _BOOL = np.dtype(np.bool_)
