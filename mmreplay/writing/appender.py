@@ -39,15 +39,14 @@ class Column:
 
     @property
     def stop(self) -> int:
-        """The first row without a place."""
+        """The row after the last one that is mapped."""
         return self.new.start + self.spec.chunk_rows
 
 
 class Appender:
-    """The end of a log.
+    """The end of a log; from row `border` on `make_room` is needed.
 
-    `columns` are its raw arrays by path, empty while the log is being closed. From row `border` on
-    `make_room` is needed.
+    `columns` are its raw arrays by path, empty while the log is being closed.
     """
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:

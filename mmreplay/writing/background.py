@@ -79,7 +79,7 @@ class Background:
 
     def wake(self) -> None:
         """Let the flushing thread see whether eviction needs a flush."""
-        # None to be had: the next call may find one.
+        # If no thread can be started, the next call tries again.
         with contextlib.suppress(RuntimeError, MemoryError):
             self._flushing.start()
         if self._wake.empty():

@@ -26,10 +26,7 @@ def build_lane(
     environments: int | None,
     attributes: Mapping[str, Any],
 ) -> None:
-    """Make the directory of an empty, live lane; the caller makes it durable and renames it.
-
-    `attributes` are capacity, padding, env, versions and name, for attributes.mmreplay.
-    """
+    """Make the directory of an empty, live lane; the caller makes it durable and renames it."""
     own = {
         "format": layout.FORMAT,
         "kind": "lane",
@@ -84,10 +81,7 @@ def build_live(
     base: int,
     before: int,
 ) -> State:
-    """`.live` with tails of zeros, a state that is not trusted yet, and a valid checkpoint.
-
-    The caller makes it durable. Returns the state.
-    """
+    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable."""
     live = path / ".live"
     durable_writes.make_directory(live)
     for spec in specs.values():
@@ -108,10 +102,9 @@ def write_metadata(
     durable: bool = True,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Replace attributes.mmreplay of a lane; returns them. `durable=False` for a new store.
+    """Replace attributes.mmreplay of a lane; returns them. FormatError: they are too long.
 
-    `documents` are those of a closed lane; a copy of them is included if there is room.
-    FormatError: they would be longer than can be read; nothing was changed.
+    A copy of the `documents` of a closed lane is included if there is room.
     """
     new = {**metadata, **changes}
     if not new.get("closed"):

@@ -21,10 +21,7 @@ from mmreplay.writing.seal import seal_job
 
 
 def close(lane: LockedLane) -> None:
-    """Make the lane a plain zarr group. Every episode has ended, and no job is running.
-
-    DiskFullError, FailedStoreError: the lane is as before a recovery; no committed row is lost.
-    """
+    """Make the lane a plain zarr group. Every episode has ended, and no job is running."""
     flush.in_turn(lane, _close)
 
 
@@ -38,7 +35,7 @@ def _close(lane: LockedLane) -> None:
         arrays = [_finish(log) for log in lane.logs]
         with contextlib.suppress(FormatError, CorruptStoreError):
             arrays[0] += priority_column.finish(rows.path, rows.head, lane.environments)
-        generator = lane.generator()
+        generator = build_lane.read_generator(lane.path)
         more: dict[str, Any] = {} if generator is None else {"generator": generator}
         lane.metadata = build_lane.write_metadata(
             lane.path,
@@ -66,22 +63,17 @@ def _finish(log: Log) -> list[tuple[ArraySpec, int]]:
     head = log.head
     if log.half:
         start = log.tail_start
-        if head - start >= log.half:
-            _seal_here(log, start, start + log.half)
-            start += log.half
-        if head > start:
-            _seal_here(log, start, head)
+        while start < head:
+            stop = min(start + log.half, head)
+            job = seal_job(log, start, stop)
+            job.run()
+            if job.error is not None:
+                raise job.error
+            start = stop
     flush.evict(log)
     _zero_unused(log, head)
     _finish_checksums(log, head)
     return _write_shapes(log, head)
-
-
-def _seal_here(log: Log, start: int, stop: int) -> None:
-    job = seal_job(log, start, stop)
-    job.run()
-    if job.error is not None:
-        raise job.error
 
 
 def _zero_unused(log: Log, head: int) -> None:

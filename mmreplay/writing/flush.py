@@ -26,8 +26,7 @@ from mmreplay.writing.log import Log
 def flush(lane: LockedLane) -> None:
     """Make all committed steps durable, then evict what exceeds the capacity.
 
-    DiskFullError: no room for the random state; the rows are durable. FailedStoreError: an fsync
-    failed, now or before: it is never tried again.
+    DiskFullError: no room for the random state; the rows are durable.
     """
     in_turn(lane, _flush_what_is_open)
 
@@ -38,10 +37,7 @@ def flush_finals(lane: LockedLane) -> None:
 
 
 class TimedFlush:
-    """The flushes of a lane in the background, which do not keep its writer alive.
-
-    `fail`, a method of the writer, is called with an error.
-    """
+    """The flushes of a lane in the background; `fail`, a method of its writer, takes errors."""
 
     def __init__(self, lane: LockedLane, fail: Callable[[Exception], None]) -> None:
         self._lane, self._fail = lane, weakref.WeakMethod(fail)
@@ -162,7 +158,6 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
 
 def _sync_rows(log: Log, head: int) -> None:
     """Make rows, checksums and names durable; an interrupted flush leaves names to the next one."""
-    # Each once, in an order that is the same for the same history.
     n_fresh = len(log.fresh)
     fresh: dict[AnyPath, None] = dict.fromkeys(log.fresh[number] for number in range(n_fresh))
     files = [tail_file.tail_path(log.path, spec) for spec in log.tail_specs]

@@ -30,13 +30,7 @@ class LockedLane:
 
     `changes` are attributes to change; `check` is called with the documents before any change.
 
-    Raises:
-        LockedError: another writer is at work.
-        StoreNotFoundError, FormatError, CorruptStoreError: there is no sound lane.
-        DiskFullError: no room for the tails; nothing was changed.
-
     Attributes:
-        document, metadata: as read at the opening, and attributes.mmreplay as on disk now.
         held: a step that is committed while its final observations are not yet, or None.
         promised: the head of the last flush that began: its pending row is durable, or will be.
         on_flush: gives the random state to keep with a flush.
@@ -91,8 +85,7 @@ class LockedLane:
                 metadata = build_lane.write_metadata(path, metadata, **changes)
             self.metadata, self.promised = metadata, 0
         else:
-            # At once: a recovery takes a while, and the process that died does not hold it up.
-            self._record_holder()
+            self._record_holder()  # first: a recovery may take a while
             self.metadata, self._recovery = recover.recover(
                 document, self.rows, self.finals, changes
             )
@@ -124,6 +117,11 @@ class LockedLane:
         return self._recovery is not None
 
     @property
+    def recovered(self) -> bool:
+        """Whether some rows are only in the page cache, until the next flush."""
+        return self._recovery is not None and any(self._recovery.trusted.values())
+
+    @property
     def logs(self) -> tuple[Log, Log]:
         """The log of its steps, and that of its final observations."""
         return self.rows, self.finals
@@ -149,19 +147,10 @@ class LockedLane:
         held = self.held  # after: a step that was held before has its final observations by then
         return head if held is None else min(head, held)
 
-    def generator(self) -> str | None:
-        """The random state that was saved with a flush."""
-        return build_lane.read_generator(self.path)
-
     @property
     def closed(self) -> bool:
         """Whether it is plain zarr by now."""
         return self.rows.closed
-
-    @property
-    def recovered(self) -> bool:
-        """Whether some rows are only in the page cache, until the next flush."""
-        return self._recovery is not None and any(self._recovery.trusted.values())
 
     def abandon(self) -> None:
         """Its writer was dropped without close: a process that waits for the lock gets it soon."""

@@ -234,7 +234,7 @@ class Documents:
         where, own = f"{self._path}/zarr.json", self._found
         try:
             copy = find_copy(self._root, where)
-            copied = {} if copy is None else dict(copy.documents())
+            copied = copy or {}
         except FormatError as error:
             self._notes.find("zarr.json", reason(error, where))
             return
