@@ -45,11 +45,13 @@ class ChunkFiles(Protocol):
 
 
 class LaneFiles(ChunkFiles, Protocol):
-    """What a column needs to know of a lane besides."""
+    """What a column needs to know of a lane besides: rows [base, head), which may still grow.
 
-    @property
-    def specs(self) -> dict[str, ArraySpec]:
-        """Every array of rows by path."""
+    `tails` has raw rows of the compressed arrays, by path; empty once they are all in shards.
+    """
+
+    specs: dict[str, ArraySpec]
+    tails: dict[str, Array]
 
     @property
     def base(self) -> int:
@@ -62,6 +64,9 @@ class LaneFiles(ChunkFiles, Protocol):
     @property
     def is_live(self) -> bool:
         """Whether rows may still be appended."""
+
+    def tail_start(self) -> int:
+        """The first row that is in the tail now; rows below are in shards."""
 
 
 def chunk_path(lane: AnyPath, spec: ArraySpec, chunk: int) -> AnyPath:

@@ -18,9 +18,9 @@ from mmreplay.system.limits import check_limit
 
 
 class HeldDirectory:
-    """A directory held open; another may get its name, and this stays the same one.
+    """A directory held open: `descriptor`, -1 once it is closed.
 
-    `path` is what it was opened as, for messages, or `named`; `descriptor` is -1 once it is closed.
+    `path` is what it was opened as, for messages, or `named`.
     """
 
     def __init__(self, path: AnyPath, *, named: Path | None = None) -> None:

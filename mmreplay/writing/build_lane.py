@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import consolidated, layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
@@ -135,13 +135,3 @@ def read_generator(path: AnyPath) -> str | None:
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
         return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
     return None
-
-
-def unmade(path: AnyPath, error: FailedStoreError) -> FailedStoreError:
-    """The error of a store that could not be made, and holds no row."""
-    cause = error.__cause__
-    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
-    return FailedStoreError(
-        f"{path}: could not be made: {reason}; nothing is left of it: check the disk and make it "
-        f"again, or choose another path"
-    )

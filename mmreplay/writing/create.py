@@ -18,7 +18,6 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import (
     DiskFullError,
-    FailedStoreError,
     MmreplayError,
     SchemaError,
     StoreExistsError,
@@ -188,23 +187,16 @@ def give_up(writer: AnyWriter) -> None:
 def _make(request: Request) -> HeldDirectory | None:
     """Build the store beside its path and move it there; None if another process was first."""
     schema = request.schema()
-    try:
-        with staging_directory(request.path) as built:
-            if request.lane is not None:
-                _build_group(built, schema, request.attributes())
-            else:
-                planned = plan.plan_lane(schema, request.lanes, request.capacity)
-                build_lane.build_lane(built, schema, planned, request.lanes, request.attributes())
-            durable_writes.sync_tree(built)
-            made = HeldDirectory(built, named=request.path)
-            target = built.with_name(request.path.name)
-            return made if durable_writes.replace_directory(built, target) else None
-    except ReachedLimitError:
-        raise
-    except FailedStoreError as error:
-        if request.path.exists():
-            raise
-        raise build_lane.unmade(request.path, error) from error
+    with staging_directory(request.path) as built:
+        if request.lane is not None:
+            _build_group(built, schema, request.attributes())
+        else:
+            planned = plan.plan_lane(schema, request.lanes, request.capacity)
+            build_lane.build_lane(built, schema, planned, request.lanes, request.attributes())
+        durable_writes.sync_tree(built)
+        made = HeldDirectory(built, named=request.path)
+        target = built.with_name(request.path.name)
+        return made if durable_writes.replace_directory(built, target) else None
 
 
 def _build_group(built: AnyPath, schema: Schema, attributes: Mapping[str, Any]) -> None:

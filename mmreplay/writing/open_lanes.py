@@ -144,7 +144,12 @@ def _make_lane(
         with contextlib.suppress(MmreplayError):
             durable_writes.remove_tree(built)  # on a full disk, its room too
         if isinstance(error, FailedStoreError):
-            raise build_lane.unmade(path, error) from error
+            cause = error.__cause__
+            reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+            raise FailedStoreError(
+                f"{path}: could not be made: {reason}; nothing is left behind: check the disk and "
+                f"call again"
+            ) from error
         raise
     if not is_new:
         raise StoreExistsError(f"{path}: there already, though no other process may make it now")

@@ -81,7 +81,7 @@ class VectorValues:
             value = as_array(extras[name], name)
             if value.shape[:1] != (self._n,):
                 raise self._unfit(name, value.shape, field.shape)
-            n = self._n if chosen is None else np.count_nonzero(chosen)
+            n = self._n if chosen is None else int(np.count_nonzero(chosen))
             if n == self._n:
                 whole = Field((n, *field.shape), field.dtype).coerce_loosely(value, name)
             else:

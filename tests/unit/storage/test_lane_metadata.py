@@ -10,8 +10,8 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.storage.lane_metadata import (
-    lane_paths,
     kind_and_name,
+    lane_paths,
     read_holder,
     read_lane,
     read_metadata,

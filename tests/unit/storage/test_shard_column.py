@@ -214,9 +214,9 @@ def test_a_file_of_very_many_is_opened_once_a_batch_and_closed(tmp_path, monkeyp
     column.take(np.arange(60))
     opened, n_before = [], len(os.listdir("/dev/fd"))
 
-    def count(folder, name, *how):
-        opened.append(name)
-        return OpenShard(folder, name, *how)
+    def count(path, *how):
+        opened.append(path.name)
+        return OpenShard(path, *how)
 
     monkeypatch.setattr(shard_column, "OpenShard", count)
     assert column.take(np.arange(60)[::step]).tobytes() == lane.rows[::step].tobytes()

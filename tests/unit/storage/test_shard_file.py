@@ -34,7 +34,7 @@ OPEN = []
 
 
 def read(path, spec):
-    OPEN.append(OpenShard(path.parent, path.name, spec, compression.make_codec(spec.codec)))
+    OPEN.append(OpenShard(path, spec, compression.make_codec(spec.codec)))
     return OPEN[-1]
 
 
