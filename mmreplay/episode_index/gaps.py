@@ -32,19 +32,10 @@ class Rows(Protocol):
 
 
 class Gaps:
-    """The rows [start, head) of a lane of `n` environments; transitions are counted from `start`.
+    """The rows [start, head) of a lane of `n` environments, with `count` transitions.
 
-    A lane of one environment has no gaps: it is one run, and nothing is read.
-
-    Args:
-        n: environments.
-        start: the first row.
-        where: the lane, for messages of errors.
-
-    Attributes:
-        where: as given.
-        head: the row after the last one that was followed.
-        count: transitions of all these rows.
+    A lane of one environment has no gaps: it is one run, and nothing is read. `where` is the lane,
+    for messages of errors.
     """
 
     def __init__(self, n: int, start: int, where: object) -> None:
@@ -73,11 +64,8 @@ class Gaps:
     def follow(self, head: int, rows: Rows) -> None:
         """Take the rows up to `head`, from the `ends` of each row before and the `resets`.
 
-        The `ends` of the newest row are not asked for: they may still change. Of the very first row
-        it is `step` that says which environments are there.
-
-        Raises:
-            CorruptStoreError: a row without a transition.
+        The `ends` of the newest row may still change. The first row is taken from `step`.
+        CorruptStoreError: a row without a transition.
         """
         n = self._n
         if n == 1:
@@ -149,7 +137,7 @@ class Gaps:
             self._keys = np.resize(self._keys, keys + keys // 2)
 
     def forget(self, row: int) -> None:
-        """Nobody asks for rows below this one any more."""
+        """Rows below this one will not be asked for any more."""
         gone = int(self._rows[: self._n_runs].searchsorted(row, "right")) - 1
         if gone <= max(self._n_runs // 2, _KEEP):
             return
@@ -170,10 +158,7 @@ class Gaps:
         return int(self._before[run]) + (row - int(self._rows[run])) * int(self._present[run])
 
     def oldest(self, floor: int, capacity: int | None) -> int:
-        """The oldest row, `floor` or above, from which on there are at most `capacity` transitions.
-
-        Reader and writer both ask this, so that they agree on what may be evicted.
-        """
+        """The oldest row, `floor` or above, with at most `capacity` transitions from there on."""
         if capacity is None or self.head <= floor:
             return min(floor, self.head)
         gone = self.count - capacity

@@ -21,11 +21,7 @@ class Column(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the index reads: columns of entries, columns of finals, and what is wrong if one misses.
-
-    `lost(lane, message)` gives the error for a final that should be there: it may have come or gone
-    since.
-    """
+    """Columns of entries and of finals; `lost(lane, text)` is the error for a missing final."""
 
     step: Column
     ends: Column

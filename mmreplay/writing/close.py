@@ -35,7 +35,7 @@ def _close(lane: LockedLane) -> None:
         arrays = [_finish(log) for log in lane.logs]
         with contextlib.suppress(FormatError, CorruptStoreError):
             arrays[0] += priority_column.finish(rows.path, rows.head, lane.environments)
-        generator = build_lane.read_generator(lane.path)
+        generator = lane.generator()
         more: dict[str, Any] = {} if generator is None else {"generator": generator}
         lane.metadata = build_lane.write_metadata(
             lane.path,

@@ -147,6 +147,10 @@ class LockedLane:
         held = self.held  # after: a step that was held before has its final observations by then
         return head if held is None else min(head, held)
 
+    def generator(self) -> str | None:
+        """The random state that was saved with a flush."""
+        return build_lane.read_generator(self.path)
+
     @property
     def closed(self) -> bool:
         """Whether it is plain zarr by now."""
