@@ -19,8 +19,10 @@ from mmreplay.errors import (
     MmreplayError,
     SchemaError,
 )
+from mmreplay.ids import Array, Ids
 from mmreplay.schema import Schema
 from mmreplay.storage.state_page import COMMITTED
+from mmreplay.system import platform
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import check_there
 from mmreplay.system.limits import ReachedLimitError
@@ -71,6 +73,18 @@ class LaneWriter:
         _WRITERS.add(self)
         if files.recovered:  # else one killed again and again would never be durable
             background.flush_soon()
+
+    def _commit_last(self, t: int, ids: Ids, firsts: Ids, frames: dict[str, Array]) -> None:
+        """Commit step t, with which episodes end, and then their final observations; as `Ends`."""
+        with self._failing():
+            self._ends.add(ids, firsts, frames)
+        self._border, self._is_settled = 0, False
+        self.files.held = t
+        if platform.barrier is not None:
+            platform.barrier()
+        self._head = self._words[COMMITTED] = t + 1
+        self._ends.commit()
+        self.files.held = None
 
     def _attach(self) -> None:
         """Look up what the next step must know; every episode has ended."""

@@ -213,7 +213,7 @@ class VectorWriter(LaneWriter):
                 return
         # Far quicker than `any` of numpy for the few bytes that there are.
         if _TRUE in ends.tobytes():
-            self._commit_last(t, ends, count)
+            self._end_with(t, ends, count)
         else:
             if _publish is not None:
                 _publish()
@@ -221,22 +221,14 @@ class VectorWriter(LaneWriter):
             self.n_steps += count
         self._any_fresh = False
 
-    def _commit_last(self, t: int, ends: Mask, count: int) -> None:
-        """Commit a step with which episodes end, and then their final observations."""
+    def _end_with(self, t: int, ends: Mask, count: int) -> None:
+        """Commit a step with which episodes end."""
         environments = ends.nonzero()[0]
         ids = t * self._n + environments
         firsts = self._begins[environments] * self._n + environments
         frames = {path: self._rows.stored(path, t + 1)[environments] for path in self._paths}
-        with self._failing():
-            self._ends.add(ids, firsts, frames)
-        self._border, self._is_settled = 0, False
-        self.files.held = t
-        if _publish is not None:
-            _publish()
-        self._head = self._words[COMMITTED] = t + 1
+        self._commit_last(t, ids, firsts, frames)
         self.n_steps += count
-        self._ends.commit()
-        self.files.held = None
         self._begins[environments] = _NEVER
         self._is_settled = True
         self._cache_border()

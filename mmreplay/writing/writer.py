@@ -13,6 +13,7 @@ import numpy as np
 
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
+from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
@@ -78,8 +79,7 @@ class Writer(LaneWriter):
         frames = self._values.frames(self._values.newest_frames(frame, n, begins=True))
         self._border, self._is_settled = 0, False
         self._end_episode()
-        for path, value in frames.items():
-            self._rows.stored(path, n)[...] = value
+        self._put(n, frames)
         self._begin = n
         self._running = self._is_settled = True
         self._cache_for_step()
@@ -118,7 +118,8 @@ class Writer(LaneWriter):
             t = self._head
         # Row t + 1 of frames, which is unused until this step is committed.
         if self._sole is None:
-            self._put_frames(t + 1, next_frame)
+            newest = self._values.newest_frames(next_frame, t + 1, begins=False)
+            self._put(t + 1, self._values.frames(newest))
         else:
             if (
                 type(next_frame) is not np.ndarray
@@ -153,32 +154,24 @@ class Writer(LaneWriter):
                 f"number with .item()"
             ) from error
         if extras or self._has_extras:
-            self._put_extras(t, extras)
+            self._put(t, self._values.extras(extras))
         begin = self._begin
         self._flags[j] = flag
         self._resets[j] = t == begin
         self._over[j] = over
         self._numbers[j] = t + 1 - begin
         if over:
-            self._commit_last(t)
+            self._end_with(t)
             return
         if _publish is not None:
             _publish()
         self._head = self._words[COMMITTED] = t + 1
 
-    def _commit_last(self, t: int) -> None:
-        """Commit the last step of an episode, and then its final observation."""
+    def _end_with(self, t: int) -> None:
+        """Commit the last step of an episode."""
         rows = self._rows
         frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
-        with self._failing():
-            self._ends.add(np.array([t]), np.array([self._begin]), frames)
-        self._border, self._is_settled = 0, False
-        self.files.held = t
-        if _publish is not None:
-            _publish()
-        self._head = self._words[COMMITTED] = t + 1
-        self._ends.commit()
-        self.files.held = None
+        self._commit_last(t, np.array([t]), np.array([self._begin]), frames)
         self._running, self._is_settled = False, True
 
     def _extend(self, steps: Steps) -> None:
@@ -210,7 +203,7 @@ class Writer(LaneWriter):
             rows.put("ends", t, np.arange(1, k + 1) == k * is_last)
             done = stop
             if is_last:
-                self._commit_last(t + k - 1)
+                self._end_with(t + k - 1)
             else:
                 if _publish is not None:
                     _publish()
@@ -270,15 +263,8 @@ class Writer(LaneWriter):
         if self._is_over:  # set by another thread in the meantime
             self._border = 0
 
-    # ------------------------------------------------------------ values
-
-    def _put_frames(self, row: int, frame: object) -> None:
-        frames = self._values.frames(self._values.newest_frames(frame, row, begins=False))
-        for path, value in frames.items():
-            self._rows.stored(path, row)[...] = value
-
-    def _put_extras(self, row: int, extras: Mapping[str, object]) -> None:
-        for path, value in self._values.extras(extras).items():
+    def _put(self, row: int, values: Mapping[str, Array]) -> None:
+        for path, value in values.items():
             self._rows.stored(path, row)[...] = value
 
     def _finish(self) -> None:
