@@ -85,10 +85,7 @@ class LaneFinals:
         return self.base + int(self.ids.searchsorted(row * self.n))
 
     def until(self, entries: Ids) -> tuple[Ids | None, Ids | None]:
-        """Steps to the end of the episode of each entry, itself included; None if any runs.
-
-        Also the rows of these episodes in the log, if there is one environment.
-        """
+        """Steps to the end of the episode of each entry, itself included; None if any runs."""
         if self.n > 1:
             lasts = self.last_rows(entries)
             return None if (lasts < 0).any() else lasts - entries // self.n + 1, None

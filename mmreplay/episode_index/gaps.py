@@ -62,11 +62,7 @@ class Gaps:
         return not self._n_keys
 
     def follow(self, head: int, rows: Rows) -> None:
-        """Take the rows up to `head`, from the `ends` of each row before and the `resets`.
-
-        The `ends` of the newest row may still change. The first row is taken from `step`.
-        CorruptStoreError: a row without a transition.
-        """
+        """Take the rows up to `head`, from the `ends` of each row before and the `resets`."""
         n = self._n
         if n == 1:
             self.count += head - self.head

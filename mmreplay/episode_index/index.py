@@ -110,10 +110,7 @@ class Index:
         self.extend(number, base, head, finals)
 
     def extend(self, lane: int, base: int, head: int, finals: tuple[int, int]) -> None:
-        """Rows or finals were appended to a lane; those below their bases may be gone.
-
-        CorruptStoreError: the columns contradict each other.
-        """
+        """Rows or finals were appended to a lane; those below their bases may be gone."""
         one, sources = self._lanes[lane], self._sources
         n, gaps = one.n, one.gaps
         if head > one.head:
@@ -297,10 +294,7 @@ class Index:
         return Steps(ids, stride, before, left, until, over, finals, runs, pending)
 
     def _newest(self, ids: Ids) -> tuple[Flags, Flags, Pending]:
-        """Of entries of the newest rows: which ended with a final, which run on in a live lane.
-
-        The others ended when their writer died. Also which pending rows are needed.
-        """
+        """Of entries of the newest rows: which ended with a final, which run on in a live lane."""
         over, runs = np.zeros((2, ids.size), np.bool_)
         pending = []
         for lane, here in self._by_lane(ids):

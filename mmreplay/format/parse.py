@@ -108,11 +108,7 @@ def _depth(document: Mapping[str, Any]) -> int:
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:
-    """The checked attributes of a store or a lane; raises FormatError.
-
-    They come without their checksum, which reading rows does not need. Checked are format, kind,
-    uuid, capacity and padding; of a lane also its environments, rows and whether it is closed.
-    """
+    """The checked attributes of a store or a lane; raises FormatError."""
     return root_attributes(parse_json(data, where), where)
 
 
@@ -225,10 +221,7 @@ def _field_from_json(document: Mapping[str, Any]) -> Field:
 
 
 def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
-    """The spec and the rows that an array's zarr.json says; raises FormatError.
-
-    `path` is the array's in its lane, `where` the file's, for messages.
-    """
+    """The spec and the rows that an array's zarr.json says; raises FormatError."""
     return array_spec(parse_json(data, where), path, where)
 
 

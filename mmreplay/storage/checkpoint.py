@@ -56,10 +56,7 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """`.live/checkpoint`: two slots; the one that counts, `best`, is never overwritten.
-
-    `is_newest`: whether the best one is the last that was written.
-    """
+    """`.live/checkpoint`: two slots; the one that counts, `best`, is never overwritten."""
 
     def __init__(self, path: AnyPath, store: str) -> None:
         """Read both slots; raises CorruptStoreError if neither is a valid one of this store."""

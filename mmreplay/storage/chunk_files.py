@@ -38,17 +38,11 @@ class ChunkFiles(Protocol):
         """The error for a chunk file that is not there and holds rows below `stop`."""
 
     def check_in_place(self) -> None:
-        """Raise EvictedError if the lane's path leads to another directory now.
-
-        Called after a file was opened by its name, before its rows are used.
-        """
+        """Raise EvictedError if the lane's path leads to another directory now."""
 
 
 class LaneFiles(ChunkFiles, Protocol):
-    """What a column needs to know of a lane besides: rows [base, head), which may still grow.
-
-    `tails` has raw rows of the compressed arrays, by path; empty once they are all in shards.
-    """
+    """What a column needs to know of a lane besides: rows [base, head), which may still grow."""
 
     specs: dict[str, ArraySpec]
     tails: dict[str, Array]
@@ -138,10 +132,7 @@ def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
 def filled_rows(
     lane: ChunkFiles, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
-    """(first row, rows) of a raw column of width 1 in [start, stop), piece by piece, without maps.
-
-    Holes, which are zeros, are left out: metadata may name any number of rows that do not exist.
-    """
+    """(first row, rows) of a raw column of width 1 in [start, stop), in pieces, without holes."""
     if stop <= start:
         return
     check_last(lane, spec, stop)

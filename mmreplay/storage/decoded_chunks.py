@@ -21,10 +21,7 @@ _TAKEN = np.iinfo(np.int64).max
 
 
 class DecodedChunks:
-    """Room for `n_chunks` chunks of `chunk_rows` rows; those used longest ago are replaced.
-
-    Any number of threads may use it. `rows` is (n_chunks * chunk_rows, row_items).
-    """
+    """Room for `n_chunks` chunks of `chunk_rows` rows; those used longest ago are replaced."""
 
     def __init__(
         self, n_chunks: int, chunk_rows: int, row_items: int, dtype: npt.DTypeLike

@@ -71,10 +71,7 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LaneDocument:
-    """What the zarr.json files of a lane say, read and checked once.
-
-    `data`: the bytes of its own; `rows`, `finals`: the arrays of its logs, of these `lengths`.
-    """
+    """What the zarr.json files of a lane say, read and checked once."""
 
     path: AnyPath
     data: bytes

@@ -32,11 +32,7 @@ class Remaps:
 
 
 class RawColumn:
-    """A raw column of all lanes of a store: their files side by side in one range of addresses.
-
-    Files whose size is not a multiple of a page are mapped one by one, and none before rows are
-    first read.
-    """
+    """A raw column of all lanes of a store: their files side by side in one range of addresses."""
 
     def __init__(self, lanes: Sequence[LaneFiles], path: str, remaps: Remaps | None = None) -> None:
         self._remaps = remaps or Remaps()

@@ -182,10 +182,7 @@ class ShardColumn:
         return keys, within
 
     def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
-        """Decode chunk after chunk, and copy its rows while they are in the processor's cache.
-
-        `places` in `filled` are those of `wanted`; None if they are contiguous.
-        """
+        """Decode chunk after chunk, and copy its rows while they are in the processor's cache."""
         keys, within = self._locate(wanted)
         begins = np.empty(wanted.size, np.bool_)
         begins[0] = True

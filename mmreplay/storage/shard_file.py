@@ -188,11 +188,7 @@ class Shard:
 
 
 class OpenShard:
-    """One shard file of very many: open while the chunks of a batch are read, and not mapped.
-
-    Its index is checked each time: a chunk's checksum does not identify it. Another file may get
-    the path, so the reader asks afterwards whether the lane is in place.
-    """
+    """One shard file of very many: open while the chunks of a batch are read, and not mapped."""
 
     __slots__ = ("_codec", "_file", "_index", "_path", "_spec")
 

@@ -44,10 +44,7 @@ class Column:
 
 
 class Appender:
-    """The end of a log; from row `border` on `make_room` is needed.
-
-    `columns` are its raw arrays by path, empty while the log is being closed.
-    """
+    """The end of a log; from row `border` on `make_room` is needed."""
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:
         """Map the chunk files of the newest rows."""

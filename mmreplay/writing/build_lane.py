@@ -102,10 +102,7 @@ def write_metadata(
     durable: bool = True,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Replace attributes.mmreplay of a lane; returns them. FormatError: they are too long.
-
-    A copy of the `documents` of a closed lane is included if there is room.
-    """
+    """Replace attributes.mmreplay of a lane; returns them. FormatError: they are too long."""
     new = {**metadata, **changes}
     if not new.get("closed"):
         new.pop("generator", None)  # it stands in .live while the lane is open

@@ -24,10 +24,7 @@ from mmreplay.writing.log import Log
 
 
 def flush(lane: LockedLane) -> None:
-    """Make all committed steps durable, then evict what exceeds the capacity.
-
-    DiskFullError: no room for the random state; the rows are durable.
-    """
+    """Make all committed steps durable, then evict what exceeds the capacity."""
     in_turn(lane, _flush_what_is_open)
 
 

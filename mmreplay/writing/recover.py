@@ -176,10 +176,7 @@ def _check_last_files(log: Log, head: int) -> None:
 def recover(
     document: LaneDocument, rows: Log, finals: Log, changes: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Recovery]:
-    """Open a lane whose writer died; returns attributes.mmreplay, too.
-
-    The sessions begin later, once the episodes that ran have their final observations.
-    """
+    """Open a lane whose writer died; returns attributes.mmreplay, too."""
     path, metadata, capacity = rows.path, document.metadata, document.metadata["capacity"]
     # What a killed process left may be only in the page cache: make durable what is about to be
     # trusted.

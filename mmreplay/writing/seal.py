@@ -29,10 +29,7 @@ _NEVER = 1 << 62
 
 
 class SealJob:
-    """The encoding of one half of the tail, shared by the sealing thread and the writer.
-
-    `encode(part, fast)` gives the bytes of an inner chunk; `finish` writes and publishes them all.
-    """
+    """The encoding of one half of the tail, shared by the sealing thread and the writer."""
 
     def __init__(
         self,

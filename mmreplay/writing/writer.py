@@ -175,11 +175,7 @@ class Writer(LaneWriter):
         self._running, self._is_settled = False, True
 
     def _extend(self, steps: Steps) -> None:
-        """Append many steps of an episode, as `reset` and `step` would, read from another store.
-
-        SchemaError: no episode is running that they could continue. After other errors some of the
-        steps may be stored.
-        """
+        """Append many steps of an episode, as `reset` and `step` would, read from another store."""
         frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
         if steps.begins:
             first = {key: rows[0] for key, rows in steps.observation.items()}
