@@ -508,3 +508,19 @@ def test_rows_that_are_not_kept_are_counted_in_one_warning(play, caplog, power_c
         record.getMessage().count("3 steps after the last flush are not kept")
         for record in caplog.records
     ] == [1]
+
+
+def test_a_larger_capacity_brings_nothing_back_and_a_smaller_one_evicts_at_once(play):
+    one = play("raw", capacity=50)
+    one.reset([0])
+    for _ in range(200):
+        one.step()
+    one.flush()
+    assert (one.writer.files.rows.first, one.writer.base) == (150, 86)
+    for capacity, first in ((100, 150), (50, 150), (20, 180)):
+        one.end("close", check=False)
+        one.open(capacity=capacity)
+        assert attributes(one.path)["capacity"] == capacity
+        assert one.writer.files.rows.first == first
+        one.flush()
+        assert one.writer.base == max(first - 64, 86)
