@@ -7,7 +7,7 @@ and bounds of a lane, count entries: row * n + environment. Without gaps, draws 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,16 +17,37 @@ import numpy.typing as npt
 from mmreplay.episode_index.finals import LaneFinals
 from mmreplay.episode_index.gaps import Gaps, floor_row
 from mmreplay.episode_index.lane_episodes import LaneEpisodes, lane_episodes
-from mmreplay.episode_index.sources import Sources
 from mmreplay.episode_index.steps import Pending, Span, Steps
 from mmreplay.errors import CorruptStoreError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids, distinct
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
 
 Flags = npt.NDArray[np.bool_]
 
 _NONE = np.empty(0, np.int64)
 _NO_ROW: Pending = ()
 _PIECE = 1 << 20
+
+
+class Column(Protocol):
+    """A raw column of numbers over all lanes."""
+
+    def take(self, ids: Ids) -> Array:
+        """Values by id, of any shape."""
+
+    def view(self, lane: int, start: int, stop: int) -> Array:
+        """Those of rows [start, stop) of one lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Columns of entries and of finals; `lost(lane, text)` is the error for a missing final."""
+
+    step: Column
+    ends: Column
+    resets: Column
+    final_ids: Column
+    final_firsts: Column
+    lost: Callable[[int, str], Exception]
 
 
 class Transitions(Protocol):

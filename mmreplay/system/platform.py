@@ -18,21 +18,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = [
-    "BINARY",
-    "CLOEXEC",
-    "DIRECTORY",
-    "LIBC",
-    "LINUX",
-    "NOFOLLOW",
-    "NONBLOCK",
-    "OPENS_FROM_DIRECTORIES",
-    "barrier",
-    "boot_id",
-    "fcntl",
-    "give_way",
-    "uptime_s",
-]
+__all__ = ["fcntl"]  # the others are defined here
 
 try:
     import fcntl

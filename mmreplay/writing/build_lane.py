@@ -61,16 +61,6 @@ def _write_arrays(path: AnyPath, specs: Iterable[ArraySpec]) -> None:
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
 
 
-def documents(
-    rows: Iterable[tuple[ArraySpec, int]], finals: Iterable[tuple[ArraySpec, int]]
-) -> consolidated.Documents:
-    """What stands in every zarr.json below a lane, of the arrays of its two logs."""
-    arrays = {spec.path: (spec, n) for spec, n in rows}
-    return consolidated.documents_of(
-        arrays | {f"{FINALS}/{spec.path}": (spec, n) for spec, n in finals}
-    )
-
-
 def build_live(
     path: AnyPath,
     store: str,

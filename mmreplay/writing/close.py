@@ -9,7 +9,7 @@ import contextlib
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
-from mmreplay.format import layout
+from mmreplay.format import consolidated, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files, priority_column, shard_file
 from mmreplay.storage.checksums import crc32c_of_file
@@ -32,15 +32,17 @@ def _close(lane: LockedLane) -> None:
             # A step that failed since the last flush has touched the newest row.
             log.flushed = min(log.flushed, log.head - 1)
         flush.flush_rows(lane)
-        arrays = [_finish(log) for log in lane.logs]
+        of_rows, of_finals = [_finish(log) for log in lane.logs]
         with contextlib.suppress(FormatError, CorruptStoreError):
-            arrays[0] += priority_column.finish(rows.path, rows.head, lane.environments)
+            of_rows += priority_column.finish(rows.path, rows.head, lane.environments)
+        arrays = {spec.path: (spec, n) for spec, n in of_rows}
+        arrays |= {f"{layout.FINALS}/{spec.path}": (spec, n) for spec, n in of_finals}
         generator = lane.generator()
         more: dict[str, Any] = {} if generator is None else {"generator": generator}
         lane.metadata = build_lane.write_metadata(
             lane.path,
             lane.metadata,
-            build_lane.documents(*arrays),
+            consolidated.documents_of(arrays),
             rows=rows.head,
             first=rows.first,
             finals=finals.head,

@@ -23,9 +23,18 @@ from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 
 
-def flush(lane: LockedLane) -> None:
-    """Make all committed steps durable, then evict what exceeds the capacity."""
-    in_turn(lane, _flush_what_is_open)
+def flush(lane: LockedLane, *, only_to_evict: bool = False) -> None:
+    """Make all committed steps durable, then evict what exceeds the capacity, in whole files.
+
+    `only_to_evict`: do nothing unless a chunk file can go.
+    """
+
+    def call(lane: LockedLane) -> None:
+        # The lane may have been closed, or another flush have evicted, while this one waited.
+        if not (lane.closed or lane.released) and (not only_to_evict or _can_evict(lane)):
+            flush_rows(lane)
+
+    in_turn(lane, call)
 
 
 def flush_finals(lane: LockedLane) -> None:
@@ -45,10 +54,7 @@ class TimedFlush:
         if lane.closed or lane.released or lane.failure is not None:
             return
         try:
-            if timer:
-                flush(lane)
-            else:
-                in_turn(lane, _flush_what_can_go)
+            flush(lane, only_to_evict=not timer)
         except (DiskFullError, ReachedLimitError):
             return  # the next flush, or the step that finds no room, says so
         except Exception as error:  # noqa: BLE001 (else the thread would end without a word)
@@ -79,17 +85,6 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
         except CorruptStoreError as error:
             lane.failure = FailedStoreError(str(error))
             raise lane.failure from error
-
-
-def _flush_what_is_open(lane: LockedLane) -> None:
-    if not (lane.closed or lane.released):  # while this one waited
-        flush_rows(lane)
-
-
-def _flush_what_can_go(lane: LockedLane) -> None:
-    # In turn: what is looked at to tell may be evicted by another flush.
-    if not (lane.closed or lane.released) and _can_evict(lane):
-        flush_rows(lane)
 
 
 def flush_rows(lane: LockedLane) -> None:

@@ -71,7 +71,7 @@ class LaneWriter:
         # Not by a method of the lane, which would keep a failed one, its maps and this writer.
         weakref.finalize(self, _abandon_lane, weakref.ref(files)).atexit = False
         _WRITERS.add(self)
-        if files.recovered:  # else one killed again and again would never be durable
+        if files.has_unflushed:  # else one killed again and again would never be durable
             background.flush_soon()
 
     def _commit_last(self, t: int, ids: Ids, firsts: Ids, frames: dict[str, Array]) -> None:
@@ -87,15 +87,12 @@ class LaneWriter:
         self.files.held = None
 
     def _attach(self) -> None:
-        """Look up what the next step must know; every episode has ended."""
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """Go on from what is committed, if a call was interrupted."""
         raise NotImplementedError
 
     def _finish(self) -> None:
-        """End the running episodes."""
         raise NotImplementedError
 
     @property
