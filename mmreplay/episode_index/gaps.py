@@ -6,7 +6,7 @@ What a draw costs depends on the number of runs, not on rows, environments or en
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,11 +24,8 @@ def floor_row(base: int) -> int:
     return base + CONTEXT_ROWS if base else 0
 
 
-class Rows(Protocol):
-    """Rows of a lane's columns, as a reader or a writer has them."""
-
-    def __call__(self, path: str, start: int, stop: int, /) -> Array:
-        """Rows [start, stop) of the column at `path`, as (rows, n) or flat."""
+Rows = Callable[[str, int, int], Array]
+"""Gives rows [start, stop) of the column at a path, as (rows, n) or flat."""
 
 
 class Gaps:

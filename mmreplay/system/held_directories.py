@@ -115,13 +115,10 @@ class HeldPath:
 
     def lstat(self) -> os.stat_result:
         """As `os.lstat`; FailedStoreError if the directory was removed."""
-        return self._stat(follow_symlinks=False)
+        return self.stat(follow_symlinks=False)
 
-    def stat(self) -> os.stat_result:
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """As `os.stat`; FailedStoreError if the directory was removed."""
-        return self._stat()
-
-    def _stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         name, folder = at(self)
         try:
             return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks)

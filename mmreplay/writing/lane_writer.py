@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -85,6 +85,11 @@ class LaneWriter:
         self._head = self._words[COMMITTED] = t + 1
         self._ends.commit()
         self.files.held = None
+
+    def _put(self, row: int, values: Mapping[str, Any]) -> None:
+        """Store values by path in a row that is not committed."""
+        for path, value in values.items():
+            self._rows.stored(path, row)[...] = value
 
     def _attach(self) -> None:
         raise NotImplementedError

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -202,7 +201,7 @@ class VectorWriter(LaneWriter):
             terminated = terminated | self._values.flags("life_lost", life_lost, chosen)
         _not(terminated, flag_rows[i])
         if extras or self._has_extras:
-            self._put_extras(t, extras, chosen)
+            self._put(t, self._values.extras(extras, chosen))
         _subtract(t + 1, self._begins, numbers[i])
         if self._any_fresh:
             _equal(self._begins, t, reset_rows[i])  # else they are 0 from the beginning
@@ -299,12 +298,7 @@ class VectorWriter(LaneWriter):
     def _put_frames(self, row: int, frames: Any, chosen: Mask | None) -> None:
         which = self._everyone if chosen is None else np.flatnonzero(chosen)
         newest = functools.partial(self._newest_frames, which=which, begins=False)
-        for path, value in self._values.frames(frames, newest).items():
-            self._rows.stored(path, row)[...] = value
-
-    def _put_extras(self, t: int, extras: Mapping[str, Any], chosen: Mask | None) -> None:
-        for path, value in self._values.extras(extras, chosen).items():
-            self._rows.stored(path, t)[...] = value
+        self._put(row, self._values.frames(frames, newest))
 
     def _newest_frames(
         self, stacks: Any, path: str, field: Field, which: Ids, *, begins: bool

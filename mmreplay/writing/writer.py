@@ -6,14 +6,12 @@ and not before; everything that can fail happens before that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
-from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
@@ -258,10 +256,6 @@ class Writer(LaneWriter):
         self._border = rows.border if self._running else 0
         if self._is_over:  # set by another thread in the meantime
             self._border = 0
-
-    def _put(self, row: int, values: Mapping[str, Array]) -> None:
-        for path, value in values.items():
-            self._rows.stored(path, row)[...] = value
 
     def _finish(self) -> None:
         self._settle()

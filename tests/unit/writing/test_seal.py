@@ -19,22 +19,6 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 
 
-def job_of(n_parts, encode=None, finish=None):
-    done = []
-    job = SealJob(
-        n_parts,
-        encode or (lambda part, fast: bytes([part])),
-        finish or (lambda parts: done.append(list(parts))),
-    )
-    return job, done
-
-
-def in_thread(call):
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread
-
-
 def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thread():
     begun, held, interrupted = threading.Event(), threading.Event(), []
 
@@ -46,8 +30,10 @@ def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thr
         assert held.wait(WAIT)
         return bytes([part])
 
-    job, done = job_of(4, encode)
-    sealing = in_thread(job.run)
+    done = []
+    job = SealJob(4, encode, done.append)
+    sealing = threading.Thread(target=job.run, daemon=True)
+    sealing.start()
     assert begun.wait(WAIT)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
