@@ -138,7 +138,8 @@ def create(
         of_one=env is not None and lanes is None,
     )
     writer = _open_or_make(request)
-    writer._advice = advice
+    if advice is not None:
+        writer._advice = advice
     return writer
 
 

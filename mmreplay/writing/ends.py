@@ -26,7 +26,7 @@ class Ends:
     """The log of final observations of a lane that is open for writing."""
 
     def __init__(self, lane: LockedLane, rows: Appender, finals: Appender) -> None:
-        self._lane, self._rows, self._finals = lane, rows, finals
+        self._lane, self._rows, self.finals = lane, rows, finals
         self._n = lane.n
         self._words = lane.finals.state.words
         self._frames = {path: lane.finals.specs[path] for path in lane.schema.frame_paths.values()}
@@ -35,9 +35,9 @@ class Ends:
     def add(self, ids: Ids, firsts: Ids, frames: Mapping[str, Array]) -> None:
         """Write final observations, without committing them; DiskFullError: nothing was changed."""
         start = self._words[COMMITTED]
-        self._finals.make_room(start, ids.size)
+        self.finals.make_room(start, ids.size)
         for path, values in {**frames, "id": ids, "first": firsts}.items():
-            self._finals.put(path, start, values)
+            self.finals.put(path, start, values)
         self._head = start + ids.size
 
     def commit(self) -> None:

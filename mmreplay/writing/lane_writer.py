@@ -43,19 +43,21 @@ class LaneWriter:
     """
 
     # `_is_settled` is False where an interrupt may leave the end of an episode half done: then the
-    # next call finds out from the files what was committed.
+    # next call finds out from the files what was committed. The others are attributes of the class
+    # until they change: Python finds those of an object faster if it has no more than 30.
+    _closed = _closing = False
+    _failure: Exception | None = None
+    _advice: str | None = None  # a warning at the first masked reset
 
     def __init__(self, files: LockedLane, background: Background) -> None:
         """Begin to write to a locked lane, which is released if this fails."""
         self.path = Path(str(files.path))
         self.files, self._background = files, background
         self._border = 0
-        self._is_settled = self._closed = self._closing = False
-        self._failure: Exception | None = None
-        self._advice: str | None = None  # a warning at the first masked reset
+        self._is_settled = False
         try:
-            self._rows, self._finals = (Appender(files, log, background) for log in files.logs)
-            self._ends = Ends(files, self._rows, self._finals)
+            self._rows, finals = (Appender(files, log, background) for log in files.logs)
+            self._ends = Ends(files, self._rows, finals)
             if files.is_recovered:
                 self._ends.end_running()
             files.begin()
@@ -149,10 +151,11 @@ class LaneWriter:
             if self._failure is None:
                 if self._rows.columns:
                     self._finish()
-                for appender in (self._rows, self._finals):
+                appenders = self._rows, self._ends.finals
+                for appender in appenders:
                     appender.finish()
                 self._background.finish_tasks()  # the checksums that are still being made
-                for appender in (self._rows, self._finals):
+                for appender in appenders:
                     appender.columns.clear()
                 close.close(self.files)
         except (DiskFullError, ReachedLimitError):

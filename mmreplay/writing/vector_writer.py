@@ -289,7 +289,7 @@ class VectorWriter(LaneWriter):
     def _leave_out(self, t: int, absent: Mask) -> int:
         """Zero the row of environments that are left out; returns the number of the others."""
         gone = absent.nonzero()[0]
-        for path in self._columns:
+        for path in self._rows.log.specs:
             self._rows.stored(path, t)[gone] = 0
         return self._n - gone.size
 
@@ -327,7 +327,6 @@ class VectorWriter(LaneWriter):
     def _cache_columns(self) -> None:
         """Put what a step needs into one attribute: the columns from the next row on."""
         t = self._head
-        self._columns = tuple(self._rows.log.specs)
         frames: Any = None if self._sole is None else self._from("frames", t + 1)
         self._places = (
             frames,

@@ -176,7 +176,7 @@ class Contents:
         """Whether the next step or reset does, for a shard."""
         return any(
             one.log.head + more >= one._sealer.half_stop
-            for one, more in ((writer._rows, 1), (writer._finals, n))
+            for one, more in ((writer._rows, 1), (writer._ends.finals, n))
         )
 
     def settle(self, writer: AnyWriter) -> None:
