@@ -113,20 +113,6 @@ def test_fast_encoding_gives_other_bytes_that_the_same_decoder_reads():
     assert stored("zstd", data).tobytes() == stored("zstd", data, True).tobytes()
 
 
-def test_a_chunk_is_what_numcodecs_decodes_and_a_crc32c():
-    for given in GIVEN.values():
-        data = frames("runs", 5000)
-        chunk = stored(given, data).tobytes()
-        payload, sum_ = chunk[:-4], chunk[-4:]
-        assert struct.unpack("<I", sum_)[0] == google_crc32c.value(payload)
-        reader = {
-            "blosc": numcodecs.Blosc(),
-            "zstd": numcodecs.Zstd(),
-            "gzip": numcodecs.GZip(),
-        }
-        assert bytes(reader[documented(given)["name"]].decode(payload)) == data.tobytes()
-
-
 # ---------------------------------------------------------------- crc32c
 
 

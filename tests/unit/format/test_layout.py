@@ -4,7 +4,6 @@ import copy
 import json
 import warnings
 
-import zarr
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from mmreplay.format import layout, parse
@@ -43,14 +42,3 @@ def test_the_checksum_of_the_attributes_is_of_what_they_say():
     for key in own:
         assert layout.digest({name: one for name, one in own.items() if name != key}) != "705ad2c4"
     assert layout.digest(own | {"rows": 10.0}) != "705ad2c4"
-
-
-def test_the_root_is_a_group_that_zarr_opens(tmp_path):
-    (tmp_path / "zarr.json").write_bytes(layout.group_json(root()))
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "zarr.json").write_bytes(layout.group_json())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        group = zarr.open_group(tmp_path, mode="r", zarr_format=3)
-        assert group.attrs["mmreplay"] == root() | {"crc32c": layout.digest(root())}
-        assert dict(group["inner"].attrs) == {}

@@ -63,20 +63,6 @@ def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lane
         assert column.take(np.array([last])).tobytes() == lane.rows[lane.head - 1].tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float64"])
-def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
-    pages = RawLane(tmp_path / "a", ArraySpec("x", (4,), np.dtype(dtype), 1024), 5000)
-    odd = RawLane(tmp_path / "b", ArraySpec("x", (4,), np.dtype(dtype), 13), 0)
-    odd.rows = pages.rows[: 13 * 384]
-    for chunk in range(384):
-        odd.write(chunk)
-    odd.head = 384 * 13
-    one, other = column_of(pages), column_of(odd)
-    assert (one._mapped() is None, other._mapped() is None) == (False, True)
-    ids = np.random.default_rng(1).integers(0, odd.head, (50, 3))
-    assert one.take(ids).tobytes() == other.take(ids).tobytes() == pages.rows[ids].tobytes()
-
-
 # ---------------------------------------------------------------- growing, and threads
 
 
