@@ -130,4 +130,4 @@ def _record(loop: Loop, writer: mmreplay.VectorWriter, steps: int) -> int:
 
 
 def _finish_seals(writer: mmreplay.VectorWriter) -> None:
-    writer._session._background.finish_tasks()
+    writer._background.finish_tasks()

@@ -80,7 +80,7 @@ def _one_loop(
     for env in (plain, recorded):  # to warm up, and so that turns begin in the middle of a half
         made, _ = _played(env, next(seeds), turn // 2)
         steps += made * (env is recorded)
-    recorded.writer._session._background.finish_tasks()
+    recorded.writer._background.finish_tasks()
     for number in range(scale.runs):
         clock.new_run()
         for _ in range(_TURNS):
@@ -90,7 +90,7 @@ def _one_loop(
                 started = perf_counter()
                 made, total = _played(env, seed, turn)
                 if env is recorded:
-                    recorded.writer._session._background.finish_tasks()
+                    recorded.writer._background.finish_tasks()
                     steps += made
                 clock.put("recorded" if env is recorded else "plain", [perf_counter() - started])
                 said.append((made, total))

@@ -21,12 +21,8 @@ class LaneFinals:
     """The finals that are known of a lane of `n` environments; entries are row * n + environment.
 
     Attributes:
-        n: environments.
-        base: the row of the log that the first one of `ids` and `firsts` has.
-        stop: the row after the last one.
-        word: how many the log said it has, when they were taken.
-        ids: the last entries of the episodes.
-        firsts: their first entries.
+        base, stop: their rows in the log; `word` is the head of the log when they were taken.
+        ids, firsts: the last and the first entries of the episodes.
     """
 
     def __init__(self, n: int) -> None:
@@ -89,10 +85,7 @@ class LaneFinals:
         return self.base + int(self.ids.searchsorted(row * self.n))
 
     def until(self, entries: Ids) -> tuple[Ids | None, Ids | None]:
-        """Steps to the end of the episode of each entry, itself included; None if any runs.
-
-        Of a lane of one environment also the rows of the log that these episodes have.
-        """
+        """Steps to the end of the episode of each entry, itself included; None if any runs."""
         if self.n > 1:
             lasts = self.last_rows(entries)
             return None if (lasts < 0).any() else lasts - entries // self.n + 1, None

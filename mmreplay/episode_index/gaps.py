@@ -6,7 +6,7 @@ What a draw costs depends on the number of runs, not on rows, environments or en
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,27 +24,15 @@ def floor_row(base: int) -> int:
     return base + CONTEXT_ROWS if base else 0
 
 
-class Rows(Protocol):
-    """Rows of a lane's columns, as a reader or a writer has them."""
-
-    def __call__(self, path: str, start: int, stop: int, /) -> Array:
-        """Rows [start, stop) of the column at `path`, as (rows, n) or flat."""
+Rows = Callable[[str, int, int], Array]
+"""Gives rows [start, stop) of the column at a path, as (rows, n) or flat."""
 
 
 class Gaps:
-    """The rows [start, head) of a lane of `n` environments; transitions are counted from `start`.
+    """The rows [start, head) of a lane of `n` environments, with `count` transitions.
 
-    A lane of one environment has no gaps: it is one run, and nothing is read.
-
-    Args:
-        n: environments.
-        start: the first row.
-        where: the lane, for messages of errors.
-
-    Attributes:
-        where: as given.
-        head: the row after the last one that was followed.
-        count: transitions of all these rows.
+    A lane of one environment has no gaps: it is one run, and nothing is read. `where` is the lane,
+    for messages of errors.
     """
 
     def __init__(self, n: int, start: int, where: object) -> None:
@@ -71,14 +59,7 @@ class Gaps:
         return not self._n_keys
 
     def follow(self, head: int, rows: Rows) -> None:
-        """Take the rows up to `head`, from the `ends` of each row before and the `resets`.
-
-        The `ends` of the newest row are not asked for: they may still change. Of the very first row
-        it is `step` that says which environments are there.
-
-        Raises:
-            CorruptStoreError: a row without a transition.
-        """
+        """Take the rows up to `head`, from the `ends` of each row before and the `resets`."""
         n = self._n
         if n == 1:
             self.count += head - self.head
@@ -149,7 +130,7 @@ class Gaps:
             self._keys = np.resize(self._keys, keys + keys // 2)
 
     def forget(self, row: int) -> None:
-        """Nobody asks for rows below this one any more."""
+        """Rows below this one will not be asked for any more."""
         gone = int(self._rows[: self._n_runs].searchsorted(row, "right")) - 1
         if gone <= max(self._n_runs // 2, _KEEP):
             return
@@ -170,10 +151,7 @@ class Gaps:
         return int(self._before[run]) + (row - int(self._rows[run])) * int(self._present[run])
 
     def oldest(self, floor: int, capacity: int | None) -> int:
-        """The oldest row, `floor` or above, from which on there are at most `capacity` transitions.
-
-        Reader and writer both ask this, so that they agree on what may be evicted.
-        """
+        """The oldest row, `floor` or above, with at most `capacity` transitions from there on."""
         if capacity is None or self.head <= floor:
             return min(floor, self.head)
         gone = self.count - capacity

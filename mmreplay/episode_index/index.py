@@ -7,7 +7,7 @@ and bounds of a lane, count entries: row * n + environment. Without gaps, draws 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,16 +17,37 @@ import numpy.typing as npt
 from mmreplay.episode_index.finals import LaneFinals
 from mmreplay.episode_index.gaps import Gaps, floor_row
 from mmreplay.episode_index.lane_episodes import LaneEpisodes, lane_episodes
-from mmreplay.episode_index.sources import Sources
 from mmreplay.episode_index.steps import Pending, Span, Steps
 from mmreplay.errors import CorruptStoreError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids, distinct
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
 
 Flags = npt.NDArray[np.bool_]
 
 _NONE = np.empty(0, np.int64)
 _NO_ROW: Pending = ()
 _PIECE = 1 << 20
+
+
+class Column(Protocol):
+    """A raw column of numbers over all lanes."""
+
+    def take(self, ids: Ids) -> Array:
+        """Values by id, of any shape."""
+
+    def view(self, lane: int, start: int, stop: int) -> Array:
+        """Those of rows [start, stop) of one lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Columns of entries and of finals; `lost(lane, text)` is the error for a missing final."""
+
+    step: Column
+    ends: Column
+    resets: Column
+    final_ids: Column
+    final_firsts: Column
+    lost: Callable[[int, str], Exception]
 
 
 class Transitions(Protocol):
@@ -64,13 +85,7 @@ class _Lane:
 class Index:
     """See the module. A caller holds the lock of the store while it uses the index.
 
-    Args:
-        sources: where it reads.
-        environments: n of each lane.
-
-    Attributes:
-        version: another number after every change.
-        n_lanes: lanes, also those of no row.
+    `environments` are n of each lane; `version` is another number after every change.
     """
 
     def __init__(self, sources: Sources, environments: list[int]) -> None:
@@ -103,13 +118,10 @@ class Index:
         live: bool = False,
         closed: bool = False,
     ) -> None:
-        """Add the next lane, with its rows and its finals [base, head).
+        """Add the next lane, with its rows and its finals [base, head); raises as `extend`.
 
         Episodes in the newest row of a lane that is not `closed` ended if there is a final of them;
         of a `live` one the others may go on.
-
-        Raises:
-            CorruptStoreError: the columns contradict each other.
         """
         number, (base, head) = len(self._lanes), window
         n = int(self._n[number])
@@ -143,7 +155,7 @@ class Index:
         self.version += 1
 
     def close(self) -> None:
-        """Let go of all maps: nothing but numbers of transitions is asked after this."""
+        """Let go of all maps; from now on only numbers of transitions may be asked for."""
         del self._sources, self._step, self._ends
         for one in self._lanes:
             one.finals = LaneFinals(one.n)
@@ -177,7 +189,7 @@ class Index:
         """(start, stop): all transitions of a lane that can be sampled lie in there."""
         return self.window(lane)[1:]
 
-    def present(self, lane: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def present(self, lane: int, start: int, stop: int) -> Flags:
         """Which of [start, stop), all of it in the extent of the lane, are transitions."""
         if self._lanes[lane].gaps.is_full:
             return np.ones(stop - start, np.bool_)
@@ -222,7 +234,7 @@ class Index:
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """See `Transitions`."""
         lanes = ids >> LANE_SHIFT
-        out: npt.NDArray[np.bool_] = (lanes < 0) | (lanes >= self.n_lanes)
+        out: Flags = (lanes < 0) | (lanes >= self.n_lanes)
         lanes[out] = 0
         out |= (ids < self._firsts.take(lanes)) | (ids >= self._stops.take(lanes))
         inside = (~out).nonzero()[0]
@@ -234,7 +246,7 @@ class Index:
     def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:
         """These transitions, with up to `ahead` of the steps that are left from each one on.
 
-        `back` says whether frames before the steps' own are asked for. Raises what `lost` gives.
+        `back`: whether frames before the steps' own are needed. Raises what `Sources.lost` gives.
         """
         stride = self._stride or self._n.take(ids >> LANE_SHIFT)
         before = None
@@ -303,10 +315,7 @@ class Index:
         return Steps(ids, stride, before, left, until, over, finals, runs, pending)
 
     def _newest(self, ids: Ids) -> tuple[Flags, Flags, Pending]:
-        """Of entries of the newest rows: which ended with a final, and which run on.
-
-        The others ended when their writer died. Also which pending rows of live lanes are needed.
-        """
+        """Of entries of the newest rows: which ended with a final, which run on in a live lane."""
         over, runs = np.zeros((2, ids.size), np.bool_)
         pending = []
         for lane, here in self._by_lane(ids):
@@ -322,10 +331,7 @@ class Index:
         return over, runs, tuple(pending)
 
     def renewed(self, steps: Steps) -> Steps:
-        """The same steps, read as they were: of those that ran, finals have the newest frames now.
-
-        The index has followed its lanes since. Whether they run stays as it was.
-        """
+        """Steps read before the index followed its lanes: finals of those that have ended since."""
         runs, stride = steps.runs, np.broadcast_to(steps.stride, steps.ids.shape)
         lasts = steps.ids[runs] + (steps.until[runs].astype(np.int64) - 1) * stride[runs]
         places, pending = np.empty_like(lasts), []

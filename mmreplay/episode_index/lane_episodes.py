@@ -28,24 +28,21 @@ EPISODE_DTYPE = np.dtype(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneEpisodes:
-    """The episodes of one lane of which steps can be sampled, as they are now.
+    """The episodes of one lane with steps that can be sampled, as they are now.
 
-    Those that are over have numbers, their rows in the log of finals, in the order in which they
-    ended; what they are never changes. Those that still run, or of which the oldest steps
-    cannot be sampled any more, are listed one by one.
+    Finished ones have numbers, their rows in the log of finals. Those that run, or whose oldest
+    steps cannot be sampled any more, are listed one by one.
 
     Attributes:
         stride: from the id of a step to that of the next one of its episode.
-        known: the smallest number of which anything is known.
-        start, stop: numbers of the episodes that are over and count.
-        cut: (n,) numbers among these, ascending, of episodes that are in the list as well: they do
-            not count here.
-        firsts: of places in the list, (n,), the ids of the oldest steps that can be sampled: few
-            are asked for. To be called before the index changes.
-        steps: (m,) how many steps there are from it on; 0 where no episode stands.
-        whole: gives (m,) bool, whether these are all steps that the episode has had. Called like
-            `firsts`.
-        place: the one in the list, of no step, that all those of [start, stop) stand in place of.
+        known: the smallest number that is still known.
+        start, stop: the numbers of finished episodes.
+        cut: (n,) those among them, ascending, that are in the list, and count only there.
+        firsts: (n,) indices in the list to ids of the oldest steps that can be sampled. Call it,
+            and `whole`, before the index changes.
+        steps: (m,) number of steps from there on; 0 for entries without an episode.
+        whole: gives (m,) bool, whether these are all steps of the episode.
+        place: index of the dummy entry that stands for all finished episodes.
     """
 
     stride: int
@@ -62,11 +59,10 @@ class LaneEpisodes:
 def lane_episodes(
     finals: LaneFinals, window: tuple[int, int], newest: Ids, oldest: Ids
 ) -> LaneEpisodes | None:
-    """The episodes in rows [first, head) of a lane, with its own ids, without the lane in them.
+    """The episodes in rows [first, head) of a lane, with ids as in lane 0; None if one is missing.
 
-    `newest` and `oldest` are the `step` of the entries of rows head - 1 and first; empty if there
-    are no rows. The list holds the episodes that are over, then one per environment: the one that
-    runs, or one of 0 steps. After them come those that are cut. None if one of those is missing.
+    `newest` and `oldest` are the `step` of the entries of rows head - 1 and first. The list holds
+    the dummy entry, one entry per environment, of 0 steps if none runs, then those that are cut.
     """
     first, head = window
     n = finals.n

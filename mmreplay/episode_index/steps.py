@@ -20,26 +20,22 @@ Pending = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for each batch, and that takes longer
 class Steps:
-    """Steps of episodes, B of them.
+    """Steps of episodes, B of them, and up to `ahead` steps from each one on.
 
-    The next step of an episode is `stride` ids away. The frame of a step is that before it, so the
-    one after it is that of the next step, or, where the episode ended, a final: columns of frames
-    have further parts for these.
+    The frame of a step is the one before it; the frame after the last step is a final, and columns
+    of frames have further parts for these.
 
     Attributes:
         ids: (B,) of the steps.
-        stride: from a step to the next one of its episode: a number, or (B,).
-        back: (B,) steps of the episode before this one; None if no frames are needed before the
-            step's own.
-        left: (B,) steps of the episode from this one on, itself included, at most as many as were
-            asked for; None if that was one.
-        until: (B,) steps up to the last one of the episode, this one included, or up to the newest
-            one; any larger number if that is more than was asked for. If one step was asked for 1,
-            and 0 for more.
-        over: (m,) those that end within what was asked for, and have a final.
-        finals: (m,) the places of these, in columns of frames.
-        runs: (k,) those whose episode runs, and has its newest step within what was asked for.
-        pending: which pending rows are among the frames, of live lanes.
+        stride: ids from a step to the next one of its episode: a number, or (B,).
+        back: (B,) steps of the episode before this one; None if their frames are not needed.
+        left: (B,) steps of the episode from this one on, at most `ahead`; None if `ahead` is 1.
+        until: (B,) steps to the last, or newest, one of the episode, counting this one; if larger
+            than `ahead`, any larger number, or 0 if `ahead` is 1.
+        over: (m,) indices of those that end within `ahead` steps and have a final.
+        finals: (m,) the indices of these in columns of frames.
+        runs: (k,) indices of those whose episode runs, with its newest step within `ahead` steps.
+        pending: the pending rows of live lanes that are among the frames.
     """
 
     ids: Ids
@@ -60,10 +56,9 @@ class Steps:
         return self.ids[:, None] + (offsets if stride == 1 else offsets * stride)
 
     def frames(self, offsets: Ids) -> Ids:
-        """The places of frames: (B, n), for `offsets` (n,) or (B, n).
+        """The indices of frames: (B, n), for `offsets` (n,) or (B, n); 0 is that before the step.
 
-        0 is the frame before the step, 1 the one after it. Of those before the episode's first
-        frame the place is that of the first one.
+        Before the episode's first frame they are that of the first one.
         """
         ids, stride = self.ids, self.stride
         out = ids[:, None] + offsets if type(stride) is int and stride == 1 else self.at(offsets)
@@ -78,7 +73,7 @@ class Steps:
         return out
 
     def frames_after(self, ids: Ids, which: Ids) -> Ids:
-        """The places of the frames after steps `ids` (b, n), around those that `which` (b,) are."""
+        """The indices of the frames after steps `ids` (b, n), around the steps `which` (b,)."""
         stride = self.stride
         step = stride[which, None] if isinstance(stride, np.ndarray) else stride
         out = ids + step
@@ -98,13 +93,9 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """Steps, and how much of their episodes there is around them, (B,) each.
+    """Steps with all of their episodes: (B,) steps `back`, and `left` counting the step itself.
 
-    Attributes:
-        steps: the steps.
-        back: as of `Steps`.
-        oldest: how many steps before this one can be sampled, of its episode.
-        left: steps of the episode from this one on, itself included: all there are.
+    `oldest`: (B,) how many steps before it can be sampled.
     """
 
     steps: Steps

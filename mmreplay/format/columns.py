@@ -12,8 +12,6 @@ import numpy as np
 
 from mmreplay.schema import Schema
 
-__all__ = ["Column", "final_columns", "row_columns"]
-
 _FLAG, _NUMBER = np.dtype("uint8"), np.dtype("int64")
 
 

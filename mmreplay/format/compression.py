@@ -59,10 +59,7 @@ def crc32c(data: bytes | Bytes, value: int = 0) -> int:
 
 
 def crc32c_of_zeros(length: int, value: int = 0) -> int:
-    """The CRC-32C of `length` zero bytes after bytes with CRC `value`, in logarithmic time.
-
-    A zero byte multiplies the register by x**8, modulo the polynomial.
-    """
+    """The CRC-32C of `length` zero bytes after bytes with CRC `value`, in logarithmic time."""
     shift, power = _ONE, _A_BYTE
     while length:
         if length & 1:
@@ -233,10 +230,7 @@ class _Zstd:
 
 
 def _zstd_of_context() -> Callable[[Bytes, Bytes], object] | None:
-    """Decompression in a context per thread; None without the extra ``zstd``.
-
-    numcodecs makes a context per chunk: a third of the time of a chunk of Atari frames.
-    """
+    """Decompression in a context per thread: quicker; None without the extra ``zstd``."""
     try:
         import zstandard  # noqa: PLC0415 (an extra)
     except ImportError:

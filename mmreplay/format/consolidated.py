@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mmreplay.errors import FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
-
-__all__ = ["EMPTY", "Copy", "documents_of", "find_copy"]
 
 _INLINE = {"kind": "inline", "must_understand": False}
 
@@ -48,40 +45,16 @@ def root_json(attributes: Mapping[str, Any], documents: Documents) -> bytes | No
     return data
 
 
-def find_copy(document: Mapping[str, Any], where: str) -> Copy | None:
-    """The copy in a lane's own zarr.json, not looked into yet; None if there is none."""
+def find_copy(document: Mapping[str, Any], where: str) -> Documents | None:
+    """The copy in a lane's own zarr.json; None if it has none. FormatError: not as written."""
     given = document.get(layout.COPY)
-    return None if given is None else Copy(given, f"{where}: {layout.COPY}")
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """The documents of a lane as its own zarr.json has them, `given`; `where` names it.
-
-    Raises FormatError if it does not have the right form.
-    """
-
-    given: Any
-    where: str
-
-    def documents(self) -> Mapping[str, Any]:
-        """Every document that is there, by path."""
-        given = self.given
-        if not isinstance(given, dict) or not isinstance(given.get("metadata"), dict):
-            raise FormatError(f"{self.where}: expected metadata in it, found {given!r:.200}")
-        for key, value in _INLINE.items():
-            if given.get(key) != value or type(given.get(key)) is not type(value):
-                raise FormatError(
-                    f"{self.where}: {key}: expected {value!r}, found {given.get(key)!r:.200}"
-                )
-        metadata: dict[str, Any] = given["metadata"]
-        return metadata
-
-    def array(self, path: str, name: str) -> tuple[ArraySpec, int] | None:
-        """The spec, of that name, and the rows of the array at a path; None if it is missing."""
-        document = self.documents().get(path)
-        return None if document is None else parse.array_spec(document, name, self.name(path))
-
-    def name(self, path: str) -> str:
-        """What to call an array's document in a message."""
-        return f"{self.where}: {path}"
+    if given is None:
+        return None
+    where = f"{where}: {layout.COPY}"
+    if not isinstance(given, dict) or not isinstance(given.get("metadata"), dict):
+        raise FormatError(f"{where}: expected metadata in it, found {given!r:.200}")
+    for key, value in _INLINE.items():
+        if given.get(key) != value or type(given.get(key)) is not type(value):
+            raise FormatError(f"{where}: {key}: expected {value!r}, found {given.get(key)!r:.200}")
+    metadata: Documents = given["metadata"]
+    return metadata

@@ -147,10 +147,7 @@ def width_problem(spec: ArraySpec, width: int) -> str:
 
 
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
-    """(path, what is wrong) of arrays whose chunk files have a wrong length.
-
-    All shards have one length, and so have all `SCALARS` of a lane without an axis of environments.
-    """
+    """(path, what is wrong) of arrays whose chunk files have a wrong length."""
     out: list[tuple[str, str]] = []
     shards = [path for path, spec in specs.items() if not spec.is_raw]
     is_of_one = "resets" in specs and not specs["resets"].row_shape
@@ -178,10 +175,7 @@ def priority_spec(chunk_rows: int, environments: int | None = None) -> ArraySpec
 
 
 def named_axes(spec: ArraySpec, *first: str) -> ArraySpec:
-    """The same array with names for its axes: the `first` ones, then one for each other axis.
-
-    A name is of one array only, as xarray wants all axes of a name to be as long.
-    """
+    """The same array with names for its axes: the `first` ones, then one for each other axis."""
     stem, known = spec.path.replace("/", "."), len(first) - 1
     others = (f"{stem}.{number}" for number in range(1, 1 + len(spec.row_shape) - known))
     return dataclasses.replace(spec, dims=(*first, *others))

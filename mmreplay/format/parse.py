@@ -108,11 +108,7 @@ def _depth(document: Mapping[str, Any]) -> int:
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:
-    """The checked attributes of a store or a lane; raises FormatError.
-
-    They come without their checksum, which reading rows does not need. Checked are format, kind,
-    uuid, capacity and padding; of a lane also its environments, rows and whether it is closed.
-    """
+    """The checked attributes of a store or a lane; raises FormatError."""
     return root_attributes(parse_json(data, where), where)
 
 
@@ -141,40 +137,14 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     if kind not in KINDS:
         raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")
-    _check_settings(own, where)
+    _check(own, _OF_ALL, where)
     if kind == "lane":
         _check_lane(own, where)
     return {key: value for key, value in own.items() if key != DIGEST}
 
 
-def _check_settings(own: dict[str, Any], where: str) -> None:
-    _check(
-        own,
-        "uuid",
-        lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value),
-        "a uuid of 32 hex digits",
-        where,
-    )
-    _check(
-        own,
-        "capacity",
-        lambda value: value is None or (_is_int(value) and 1 <= value < 1 << LANE_SHIFT),
-        "null, or 1 or more",
-        where,
-    )
-    _check(own, "padding", lambda value: value in ("reset", "zero"), "'reset' or 'zero'", where)
-
-
 def _check_lane(own: dict[str, Any], where: str) -> None:
-    _check(
-        own,
-        "environments",
-        lambda value: value is None or (_is_int(value) and 1 <= value <= MAX_ENVIRONMENTS),
-        f"null, or 1 to {MAX_ENVIRONMENTS:,}",
-        where,
-    )
-    for name in ("rows", "first", "finals", "first_final", "episodes_before"):
-        _check(own, name, lambda value: _is_int(value) and value in _ROWS, "a number", where)
+    _check(own, _OF_A_LANE, where)
     for low, high in (("first", "rows"), ("first_final", "finals")):
         if own[low] > own[high]:
             raise FormatError(
@@ -186,15 +156,47 @@ def _check_lane(own: dict[str, Any], where: str) -> None:
             f"{where}: rows: expected fewer than 2**{LANE_SHIFT} transitions of {n:,} "
             f"environments, found {own['rows']:,} steps"
         )
-    _check(own, "closed", lambda value: isinstance(value, bool), "a bool", where)
 
 
-def _check(
-    own: dict[str, Any], key: str, is_right: Callable[[Any], object], expected: str, where: str
-) -> None:
-    value = own.get(key, "nothing")
-    if not is_right(value):
-        raise FormatError(f"{where}: {key}: expected {expected}, found {value!r:.200}")
+def _check(own: dict[str, Any], rules: Mapping[str, _Rule], where: str) -> None:
+    for key, (is_right, expected) in rules.items():
+        value = own.get(key, "nothing")
+        if not is_right(value):
+            raise FormatError(f"{where}: {key}: expected {expected}, found {value!r:.200}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return _is_int(value) and value in _ROWS
+
+
+def _is_uuid(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None
+
+
+def _is_none_or(numbers: range) -> Callable[[object], bool]:
+    return lambda value: value is None or (_is_int(value) and value in numbers)
+
+
+_Rule = tuple[Callable[[object], bool], str]
+_OF_ALL: dict[str, _Rule] = {
+    "uuid": (_is_uuid, "a uuid of 32 hex digits"),
+    "capacity": (_is_none_or(_ROWS[1:]), "null, or 1 or more"),
+    "padding": (lambda value: value in ("reset", "zero"), "'reset' or 'zero'"),
+}
+_OF_A_LANE: dict[str, _Rule] = {
+    "environments": (
+        _is_none_or(range(1, MAX_ENVIRONMENTS + 1)),
+        f"null, or 1 to {MAX_ENVIRONMENTS:,}",
+    ),
+    **dict.fromkeys(
+        ("rows", "first", "finals", "first_final", "episodes_before"), (_is_count, "a number")
+    ),
+    "closed": (lambda value: isinstance(value, bool), "a bool"),
+}
 
 
 def schema_from_json(document: object, where: str) -> Schema:
@@ -225,10 +227,7 @@ def _field_from_json(document: Mapping[str, Any]) -> Field:
 
 
 def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
-    """The spec and the rows that an array's zarr.json says; raises FormatError.
-
-    `path` is the array's in its lane, `where` the file's, for messages.
-    """
+    """The spec and the rows that an array's zarr.json says; raises FormatError."""
     return array_spec(parse_json(data, where), path, where)
 
 
@@ -362,10 +361,6 @@ def _parse_sharding(
             f"{where}: expected inner codecs bytes, a compressor, crc32c; found {codecs!r:.200}"
         )
     return inner[0], width, checked_codec(codecs[1], where, dtype.itemsize)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _sizes(value: object, what: str, where: str, least: int = 1) -> tuple[int, ...]:

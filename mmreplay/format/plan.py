@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.format.columns import final_columns, row_columns
+from mmreplay.format.columns import Column, final_columns, row_columns
 from mmreplay.format.compression import checked_codec
 from mmreplay.format.layout import (
     CODECS,
@@ -67,7 +67,7 @@ def plan_lane(
         rows = _plan_one(schema, lanes, capacity)
     else:
         rows = _plan_many(schema, environments, capacity)
-    return LanePlan(rows, plan_finals(schema, environments or 1))
+    return LanePlan(rows, _plan_finals(schema, environments or 1))
 
 
 def _plan_one(schema: Schema, lanes: int | None, capacity: int | None) -> dict[str, ArraySpec]:
@@ -77,122 +77,114 @@ def _plan_one(schema: Schema, lanes: int | None, capacity: int | None) -> dict[s
         parts = _ROWS_OF_MANY if capacity is None else capacity // _PARTS_OF_CAPACITY
         default_rows = max(min(parts, _ROWS_OF_MANY), _LEAST_ROWS_OF_MANY)
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
-    out: dict[str, ArraySpec] = {}
     fields = schema.columns()
-    compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
-    for path, column in row_columns(schema, None).items():
+
+    def raw(spec: ArraySpec) -> ArraySpec:
         rows = scalar_rows
-        if path.startswith("frames"):
-            codec = codec_of(fields[path], path)
-            if codec is not None:
-                compressed[path] = (fields[path], codec)
-                continue
-            rows = fields[path].chunk or _raw_rows(fields[path].row_bytes, default_rows)
-        elif path.startswith("extras"):
-            rows = fields[path].chunk or min(scalar_rows, _raw_rows(fields[path].row_bytes))
-        spec = ArraySpec(path, column.row_shape, column.dtype, rows)
-        out[path] = named_axes(spec, "step")
-    if compressed:
-        shard, inners = _shard_rows(
-            {path: one for path, (one, _) in compressed.items()},
-            lanes,
-            min(default_rows, _MAX_SHARD_ROWS),
-        )
-        for path, (one, codec) in compressed.items():
-            spec = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
-            out[path] = named_axes(spec, "step")
-    _check_lengths(out)
-    return out
+        if spec.path.startswith("frames"):
+            rows = fields[spec.path].chunk or _raw_rows(spec.row_bytes, default_rows)
+        elif spec.path.startswith("extras"):
+            rows = fields[spec.path].chunk or min(scalar_rows, _raw_rows(spec.row_bytes))
+        return dataclasses.replace(spec, chunk_rows=rows)
+
+    def shards(frames: dict[str, Field]) -> tuple[int, dict[str, int]]:
+        return _shard_rows(frames, lanes, min(default_rows, _MAX_SHARD_ROWS))
+
+    return _arrays(row_columns(schema, None), fields, ("step",), raw, shards)
 
 
 def _plan_many(schema: Schema, n: int, capacity: int | None) -> dict[str, ArraySpec]:
     """The arrays of the steps of n environments; lengths are in steps."""
     # Of few environments, as many as a lane of one has rows: a file is a hole until it is filled.
-    entries = n * _STEPS_OF_MANY
+    entries, most = n * _STEPS_OF_MANY, _MAX_SHARD_ROWS
     if capacity is not None:
         entries = min(entries, capacity // _PARTS_OF_CAPACITY)
+        most = min(most, capacity // _PARTS_OF_CAPACITY)
     entries = max(entries, _LEAST_ENTRIES)
-    compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
     fields = schema.columns()
-    out: dict[str, ArraySpec] = {}
-    for path, column in row_columns(schema, n).items():
-        one = fields.get(path)
-        if path.startswith("frames") and one and (codec := codec_of(one, path)) is not None:
-            compressed[path] = (one, codec)
-            continue
-        given = schema.action.chunk if one is None or path == "rewards" else one.chunk
-        spec = ArraySpec(path, column.row_shape, column.dtype, 1)
-        if path.startswith("frames") and spec.row_bytes // n >= LARGE_FRAME_BYTES:
-            # Smaller ones would cost each step more than reading a stack as one piece saves: their
-            # pages are those of many environments.
-            spec = dataclasses.replace(spec, width=n)
+
+    def raw(spec: ArraySpec) -> ArraySpec:
+        one = schema.action if spec.path == "rewards" else fields.get(spec.path, schema.action)
         rows = max(min(entries // n, _TARGET_BYTES // spec.row_bytes), 1)
         page = _PAGE_BYTES // math.gcd(spec.row_bytes, _PAGE_BYTES)
         if page * spec.row_bytes <= _ROUND_UP_BYTES:
             rows = max(rows, page)
-        rows = given or _whole_pages(rows, spec.row_bytes)
-        out[path] = named_axes(dataclasses.replace(spec, chunk_rows=rows), "step", "env")
-    if compressed:
-        most = _MAX_SHARD_ROWS if capacity is None else capacity // _PARTS_OF_CAPACITY
-        shard, inners = _shard_of_many(
-            {path: one for path, (one, _) in compressed.items()}, n, min(most, _MAX_SHARD_ROWS)
-        )
-        for path, (one, codec) in compressed.items():
-            spec = ArraySpec(path, (n, *one.shape), one.dtype, shard, inners[path], codec, n)
-            out[path] = named_axes(spec, "step", "env")
-    _check_lengths(out)
-    return out
+        rows = one.chunk or _whole_pages(rows, spec.row_bytes)
+        # Smaller frames would cost each step more than reading a stack as one piece saves: their
+        # pages are those of many environments.
+        is_large = spec.path.startswith("frames") and spec.row_bytes // n >= LARGE_FRAME_BYTES
+        return dataclasses.replace(spec, chunk_rows=rows, width=n if is_large else 1)
+
+    def shards(frames: dict[str, Field]) -> tuple[int, dict[str, int]]:
+        return _shard_of_many(frames, n, most)
+
+    return _arrays(row_columns(schema, n), fields, ("step", "env"), raw, shards)
 
 
-def plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
+def _plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
     """The arrays of final observations; each chunk file has room for one of all n environments."""
-    out: dict[str, ArraySpec] = {}
-    fields = schema.columns()
-    compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
-    for path, column in final_columns(schema).items():
-        codec = codec_of(fields[path], path) if path in fields else None
-        if codec is not None:
-            compressed[path] = (fields[path], codec)
-            continue
-        spec = ArraySpec(path, column.row_shape, column.dtype, 1)
+
+    def raw(spec: ArraySpec) -> ArraySpec:
         rows = max(min(_FINAL_BYTES // spec.row_bytes, _FINAL_NUMBERS), _LEAST_FINALS, n)
-        rows = _up_to_pages(rows, spec.row_bytes)
-        out[path] = named_axes(dataclasses.replace(spec, chunk_rows=rows), "episode")
-    if compressed:
-        largest = max(one.row_bytes for one, _ in compressed.values())
-        least = max(_FINAL_BYTES // largest, _LEAST_FINALS, n)
-        inners = {
-            path: 1 << (min(_inner_rows(one), least).bit_length() - 1)
-            for path, (one, _) in compressed.items()
-        }
+        page = _PAGE_BYTES // math.gcd(spec.row_bytes, _PAGE_BYTES)
+        if page * spec.row_bytes <= _FINAL_PAGES_BYTES:  # whole pages can be mapped side by side
+            rows = -(-rows // page) * page
+        return dataclasses.replace(spec, chunk_rows=rows)
+
+    def shards(frames: dict[str, Field]) -> tuple[int, dict[str, int]]:
+        least = max(_FINAL_BYTES // max(one.row_bytes for one in frames.values()), _LEAST_FINALS, n)
+        inners = {path: _power_of_two(_inner_rows(one), least) for path, one in frames.items()}
         step = max(inners.values())  # a multiple of the others
-        shard = -(-least // step) * step
-        for path, (one, codec) in compressed.items():
-            spec = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
-            out[path] = named_axes(spec, "episode")
+        return -(-least // step) * step, inners
+
+    return _arrays(final_columns(schema), schema.columns(), ("episode",), raw, shards)
+
+
+def _arrays(
+    columns: Mapping[str, Column],
+    fields: Mapping[str, Field],
+    axes: tuple[str, ...],
+    raw: Callable[[ArraySpec], ArraySpec],
+    shards: Callable[[dict[str, Field]], tuple[int, dict[str, int]]],
+) -> dict[str, ArraySpec]:
+    """The arrays of a log: `raw` chooses the chunk length of one, `shards` those of all others."""
+    out: dict[str, ArraySpec] = {}
+    codecs: dict[str, dict[str, Any]] = {}
+    for path, column in columns.items():
+        codec = codec_of(fields[path], path) if path.startswith("frames") else None
+        if codec is None:
+            out[path] = raw(ArraySpec(path, column.row_shape, column.dtype, 1))
+        else:
+            codecs[path] = codec
+    if codecs:
+        shard, inners = shards({path: fields[path] for path in codecs})
+        for path, codec in codecs.items():
+            one = columns[path]
+            shape, dtype = one.row_shape, one.dtype
+            out[path] = ArraySpec(path, shape, dtype, shard, inners[path], codec, one.width)
+    out = {path: named_axes(spec, *axes) for path, spec in out.items()}
     _check_lengths(out)
     return out
 
 
-def _up_to_pages(rows: int, row_bytes: int) -> int:
-    """As many rows or more in whole pages, which can be mapped side by side."""
-    page = _PAGE_BYTES // math.gcd(row_bytes, _PAGE_BYTES)
-    return -(-rows // page) * page if page * row_bytes <= _FINAL_PAGES_BYTES else rows
-
-
-def _shard_of_many(fields: Mapping[str, Field], n: int, frames: int) -> tuple[int, dict[str, int]]:
+def _shard_of_many(fields: dict[str, Field], n: int, frames: int) -> tuple[int, dict[str, int]]:
     """One shard length for all compressed keys, in steps, and each one's inner chunk length."""
-    given = {one.shard for one in fields.values() if one.shard}
-    if given:  # lengths of the user's own; `_shard_rows` checks them
-        return _shard_rows(dict(fields), None)
+    if any(
+        one.shard for one in fields.values()
+    ):  # lengths of the user's own; `_shard_rows` checks them
+        return _shard_rows(fields, None)
     row = sum(one.row_bytes for one in fields.values()) * n
     most = max(_TAILS_BYTES // 2 // (2 * row), 1)
     inners = {
-        path: one.chunk or 1 << (min(_inner_rows(one), most).bit_length() - 1)
-        for path, one in fields.items()
+        path: one.chunk or _power_of_two(_inner_rows(one), most) for path, one in fields.items()
     }
     step = math.lcm(*inners.values())
     return max(min(frames // n, most) // step, 1) * step, inners
+
+
+def _power_of_two(*most: int) -> int:
+    """The largest power of two that is at most each of these."""
+    return 1 << (min(most).bit_length() - 1)
 
 
 def _inner_rows(field: Field) -> int:
@@ -223,9 +215,7 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
                     path,
                     one.row_shape,
                     one.dtype,
-                    layout[path]["chunk"],
-                    layout[path]["inner"],
-                    layout[path]["codec"],
+                    *(layout[path][key] for key in ("chunk", "inner", "codec")),
                 ),
                 "step",
             )
@@ -312,26 +302,24 @@ def _shard_rows(
                     )
                 inners[path] = math.gcd(shard, inner)
         return shard, inners
-    largest = max(one.row_bytes for one in fields.values())
-    shard = max(1, min(most, _TARGET_BYTES // largest))
+    shard = max(1, min(most, _TARGET_BYTES // max(one.row_bytes for one in fields.values())))
     if lanes is not None:
         row = sum(one.row_bytes for one in fields.values())
         shard = min(shard, _TAILS_BYTES // (2 * (lanes or _UNKNOWN_LANES) * row))
-        if not shard and not lanes:
-            shard = 1
-        if not shard:
+        if not shard and lanes:
             raise SchemaError(
                 f"{lanes} lanes of {row:,} bytes a frame: expected their tails to fit into "
                 f"{_TAILS_BYTES:,} bytes; use codec='raw', or give a shard length"
             )
+    shard = max(shard, 1)
     step = math.lcm(*inners.values())
     if step > shard:  # keys whose chunks have no common multiple within a shard
         inners = {
-            path: inner if fields[path].chunk else 1 << (min(inner, shard).bit_length() - 1)
+            path: inner if fields[path].chunk else _power_of_two(inner, shard)
             for path, inner in inners.items()
         }
         step = math.lcm(*inners.values())
     if lanes is not None and shard >= step:
         # A power of two of chunks: the same length for nearby numbers of lanes.
-        return step << ((shard // step).bit_length() - 1), inners
+        return step * _power_of_two(shard // step, shard), inners
     return max(step, shard - shard % step), inners

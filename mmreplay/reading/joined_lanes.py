@@ -19,10 +19,9 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.episode_table import episode_table
 from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.storage.chunk_files import EvictedError, LaneFiles
 from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
-from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system.held_directories import AnyPath
 
 _LOG = logging.getLogger("mmreplay")
@@ -73,7 +72,7 @@ class JoinedLanes:
         frames = [*schema.frame_paths.values()]
         for path in readers[0].document.rows:
             if path in frames:
-                parts: list[TailFiles] = [reader.frames for reader in readers]
+                parts: list[LaneFiles] = [reader.frames for reader in readers]
                 parts += [reader.finals for reader in readers]
             else:
                 parts = [reader.entries for reader in readers]
@@ -109,7 +108,7 @@ class JoinedLanes:
             )
         return index
 
-    def _column(self, path: str, lanes: Sequence[TailFiles]) -> AnyColumn:
+    def _column(self, path: str, lanes: Sequence[LaneFiles]) -> AnyColumn:
         """One over all lanes, which must all be raw, or all compressed."""
         raw = [lane for lane in lanes if lane.specs[path].is_raw]
         compressed = [lane for lane in lanes if not lane.specs[path].is_raw]

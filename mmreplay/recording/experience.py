@@ -114,7 +114,7 @@ class _Recording:
         self._tag, self._turn = object(), _turns.setdefault(inner, [None])
         self._extras = tuple(schema.extras)
         if lanes is not None:
-            inner._session.advice = None  # noqa: SLF001 (for loops without this wrapper)
+            inner._advice = None  # noqa: SLF001 (for loops without this wrapper)
 
     def _check_lanes(self, found: int | None, path: object) -> None:
         if found != self._fields.lanes:

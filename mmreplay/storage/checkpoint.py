@@ -5,6 +5,7 @@ Invariant: a slot is written only after what it speaks of is durable, and never 
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import uuid
 from dataclasses import dataclass
@@ -43,8 +44,7 @@ def may_be_rows(base: int, head: int) -> bool:
 class Checkpoint:
     """What is durable: rows below `head`; those below `tail_start` in shards, the rest in the tail.
 
-    `base` is the oldest row kept, `before` the number of episodes that began below it. `generation`
-    counts the checkpoints; `boot` is the boot id of the system that wrote it.
+    `base` is the oldest row kept, `before` the number of episodes that began below it.
     """
 
     head: int
@@ -56,10 +56,7 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """`.live/checkpoint`: two slots; the one that counts, `best`, is never overwritten.
-
-    `is_newest`: whether the best one is the last that was written.
-    """
+    """`.live/checkpoint`: two slots; the one that counts, `best`, is never overwritten."""
 
     def __init__(self, path: AnyPath, store: str) -> None:
         """Read both slots; raises CorruptStoreError if neither is a valid one of this store."""
@@ -110,24 +107,10 @@ class CheckpointFile:
             memory_maps.dirty_again(self._path, self._offset, self._offset + _RECORD.size)
         durable_writes.sync_file(self._path)
 
-    def write(
-        self,
-        *,
-        head: int | None = None,
-        tail_start: int | None = None,
-        base: int | None = None,
-        before: int | None = None,
-    ) -> None:
+    def write(self, **changes: int) -> None:
         """Write the other slot durably, what is not given copied; if it fails, the best stands."""
-        old = self.best
-        new = Checkpoint(
-            old.head if head is None else head,
-            old.tail_start if tail_start is None else tail_start,
-            old.base if base is None else base,
-            old.before if before is None else before,
-            old.generation + 1,
-            platform.boot_id(),
-        )
+        generation, boot = self.best.generation + 1, platform.boot_id()
+        new = dataclasses.replace(self.best, generation=generation, boot=boot, **changes)
         offset = PAGE_BYTES - self._offset
         durable_writes.write_at(
             self._path, offset, _pack(new, self._store).ljust(PAGE_BYTES, b"\0")

@@ -52,10 +52,7 @@ class Checksums:
         return bool(window.items[chunk - window.start])
 
     def forget(self, head: int, tail_start: int) -> None:
-        """Zero checksums of raw chunk files from row `head` - 1 on, of shards from `tail_start` on.
-
-        What stays becomes durable with the next sync even if an fsync failed before.
-        """
+        """Zero those of raw chunk files from row `head` - 1 on, of shards from `tail_start` on."""
         for spec in self._specs.values():
             finished = max(head - 1, 0) if spec.is_raw else tail_start
             sums = layout.checksum_spec(spec.path)
@@ -80,7 +77,7 @@ class Checksums:
 
 
 def stored_checksum(lane: AnyPath, spec: ArraySpec, chunk: int) -> int:
-    """The checksum that is stored for a chunk file, 0 if none is; raises CorruptStoreError."""
+    """The checksum that is stored for a chunk file, or 0."""
     sums = layout.checksum_spec(spec.path)
     file, entry = divmod(chunk, sums.chunk_rows)
     path = chunk_files.chunk_path(lane, sums, file)
@@ -92,10 +89,7 @@ def stored_checksum(lane: AnyPath, spec: ArraySpec, chunk: int) -> int:
 
 
 def crc32c_of_file(path: AnyPath, size: int, used: Sequence[tuple[int, int]] | None = None) -> int:
-    """The checksum of a file of `size` bytes; holes take no time.
-
-    Bytes outside of the (offset, length) in `used` count as zeros.
-    """
+    """The checksum of a file; bytes outside of the (offset, length) in `used` count as zeros."""
     value = end = 0
     for offset, data in checked_reads.read_filled(path, size, _PIECE_BYTES):
         here = data if used is None else only(used, offset, data)

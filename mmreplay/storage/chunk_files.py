@@ -38,18 +38,14 @@ class ChunkFiles(Protocol):
         """The error for a chunk file that is not there and holds rows below `stop`."""
 
     def check_in_place(self) -> None:
-        """Raise EvictedError if the lane's path leads to another directory now.
-
-        Called after a file was opened by its name, before its rows are used.
-        """
+        """Raise EvictedError if the lane's path leads to another directory now."""
 
 
 class LaneFiles(ChunkFiles, Protocol):
-    """What a column needs to know of a lane besides."""
+    """What a column needs to know of a lane besides: rows [base, head), which may still grow."""
 
-    @property
-    def specs(self) -> dict[str, ArraySpec]:
-        """Every array of rows by path."""
+    specs: dict[str, ArraySpec]
+    tails: dict[str, Array]
 
     @property
     def base(self) -> int:
@@ -62,6 +58,9 @@ class LaneFiles(ChunkFiles, Protocol):
     @property
     def is_live(self) -> bool:
         """Whether rows may still be appended."""
+
+    def tail_start(self) -> int:
+        """The first row that is in the tail now; rows below are in shards."""
 
 
 def chunk_path(lane: AnyPath, spec: ArraySpec, chunk: int) -> AnyPath:
@@ -133,10 +132,7 @@ def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
 def filled_rows(
     lane: ChunkFiles, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
-    """(first row, rows) of a raw column of width 1 in [start, stop), piece by piece, without maps.
-
-    Holes, which are zeros, are left out: metadata may name any number of rows that do not exist.
-    """
+    """(first row, rows) of a raw column of width 1 in [start, stop), in pieces, without holes."""
     if stop <= start:
         return
     check_last(lane, spec, stop)

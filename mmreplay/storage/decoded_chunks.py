@@ -21,11 +21,7 @@ _TAKEN = np.iinfo(np.int64).max
 
 
 class DecodedChunks:
-    """Room for `n_chunks` chunks of `chunk_rows` rows; those used longest ago are replaced.
-
-    Several threads may read, and decode different chunks, at the same time. `rows` is
-    (n_chunks * chunk_rows, row_items): slot after slot.
-    """
+    """Room for `n_chunks` chunks of `chunk_rows` rows; those used longest ago are replaced."""
 
     def __init__(
         self, n_chunks: int, chunk_rows: int, row_items: int, dtype: npt.DTypeLike
@@ -49,10 +45,7 @@ class DecodedChunks:
 
     @contextmanager
     def hold(self, keys: list[int], decode: Callable[[int, Bytes], None]) -> Iterator[Ids | None]:
-        """The slots of chunks, (n,), which stay while they are held; None if there is no room.
-
-        `decode` fills a slot with the chunk of a key; its errors are raised here.
-        """
+        """The slots of chunks, (n,), which stay while they are held; None if there is no room."""
         slots = self._claim(keys, decode)
         try:
             yield slots
@@ -80,7 +73,8 @@ class DecodedChunks:
             mine = [(keys[at], int(slots[at])) for at in missing.tolist()]
             self._fill(mine, slots, decode)
             with self._changed:
-                self._wait_for(slots)
+                while not self._is_ready[slots].all():
+                    self._changed.wait()
                 if self._n_failures == n_failures:
                     return slots
                 # Another thread could not decode what this one waited for: this one will tell why.
@@ -125,10 +119,6 @@ class DecodedChunks:
         with self._changed:
             self._is_ready[[slot for _, slot in mine]] = True
             self._changed.notify_all()
-
-    def _wait_for(self, slots: Ids) -> None:
-        while not self._is_ready[slots].all():
-            self._changed.wait()
 
 
 _DECODED: weakref.WeakSet[DecodedChunks] = weakref.WeakSet()

@@ -20,7 +20,7 @@ from mmreplay.errors import (
 )
 from mmreplay.format import consolidated, layout, parse
 from mmreplay.format.columns import Column, final_columns, row_columns
-from mmreplay.format.consolidated import Copy
+from mmreplay.format.consolidated import Documents
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
@@ -29,7 +29,7 @@ _MOST_LETTERS = 255
 
 
 def store_around(path: Path) -> Path | None:
-    """The store, or lane, that a path lies in; None if there is none."""
+    """The store, or lane, that contains a path, or None."""
     for above in path.resolve().parents:
         with contextlib.suppress(MmreplayError, OSError):
             if (above / "zarr.json").is_file():
@@ -39,18 +39,20 @@ def store_around(path: Path) -> Path | None:
 
 
 def path_of_new_store(target: Any, argument: str = "target") -> Path:
-    """The path at which a store is to be made, as given, checked before anything is read.
-
-    Raises SchemaError, StoreExistsError or StoreNotFoundError if nothing can be made there.
-    """
+    """The path of a new store, as given; raises if nothing can be made there."""
     where = user_paths.as_path(target, argument)
     user_paths.path_to_create(target, argument)
     if os.path.lexists(where):
         raise StoreExistsError(f"{where}: already exists; choose another path")
+    check_surroundings(where)
+    return where
+
+
+def check_surroundings(where: Path) -> None:
+    """Raise unless the directory above a new store exists, and is not within another store."""
     user_paths.check_parent(where)
     if (store := store_around(where)) is not None:
         raise SchemaError(f"{where}: lies within the store {store}; choose another path")
-    return where
 
 
 def hold_store(path: Path) -> HeldDirectory:
@@ -69,11 +71,7 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LaneDocument:
-    """What the zarr.json files of a lane say, read and checked once.
-
-    `data` are the bytes of its own zarr.json, `rows` and `finals` the arrays of its two logs by
-    path, `lengths` how many rows the arrays of each log have.
-    """
+    """What the zarr.json files of a lane say, read and checked once."""
 
     path: AnyPath
     data: bytes
@@ -96,10 +94,7 @@ class LaneDocument:
 
 
 def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
-    """A lane's documents: of a closed one its own zarr.json alone, which has a copy of the others.
-
-    `own_documents` ignores the copy. FormatError: it is not a lane, or its arrays do not fit.
-    """
+    """A lane's documents; `own_documents` ignores the copy that a closed lane has of them."""
     where = str(path / "zarr.json")
     data = read_document(path)
     document = parse.parse_json(data, where)
@@ -124,19 +119,13 @@ def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
     return LaneDocument(path, data, metadata, schema, rows, ends, (n_rows, n_ends))
 
 
-def read_name(path: AnyPath) -> str | None:
-    """The name of a lane, None if it has none; raises as `read_metadata`."""
-    return _kind_and_name(read_document(path), str(path / "zarr.json"))[1]
+def kind_and_name(path: AnyPath) -> tuple[str, str | None]:
+    """The kind of a store or lane, and its name, if any; raises as `read_metadata`."""
+    return _kind_and_name(read_document(path), str(path / "zarr.json"))
 
 
-def read_kind(path: AnyPath) -> str:
-    """What a store is, or a lane; raises as `read_metadata`."""
-    return _kind_and_name(read_document(path), str(path / "zarr.json"))[0]
-
-
-@functools.lru_cache(maxsize=512)  # those of closed lanes are long
+@functools.lru_cache(maxsize=512)  # to add a lane, the documents of all others are read
 def _kind_and_name(data: bytes, where: str) -> tuple[str, str | None]:
-    # Whoever adds lanes to a store looks at all that it has, for each of them.
     own = parse.parse_root(data, where)
     return own["kind"], own.get("name")
 
@@ -184,7 +173,7 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 
 
 def _read_specs(
-    path: AnyPath, columns: Mapping[str, Column], copy: Copy | None, log: str = ""
+    path: AnyPath, columns: Mapping[str, Column], copy: Documents | None, log: str = ""
 ) -> tuple[dict[str, layout.ArraySpec], int]:
     """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""
@@ -213,12 +202,12 @@ def _read_specs(
 
 
 def _read_array(
-    lane: AnyPath, path: str, name: str, copy: Copy | None
+    lane: AnyPath, path: str, name: str, copy: Documents | None
 ) -> tuple[tuple[layout.ArraySpec, int], str]:
     """An array's spec and rows, and the name of its document."""
-    copied = None if copy is None else copy.array(path, name)
-    if copy is not None and copied is not None:
-        return copied, copy.name(path)
+    if copy is not None and path in copy:
+        shown = f"{lane / 'zarr.json'}: {layout.COPY}: {path}"
+        return parse.array_spec(copy[path], name, shown), shown
     where = lane.joinpath(path, "zarr.json")
     try:
         data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
@@ -255,7 +244,7 @@ def lane_paths(path: AnyPath) -> list[AnyPath]:
         names = checked_reads.names(path)
         if "actions" in names and not layout.lane_names(names):
             return [path]  # opening it will tell: one document less to read twice
-    if read_kind(path) != "lanes":
+    if kind_and_name(path)[0] != "lanes":
         return [path]
     lanes = [path / name for name in layout.lane_names(checked_reads.names(path))]
     checked_reads.check_directories(path, *(lane.name for lane in lanes))

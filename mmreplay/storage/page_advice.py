@@ -38,10 +38,7 @@ class Pager:
         self.active = True
 
     def before(self, touched: set[Chunk]) -> bool:
-        """Fill the page tables of those touched for the first time.
-
-        True if rows of the batch are on the disk only, and should be asked for together.
-        """
+        """Fill page tables of files touched for the first time; True if some are not in memory."""
         for chunk in touched & self._unknown.keys():
             data = self._unknown.pop(chunk, None)
             if data is None:  # another thread was first

@@ -31,10 +31,7 @@ Window = tuple[int, int]
 
 
 def find_spec(lane: AnyPath, environments: int | None = None) -> ArraySpec | None:
-    """The column of a lane, None if it has none; raises FormatError, CorruptStoreError.
-
-    `environments` as of `format.columns.row_columns`.
-    """
+    """The column of a lane, None if it has none; raises FormatError, CorruptStoreError."""
     folder = lane / _SPEC.path
     checked_reads.check_directories(lane, _SPEC.path)
     if not folder.exists():
@@ -83,10 +80,7 @@ def _staging_path(lane: AnyPath) -> AnyPath:
 
 
 def trim(lane: AnyPath, base: int, head: int, environments: int | None = None) -> None:
-    """Durably forget the priorities of evicted rows, and of rows that a power cut took.
-
-    The lane is locked for writing; `base` and `head` are in rows.
-    """
+    """Durably forget the priorities of evicted rows, and of rows that a power cut took."""
     if _staging_path(lane).exists():
         durable_writes.remove_tree(_staging_path(lane))
     spec = find_spec(lane, environments)
@@ -126,10 +120,7 @@ def evict(lane: AnyPath, base: int, environments: int | None = None) -> None:
 def finish(
     lane: AnyPath, head: int, environments: int | None = None
 ) -> list[tuple[ArraySpec, int]]:
-    """Leave a plain zarr array of `head` rows, and its checksums, durable; returns both.
-
-    Each with its number of rows; nothing if there is no column.
-    """
+    """Leave a plain zarr array of `head` rows, and its checksums, durable; returns both, if any."""
     spec = find_spec(lane, environments)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that was deleted
@@ -170,15 +161,12 @@ def is_usable(lane: AnyPath, spec: ArraySpec, chunk: int, *, closed: bool) -> bo
         values = np.frombuffer(checked_reads.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
         if not ((values >= 0) & (values < np.inf)).all():
             return False
-        expected = _stored_crc32c(lane, spec, chunk) if closed else 0
+        expected = 0
+        if closed:
+            with contextlib.suppress(CorruptStoreError):
+                expected = stored_checksum(lane, spec, chunk)
         return not expected or crc32c_of_file(path, spec.chunk_bytes) == expected
     return False
-
-
-def _stored_crc32c(lane: AnyPath, spec: ArraySpec, chunk: int) -> int:
-    with contextlib.suppress(CorruptStoreError):
-        return stored_checksum(lane, spec, chunk)
-    return 0
 
 
 def _sync(lane: AnyPath, spec: ArraySpec) -> None:
@@ -191,9 +179,8 @@ def _sync(lane: AnyPath, spec: ArraySpec) -> None:
 class PriorityColumn:
     """The priorities of a lane, which this process has locked, as one array written in place.
 
-    `values`, (n,) float64 by position, are in the page cache, which outlives the process; the last
-    element never belongs to a transition. `generation` grows when positions change. `window` is
-    (base, head) in entries. DiskFullError: nothing was changed.
+    `values`, (n,) float64 by position; the last element never belongs to a transition.
+    `generation` grows when positions change. `window` is (base, head) in entries.
     """
 
     def __init__(self, lane: AnyPath, window: Window, environments: int | None = None) -> None:

@@ -23,10 +23,7 @@ _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
 
 
 class Remaps:
-    """Counts remaps. A remap drops evicted files, so an index computed before it may be wrong now.
-
-    A reader without a lock compares `count` before and after, and reads again if it differs.
-    """
+    """Counts remaps: a reader without a lock reads again if `count` has changed meanwhile."""
 
     __slots__ = ("count",)
 
@@ -35,12 +32,7 @@ class Remaps:
 
 
 class RawColumn:
-    """A raw column of all lanes of a store, as one array where the files allow it.
-
-    The chunk files lie side by side in one range of addresses, so that a batch over all lanes is a
-    single `take`. Files whose size is not a multiple of a page are mapped one by one. No file is
-    mapped before rows are first read: looking at a store needs few of its columns.
-    """
+    """A raw column of all lanes of a store: their files side by side in one range of addresses."""
 
     def __init__(self, lanes: Sequence[LaneFiles], path: str, remaps: Remaps | None = None) -> None:
         self._remaps = remaps or Remaps()

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from mmreplay.format import compression
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
-from mmreplay.storage.chunk_files import chunk_path
+from mmreplay.storage.chunk_files import LaneFiles, chunk_path
 from mmreplay.storage.decoded_chunks import DecodedChunks
 from mmreplay.storage.shard_file import Bytes, OpenShard, Shard
-from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system import platform
 
 _SCRATCH_BYTES = 16 << 20
@@ -35,7 +34,7 @@ _NO_FILE: tuple[Any, Any] = None, None
 class ShardColumn:
     """A compressed column of all lanes of a store."""
 
-    def __init__(self, lanes: Sequence[TailFiles], path: str) -> None:
+    def __init__(self, lanes: Sequence[LaneFiles], path: str) -> None:
         self._lanes = lanes
         self._path = path
         self._specs = [lane.specs[path] for lane in lanes]
@@ -50,7 +49,6 @@ class ShardColumn:
         self._widths = np.array([s.width for s in self._specs], np.int64)
         self._has_widths = bool((self._widths > 1).any())
         self._per_shard = [s.n_inner for s in self._specs]
-        self._folders = [lane.path / path for lane in lanes]
         self._shards: dict[tuple[int, int], Shard] = {}  # those that are mapped
         self._has_tails = any(path in lane.tails for lane in lanes)
         self._lock = threading.Lock()
@@ -184,10 +182,7 @@ class ShardColumn:
         return keys, within
 
     def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
-        """Decode chunk after chunk, and copy its rows while they are in the processor's cache.
-
-        `places` in `filled` are those of `wanted`; None if they are contiguous.
-        """
+        """Decode chunk after chunk, and copy its rows while they are in the processor's cache."""
         keys, within = self._locate(wanted)
         begins = np.empty(wanted.size, np.bool_)
         begins[0] = True
@@ -269,21 +264,17 @@ class ShardColumn:
             opened = self._shards.get(which) or self._opened(which)
             opened.decode(inner, out)
         except FileNotFoundError as error:
-            raise self._missing(which) from error
-
-    def _missing(self, key: tuple[int, int]) -> Exception:
-        """What it means that a shard's file is not there."""
-        number, chunk = key
-        lane, spec = self._lanes[number], self._specs[number]
-        return lane.missing(chunk_path(lane.path, spec, chunk), (chunk + 1) * spec.chunk_rows)
+            lane, spec = self._lanes[number], self._specs[number]
+            path = chunk_path(lane.path, spec, shard)
+            raise lane.missing(path, (shard + 1) * spec.chunk_rows) from error
 
     def _opened(self, which: tuple[int, int]) -> AnyShard:
         """A shard that is not mapped, or not yet; see `_choose_maps`."""
         number, chunk = which
-        spec, codec = self._specs[number], self._codecs[number]
+        lane, spec, codec = self._lanes[number], self._specs[number], self._codecs[number]
+        path = chunk_path(lane.path, spec, chunk)
         if self._maps_shards:
-            lane = self._lanes[number]
-            shard = Shard(chunk_path(lane.path, spec, chunk), spec, codec)
+            shard = Shard(path, spec, codec)
             lane.check_in_place()
             with self._lock:
                 self._shards[which] = shard
@@ -291,7 +282,7 @@ class ShardColumn:
         known, file = getattr(self._local, "file", _NO_FILE)
         if known != which:
             self._close_file()
-            file = OpenShard(self._folders[number], spec.key(chunk), spec, codec)
+            file = OpenShard(path, spec, codec)
             self._local.file = which, file
         out: OpenShard = file
         return out

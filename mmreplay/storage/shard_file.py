@@ -115,17 +115,6 @@ def _scattered(path: AnyPath, offsets: Places, sizes: Places, end: int) -> Place
     return out
 
 
-def _index_bytes(path: AnyPath, spec: ArraySpec, size: int) -> int:
-    """The length of the index at the end of a shard, with its checksum."""
-    n_bytes = 16 * spec.n_inner + 4
-    if size < n_bytes:
-        raise CorruptStoreError(
-            f"{path}: expected a shard with an index of {spec.n_inner} chunks, found {size} bytes; "
-            f"run `mmreplay verify`"
-        )
-    return n_bytes
-
-
 def _damaged(path: AnyPath, chunk: int, error: CorruptStoreError) -> CorruptStoreError:
     return CorruptStoreError(f"{path}: inner chunk {chunk}: {error}; run `mmreplay verify`")
 
@@ -147,7 +136,12 @@ class Shard:
         self._codec = codec
         self._inner_bytes = spec.inner_bytes
         size = file_size(path, spec)
-        n_bytes = _index_bytes(path, spec, size)
+        n_bytes = 16 * spec.n_inner + 4
+        if size < n_bytes:
+            raise CorruptStoreError(
+                f"{path}: expected a shard with an index of {spec.n_inner} chunks, found {size} "
+                f"bytes; run `mmreplay verify`"
+            )
         self._data: Bytes = memory_maps.map_file(path, size)
         self._index = _Index(path, spec.n_inner, size, self._data[-n_bytes:].tobytes())
         self._checked = bytearray(spec.n_inner)
@@ -194,35 +188,25 @@ class Shard:
 
 
 class OpenShard:
-    """One shard file of very many: open while the chunks of a batch are read, and not mapped.
+    """One shard file of very many: open while the chunks of a batch are read, and not mapped."""
 
-    Its index is checked each time: a chunk's checksum does not identify it. Another file may get
-    the path, so the reader asks afterwards whether the lane is in place.
-    """
+    __slots__ = ("_codec", "_file", "_index", "_path", "_spec")
 
-    __slots__ = ("_codec", "_file", "_folder", "_index", "_name", "_size", "_spec")
-
-    def __init__(
-        self, folder: AnyPath, name: str, spec: ArraySpec, codec: compression.ChunkCodec
-    ) -> None:
-        """Open, and read the index; FileNotFoundError, or CorruptStoreError if it does not fit."""
-        self._folder, self._name = folder, name
-        self._spec, self._codec = spec, codec
+    def __init__(self, path: AnyPath, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
+        """Open, and read the index; CorruptStoreError if it does not fit."""
+        self._path, self._spec, self._codec = path, spec, codec
         n_last = 16 * spec.n_inner + 4
-        self._file = checked_reads.QuickFile(folder, name)
+        self._file = checked_reads.OpenFile(path)
         try:
-            self._size, self._index = self._file.read_end(n_last)
+            size = self._file.size
+            self._index = self._file.read(max(size - n_last, 0), n_last)
+            is_sound = compression.crc32c(self._index) == compression.CRC_BEHIND
+            if len(self._index) < n_last or size > _most_bytes(spec) or not is_sound:
+                Shard(path, spec, codec)  # raises what is wrong
+                raise CorruptStoreError(f"{path}: changed while it was read")
         except BaseException:
             self.close()
             raise
-        if (
-            len(self._index) < n_last
-            or self._size > _most_bytes(spec)
-            or compression.crc32c(self._index) != compression.CRC_BEHIND
-        ):
-            self.close()
-            self._whole()  # tells what is wrong
-            raise CorruptStoreError(f"{folder / name}: changed while it was read")
 
     def close(self) -> None:
         """Close the file."""
@@ -235,14 +219,10 @@ class OpenShard:
             compression.check(self._codec, stored, self._spec.inner_bytes)
             compression.decode(self._codec, stored, out)
         except CorruptStoreError:
-            # Its index may be what is wrong. What else it is, and in which chunk, stands there too.
-            self._whole().decode(chunk, out)
+            Shard(self._path, self._spec, self._codec).decode(chunk, out)  # raises what is wrong
 
     def _read(self, chunk: int) -> Bytes:
         start, length = _ENTRY.unpack_from(self._index, 16 * chunk)
-        if start + length > self._size:
+        if start + length > self._file.size:
             raise CorruptStoreError("expected a chunk, found none in the file")
         return np.frombuffer(self._file.read(start, length), np.uint8)
-
-    def _whole(self) -> Shard:
-        return Shard(self._folder / self._name, self._spec, self._codec)

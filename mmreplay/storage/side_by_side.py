@@ -24,8 +24,7 @@ class SideBySide:
 
     Of each lane, `first` is its first chunk in the range, `stop` the chunk after the last mapped
     one, which the user counts up, `shifts` what to add to an id for its index in `rows` (width 1).
-    `rows`, (n, *row_shape), are zeros where nothing is mapped, `data` their bytes. Raises OSError
-    if there is no such range of addresses.
+    `rows`, (n, *row_shape), are zeros where nothing is mapped. OSError: no such range of addresses.
     """
 
     __slots__ = (

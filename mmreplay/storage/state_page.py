@@ -130,10 +130,7 @@ class State:
         return (about.st_dev, about.st_ino) == self._identity
 
     def distrust(self) -> None:
-        """The next opening goes back to the checkpoint, as after a power cut.
-
-        After a failed fsync the kernel may drop pages that never reached the disk at any time.
-        """
+        """The next opening goes back to the checkpoint, as after a power cut."""
         self.words[_BOOT] = self.words[_BOOT + 1] = 0
 
     def end(self) -> None:
@@ -175,10 +172,7 @@ class State:
         return self.words[0] == _MAGIC
 
     def is_of_this_boot(self) -> bool:
-        """Whether the page was written since this boot, here.
-
-        Not if the file or its directory is a copy, or if a copy was restored over the file.
-        """
+        """Whether it was written since this boot, and is not a copy."""
         of_this_boot = self.words[0] == _MAGIC and self.boot == platform.boot_id()
         return of_this_boot and self._names_files()
 
@@ -196,9 +190,9 @@ def _blocks(about: os.stat_result) -> int:
 
 
 def _allocate_beyond(path: AnyPath, *, durable: bool = True) -> int:
-    """Give a page blocks beyond its end, which are lost when a copy is restored over it.
+    """Give a page blocks beyond its end, lost when a copy is restored over it.
 
-    Returns the least number of blocks of the file while it has them, or 0.
+    Returns how many blocks the file has at least from then on, or 0 if that failed.
     """
     least = max(_blocks(path.lstat()), PAGE_BYTES // _BLOCK) + 1
     for n_bytes in _BEYOND:

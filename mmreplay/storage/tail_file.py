@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
-from mmreplay.storage.chunk_files import LaneFiles
 from mmreplay.system import durable_writes, memory_maps
 from mmreplay.system.disk_errors import writing
 from mmreplay.system.held_directories import AnyPath
-
-
-class TailFiles(LaneFiles, Protocol):
-    """What a compressed column needs to know of a lane."""
-
-    @property
-    def tails(self) -> dict[str, Array]:
-        """Raw rows of the compressed arrays, by path; empty once they are all in shards."""
-
-    def tail_start(self) -> int:
-        """The first row that is in the tail now; rows below are in shards."""
 
 
 def tail_path(lane: AnyPath, spec: ArraySpec) -> AnyPath:

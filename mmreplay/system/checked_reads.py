@@ -20,14 +20,10 @@ from mmreplay.system.limits import check_limit
 
 _HAS_BLOCKS = hasattr(os.stat_result, "st_blocks")
 _EFFECTIVE = os.access in os.supports_effective_ids
-_READ = os.O_RDONLY | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
 
 
 def open_regular(path: AnyPath, flags: int) -> int:
-    """Open without following a link at the end of the path, and without waiting for a pipe.
-
-    CorruptStoreError: not a regular file, or not readable; FailedStoreError: not writable.
-    """
+    """Open a regular file, without following a link at the end of the path."""
     name, folder = at(path)
     flags |= platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
     try:
@@ -64,10 +60,7 @@ def read_bytes(path: AnyPath, limit: int) -> bytes:
     """A regular file, whole; raises CorruptStoreError if it is not one, or is above `limit`."""
     descriptor, size = _open_within(path, limit)
     try:
-        out = bytearray()
-        while len(out) < size and (piece := os.read(descriptor, size - len(out))):
-            out += piece
-        return bytes(out)
+        return _read_exactly(descriptor, path, 0, size)
     finally:
         os.close(descriptor)
 
@@ -113,61 +106,33 @@ def _seek_and_read(descriptor: int, length: int, offset: int) -> bytes:
 _pread = getattr(os, "pread", _seek_and_read)  # Windows has none
 
 
-class QuickFile:
-    """A file that has checksums, opened for a few reads with as few calls as possible.
+class OpenFile:
+    """A regular file, opened for a few reads, which may give less than was asked for."""
 
-    What is read may be too short. FileNotFoundError if it is missing; CorruptStoreError, also
-    later, if it cannot be read.
-    """
+    __slots__ = ("_descriptor", "_path", "size")
 
-    __slots__ = ("_descriptor", "_folder", "_name")
-
-    def __init__(self, folder: AnyPath, name: str) -> None:
-        """Open it."""
-        self._folder, self._name, self._descriptor = folder, name, -1
-        where, above = at(folder)
-        try:
-            self._descriptor = os.open(f"{where}/{name}", _READ, dir_fd=above)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def read_end(self, n_bytes: int) -> tuple[int, bytes]:
-        """The size of the file, and its last bytes."""
-        try:
-            size = os.lseek(self._descriptor, 0, os.SEEK_END)
-        except OSError as error:
-            raise self._unreadable(error) from error
-        return size, self.read(max(size - n_bytes, 0), n_bytes)
+    def __init__(self, path: AnyPath) -> None:
+        self._path, self._descriptor = path, -1
+        self._descriptor = open_regular(path, os.O_RDONLY)
+        self.size = os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file."""
+        """Bytes of the file; CorruptStoreError if the disk cannot read them."""
         try:
             return _pread(self._descriptor, length, offset)
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise CorruptStoreError(f"{self._path}: cannot be read: {error.strerror}") from error
 
     def close(self) -> None:
         """Close it; a second call does nothing."""
-        # Whoever opened it has to: an interrupt of the user that comes in a __del__ is lost.
+        # Not in `__del__`, where an interrupt of the user would be lost.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    def _unreadable(self, error: OSError) -> CorruptStoreError:
-        """The error for a pipe, a directory, or a right that is missing."""
-        whole = self._folder / self._name
-        check_limit(error, whole)
-        os.close(open_regular(whole, os.O_RDONLY))  # which may know what is wrong with it
-        return CorruptStoreError(f"{whole}: cannot be read: {error.strerror}")
-
 
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of a file that must have `size` bytes, in pieces, without its holes.
-
-    Offsets are multiples of `piece_bytes`; what is left out is zeros.
-    """
+    """(offset, bytes) of a file without its holes, at multiples of `piece_bytes`."""
     descriptor = open_regular(path, os.O_RDONLY)
     try:
         check_size(path, os.fstat(descriptor).st_size, size)
@@ -186,14 +151,10 @@ def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[in
 
 def _next_filled(descriptor: int, offset: int) -> int | None:
     """Where the next byte is that is not in a hole; None if there is none."""
-    if not hasattr(os, "SEEK_DATA"):
-        return offset
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return None
-        return offset  # a file system that does not know
+    except (OSError, AttributeError) as error:  # or the system does not know
+        return None if getattr(error, "errno", 0) == errno.ENXIO else offset
 
 
 def _read_exactly(descriptor: int, path: AnyPath, offset: int, length: int) -> bytes:
@@ -245,10 +206,7 @@ def _listable(path: AnyPath) -> Iterator[Any]:
 
 
 def walk(path: AnyPath) -> Iterator[tuple[AnyPath, list[str], list[str]]]:
-    """(directory, names of directories in it, other names) below a path, links not followed.
-
-    Contents come before their directory; one that cannot be listed is left out.
-    """
+    """(directory, names of directories in it, other names) below a path, contents first."""
     folders: list[str] = []
     others: list[str] = []
     try:

@@ -62,11 +62,7 @@ def _advice(error: OSError) -> str:
 
 @contextlib.contextmanager
 def syncing(path: AnyPath) -> Iterator[None]:
-    """Turn every OSError of an fsync into FailedSyncError, a full disk too.
-
-    After a failed fsync the kernel may take the pages for clean: a second one would seem to
-    succeed.
-    """
+    """Turn every OSError of an fsync into FailedSyncError: a second one would seem to succeed."""
     try:
         yield
     except OSError as error:

@@ -127,10 +127,7 @@ def write_at(path: AnyPath, offset: int, data: bytes) -> None:
 
 
 def allocate(path: AnyPath, size: int) -> None:
-    """Make sure that a file of `size` bytes exists, with all its blocks; new ones are zeros.
-
-    A store into a map of a sparse file on a full disk would be SIGBUS. See also `make_own`.
-    """
+    """Make sure a file has all its blocks: a store into a hole on a full disk would be SIGBUS."""
     with writing(f"allocating {size:,} bytes", path):
         new = not path.exists()
         if not new:
@@ -167,10 +164,7 @@ def zero_ranges(path: AnyPath, ranges: Iterable[tuple[int, int]]) -> None:
 
 
 def allocate_beyond(path: AnyPath, size: int, *, durable: bool = True) -> None:
-    """Allocate `size` bytes past the end of a file, whose length stays, where the system can.
-
-    Programs that copy another file over it mostly truncate it first, which gives these blocks back.
-    """
+    """Allocate `size` bytes past the end of a file, whose length stays, where the system can."""
     with writing("allocating beyond the end", path), _opened(path, os.O_RDWR) as descriptor:
         _call_fallocate(descriptor, KEEP_SIZE, os.fstat(descriptor).st_size, size)
         if durable:
@@ -178,10 +172,7 @@ def allocate_beyond(path: AnyPath, size: int, *, durable: bool = True) -> None:
 
 
 def make_own(path: AnyPath, prepare: Callable[[AnyPath], None] | None = None) -> None:
-    """Replace a file that has several names (``cp -al``) by a copy of its own, durably.
-
-    `prepare` is called with the copy before it takes the name.
-    """
+    """Replace a file that has several names (``cp -al``) by a copy of its own, durably."""
     if path.lstat().st_nlink == 1:
         return
     staged = _staged(path)
@@ -199,10 +190,7 @@ def unlink(path: AnyPath) -> None:
 
 
 def share_file(source: AnyPath, target: AnyPath, size: int | None = None) -> bool:
-    """Give an immutable file a second name (True), or copy it where links are impossible (False).
-
-    Raises CorruptStoreError unless it has `size` bytes.
-    """
+    """Give an immutable file a second name (True), or copy it without links (False)."""
     descriptor = checked_reads.open_regular(source, os.O_RDONLY)
     try:
         found = os.fstat(descriptor).st_size
@@ -246,10 +234,7 @@ def _copy_from(source: int, target: AnyPath, *, overwritten: bool = False) -> No
 
 
 def sync_file(path: AnyPath, *, missing_ok: bool = False) -> None:
-    """Make a file's bytes durable, with the dirty pages of its maps.
-
-    Never call it again after FailedSyncError, see `syncing`.
-    """
+    """Make a file's bytes durable, with the dirty pages of its maps."""
     with opening_to_sync(path):
         try:
             descriptor = _open(path, os.O_RDWR)

@@ -18,9 +18,9 @@ from mmreplay.system.limits import check_limit
 
 
 class HeldDirectory:
-    """A directory held open; another may get its name, and this stays the same one.
+    """A directory held open: `descriptor`, -1 once it is closed.
 
-    `path` is what it was opened as, for messages, or `named`; `descriptor` is -1 once it is closed.
+    `path` is what it was opened as, for messages, or `named`.
     """
 
     def __init__(self, path: AnyPath, *, named: Path | None = None) -> None:
@@ -115,13 +115,10 @@ class HeldPath:
 
     def lstat(self) -> os.stat_result:
         """As `os.lstat`; FailedStoreError if the directory was removed."""
-        return self._stat(follow_symlinks=False)
+        return self.stat(follow_symlinks=False)
 
-    def stat(self) -> os.stat_result:
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """As `os.stat`; FailedStoreError if the directory was removed."""
-        return self._stat()
-
-    def _stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         name, folder = at(self)
         try:
             return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks)

@@ -63,10 +63,7 @@ def _put(address: int, descriptor: int, length: int, path: AnyPath, *, writable:
 def map_file(
     path: AnyPath, size: int | None = None, *, writable: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """Map a whole file, which must have exactly `size` bytes, if given, and any otherwise.
-
-    Raises CorruptStoreError for another size: a short map would end in SIGBUS.
-    """
+    """Map a whole file, which must have exactly `size` bytes, if given, and any otherwise."""
     descriptor = checked_reads.open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
     try:
         found = os.fstat(descriptor).st_size
@@ -87,10 +84,7 @@ def map_file(
 
 
 def dirty_again(path: AnyPath, start: int, stop: int) -> None:
-    """Let the next fsync of a file write its bytes [start, stop) out, even after a failed one.
-
-    A byte of each page is stored onto itself; no other process writes the file.
-    """
+    """Let the next fsync of a file write its bytes [start, stop) out, even after a failed one."""
     data = map_file(path, writable=True)
     checked_reads.check_size(path, data.size, max(data.size, stop))
     for pages in (data[start : stop : mmap.PAGESIZE], data[stop - 1 : stop]):

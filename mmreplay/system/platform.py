@@ -18,21 +18,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = [
-    "BINARY",
-    "CLOEXEC",
-    "DIRECTORY",
-    "LIBC",
-    "LINUX",
-    "NOFOLLOW",
-    "NONBLOCK",
-    "OPENS_FROM_DIRECTORIES",
-    "barrier",
-    "boot_id",
-    "fcntl",
-    "give_way",
-    "uptime_s",
-]
+__all__ = ["fcntl"]  # the others are defined here
 
 try:
     import fcntl
@@ -67,10 +53,7 @@ LIBC = _libc()
 
 
 def _make_barrier() -> Callable[[], None] | None:
-    """A memory barrier, between the values of a row and the word that commits it; None on x86.
-
-    Nothing moves down past the release of a lock, nor up past an acquire.
-    """
+    """A memory barrier, between the values of a row and the word that commits it; None on x86."""
     if platform.machine().lower() in ("x86_64", "amd64", "i686", "i386"):
         return None
 

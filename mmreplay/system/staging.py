@@ -30,10 +30,7 @@ _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 
 @contextlib.contextmanager
 def staging_directory(path: Path) -> Iterator[AnyPath]:
-    """An empty directory next to `path`; removed in the end, unless it was renamed into place.
-
-    DiskFullError and FailedStoreError inside of it name `path`, and say whether something is left.
-    """
+    """An empty directory next to `path`; removed in the end, unless it was renamed into place."""
     # Listing a directory takes two descriptors. They are taken before anything is made, and given
     # back to remove it: the error may be that there are no more.
     first, *spare = [HeldDirectory(path.parent) for _ in range(3)]
@@ -62,10 +59,7 @@ def staging_directory(path: Path) -> Iterator[AnyPath]:
 
 
 def remove_atomically(store: HeldDirectory) -> None:
-    """Remove a store without rows: a crash leaves all of it, or nothing at its path.
-
-    If another store has its name now, that one stays.
-    """
+    """Remove a store without rows: a crash leaves all of it, or nothing at its path."""
     path: AnyPath = store.root.with_name(store.path.name)
     staged = _staging_path(path)
     durable_writes.rename(path, staged)
@@ -76,10 +70,7 @@ def remove_atomically(store: HeldDirectory) -> None:
 
 
 def locked_temporary_directory() -> tuple[AnyPath, locks.DirectoryLock]:
-    """A temporary directory, and the lock that protects it until it is released.
-
-    What a killed process left is removed by the next call of the same user.
-    """
+    """A temporary directory, and the lock that protects it until it is released."""
     made, lock = _make_locked(lambda: durable_writes.temporary_directory(_TEMPORARY))
     # In a folder of all users, what others own may be anything.
     _sweep(made.parent, _TEMPORARY, _RANDOM_OF_TEMPFILE, os.geteuid())

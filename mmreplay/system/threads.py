@@ -26,8 +26,6 @@ from typing import TypeAlias
 
 from mmreplay.system import forks, platform
 
-__all__ = ["Flag", "Thread", "Workers", "run_all"]
-
 Task = Callable[[], object]
 _Queued: TypeAlias = "Iterator[Task] | weakref.ref[Workers]"
 

@@ -20,8 +20,6 @@ from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 from mmreplay.writing.seal import Sealer, sum_up
 
-__all__ = ["Appender", "Column"]
-
 _POPULATED_BYTES = 1 << 20
 _POPULATED_ROWS = 4
 
@@ -41,16 +39,12 @@ class Column:
 
     @property
     def stop(self) -> int:
-        """The first row without a place."""
+        """The row after the last one that is mapped."""
         return self.new.start + self.spec.chunk_rows
 
 
 class Appender:
-    """The end of a log.
-
-    `columns` are its raw arrays by path, empty while the log is being closed. From row `border` on
-    `make_room` is needed.
-    """
+    """The end of a log; from row `border` on `make_room` is needed."""
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:
         """Map the chunk files of the newest rows."""

@@ -17,8 +17,6 @@ from typing import Protocol
 from mmreplay.system.limits import starting_threads
 from mmreplay.system.threads import Flag, Thread, Workers
 
-__all__ = ["Background"]
-
 _NICE = 10
 """Of the sealing thread. Environments that step in threads of their own wait for the slowest of
 these at each step: one that has to share its core holds up all of them. So frames are compressed
@@ -81,7 +79,7 @@ class Background:
 
     def wake(self) -> None:
         """Let the flushing thread see whether eviction needs a flush."""
-        # None to be had: the next call may find one.
+        # If no thread can be started, the next call tries again.
         with contextlib.suppress(RuntimeError, MemoryError):
             self._flushing.start()
         if self._wake.empty():

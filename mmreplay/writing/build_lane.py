@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import consolidated, layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
@@ -18,16 +18,6 @@ from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = [
-    "build_lane",
-    "build_live",
-    "documents",
-    "generator_path",
-    "read_generator",
-    "unmade",
-    "write_metadata",
-]
-
 
 def build_lane(
     path: AnyPath,
@@ -36,10 +26,7 @@ def build_lane(
     environments: int | None,
     attributes: Mapping[str, Any],
 ) -> None:
-    """Make the directory of an empty, live lane; the caller makes it durable and renames it.
-
-    `attributes` are capacity, padding, env, versions and name, for attributes.mmreplay.
-    """
+    """Make the directory of an empty, live lane; the caller makes it durable and renames it."""
     own = {
         "format": layout.FORMAT,
         "kind": "lane",
@@ -74,16 +61,6 @@ def _write_arrays(path: AnyPath, specs: Iterable[ArraySpec]) -> None:
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
 
 
-def documents(
-    rows: Iterable[tuple[ArraySpec, int]], finals: Iterable[tuple[ArraySpec, int]]
-) -> consolidated.Documents:
-    """What stands in every zarr.json below a lane, of the arrays of its two logs."""
-    arrays = {spec.path: (spec, n) for spec, n in rows}
-    return consolidated.documents_of(
-        arrays | {f"{FINALS}/{spec.path}": (spec, n) for spec, n in finals}
-    )
-
-
 def build_live(
     path: AnyPath,
     store: str,
@@ -94,10 +71,7 @@ def build_live(
     base: int,
     before: int,
 ) -> State:
-    """`.live` with tails of zeros, a state that is not trusted yet, and a valid checkpoint.
-
-    The caller makes it durable. Returns the state.
-    """
+    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable."""
     live = path / ".live"
     durable_writes.make_directory(live)
     for spec in specs.values():
@@ -118,11 +92,7 @@ def write_metadata(
     durable: bool = True,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Replace attributes.mmreplay of a lane; returns them. `durable=False` for a new store.
-
-    `documents` are those of a closed lane; a copy of them is included if there is room.
-    FormatError: they would be longer than can be read; nothing was changed.
-    """
+    """Replace attributes.mmreplay of a lane; returns them. FormatError: they are too long."""
     new = {**metadata, **changes}
     if not new.get("closed"):
         new.pop("generator", None)  # it stands in .live while the lane is open
@@ -152,13 +122,3 @@ def read_generator(path: AnyPath) -> str | None:
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
         return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
     return None
-
-
-def unmade(path: AnyPath, error: FailedStoreError) -> FailedStoreError:
-    """The error of a store that could not be made, and holds no row."""
-    cause = error.__cause__
-    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
-    return FailedStoreError(
-        f"{path}: could not be made: {reason}; nothing is left of it: check the disk and make it "
-        f"again, or choose another path"
-    )

@@ -9,7 +9,7 @@ import contextlib
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
-from mmreplay.format import layout
+from mmreplay.format import consolidated, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files, priority_column, shard_file
 from mmreplay.storage.checksums import crc32c_of_file
@@ -19,14 +19,9 @@ from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 from mmreplay.writing.seal import seal_job
 
-__all__ = ["close"]
-
 
 def close(lane: LockedLane) -> None:
-    """Make the lane a plain zarr group. Every episode has ended, and no job is running.
-
-    DiskFullError, FailedStoreError: the lane is as before a recovery; no committed row is lost.
-    """
+    """Make the lane a plain zarr group. Every episode has ended, and no job is running."""
     flush.in_turn(lane, _close)
 
 
@@ -37,15 +32,17 @@ def _close(lane: LockedLane) -> None:
             # A step that failed since the last flush has touched the newest row.
             log.flushed = min(log.flushed, log.head - 1)
         flush.flush_rows(lane)
-        arrays = [_finish(log) for log in lane.logs]
+        of_rows, of_finals = [_finish(log) for log in lane.logs]
         with contextlib.suppress(FormatError, CorruptStoreError):
-            arrays[0] += priority_column.finish(rows.path, rows.head, lane.environments)
+            of_rows += priority_column.finish(rows.path, rows.head, lane.environments)
+        arrays = {spec.path: (spec, n) for spec, n in of_rows}
+        arrays |= {f"{layout.FINALS}/{spec.path}": (spec, n) for spec, n in of_finals}
         generator = lane.generator()
         more: dict[str, Any] = {} if generator is None else {"generator": generator}
         lane.metadata = build_lane.write_metadata(
             lane.path,
             lane.metadata,
-            build_lane.documents(*arrays),
+            consolidated.documents_of(arrays),
             rows=rows.head,
             first=rows.first,
             finals=finals.head,
@@ -68,22 +65,17 @@ def _finish(log: Log) -> list[tuple[ArraySpec, int]]:
     head = log.head
     if log.half:
         start = log.tail_start
-        if head - start >= log.half:
-            _seal_here(log, start, start + log.half)
-            start += log.half
-        if head > start:
-            _seal_here(log, start, head)
+        while start < head:
+            stop = min(start + log.half, head)
+            job = seal_job(log, start, stop)
+            job.run()
+            if job.error is not None:
+                raise job.error
+            start = stop
     flush.evict(log)
     _zero_unused(log, head)
     _finish_checksums(log, head)
     return _write_shapes(log, head)
-
-
-def _seal_here(log: Log, start: int, stop: int) -> None:
-    job = seal_job(log, start, stop)
-    job.run()
-    if job.error is not None:
-        raise job.error
 
 
 def _zero_unused(log: Log, head: int) -> None:

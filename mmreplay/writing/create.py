@@ -18,7 +18,6 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import (
     DiskFullError,
-    FailedStoreError,
     MmreplayError,
     SchemaError,
     StoreExistsError,
@@ -27,7 +26,7 @@ from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
-from mmreplay.storage.lane_metadata import hold_store, read_metadata, store_around
+from mmreplay.storage.lane_metadata import check_surroundings, hold_store, read_metadata
 from mmreplay.system import durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.system.limits import ReachedLimitError
@@ -35,9 +34,7 @@ from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import AnyWriter, open_lanes
-from mmreplay.writing.request import Request, check_capacity
-
-__all__ = ["FLUSH_S", "create", "give_up"]
+from mmreplay.writing.request import Request
 
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
@@ -45,7 +42,6 @@ FLUSH_S = 30.0
 _FOREVER_S = 1e9
 _MAX_NAME = 255
 _MAX_CAPACITY = (1 << LANE_SHIFT) - 1
-"""As many transitions as a lane can have rows."""
 
 
 def create(
@@ -105,9 +101,7 @@ def create(
     if lane is not None:
         _check_name(lane)
     capacity = whole_number_or_none("capacity", capacity, 1, _MAX_CAPACITY)
-    stack_padding: str | None = None
-    about_env: dict[str, Any] | None = None
-    advice: str | None = None
+    stack_padding = about_env = advice = None
     if env is not None:
         from mmreplay.env_fields import (  # noqa: PLC0415 (an extra)
             advice_for_a_loop,
@@ -125,7 +119,6 @@ def create(
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None else found.lanes
     lanes = whole_number_or_none("lanes", lanes, 1, MAX_ENVIRONMENTS)
-    check_capacity(capacity, lanes)
     request = Request(
         where,
         frame,
@@ -136,40 +129,40 @@ def create(
         padding,
         _checked_metadata(metadata),
         _checked_flush_s(flush_s),
+        capacity,
+        lanes,
+        lane,
+        append,
         stack_padding,
         about_env,
         of_one=env is not None and lanes is None,
     )
-    writer = _open_or_make(request, capacity, lanes, lane, append=append)
-    writer._session.advice = advice
+    writer = _open_or_make(request)
+    if advice is not None:
+        writer._advice = advice
     return writer
 
 
-def _open_or_make(
-    request: Request, capacity: int | None, lanes: int | None, lane: str | None, *, append: bool
-) -> AnyWriter:
-    where = request.path
+def _open_or_make(request: Request) -> AnyWriter:
+    where, may_exist = request.path, request.append or request.lane is not None
     if os.path.lexists(where):
-        if lane is None and not append:
+        if not may_exist:
             raise StoreExistsError(
-                f"{where}: there is something already; append to it, if it is a store "
-                f"(append=True, --append), or choose another path"
+                f"{where}: already exists; use --append (append=True) to continue it, if it is a "
+                f"store, or choose another path"
             )
-        return open_lanes(request, hold_store(where), capacity, lanes, lane)
-    user_paths.check_parent(where)
-    if (store := store_around(where)) is not None:
-        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
-    made = _make(request, capacity, lanes, lane)
-    if made is None and lane is None and not append:
+        return open_lanes(request, hold_store(where))
+    check_surroundings(where)
+    made = _make(request)
+    if made is None and not may_exist:
         raise StoreExistsError(f"{where}: another process has just created it")
     try:
-        writer = open_lanes(request, made or hold_store(where), capacity, lanes, lane)
+        writer = open_lanes(request, made or hold_store(where))
     except (DiskFullError, ReachedLimitError):
-        if made is not None and lane is None:  # it holds no row yet, and this call shall work again
+        if made is not None and request.lane is None:  # without rows; this call may work later
             remove_atomically(made)
         raise
-    if made is not None and lane is None:
-        writer.files.is_new = True
+    writer.files.is_new = made is not None and request.lane is None
     return writer
 
 
@@ -192,29 +185,19 @@ def give_up(writer: AnyWriter) -> None:
             lock.release()
 
 
-def _make(
-    request: Request, capacity: int | None, lanes: int | None, lane: str | None
-) -> HeldDirectory | None:
+def _make(request: Request) -> HeldDirectory | None:
     """Build the store beside its path and move it there; None if another process was first."""
     schema = request.schema()
-    try:
-        with staging_directory(request.path) as built:
-            attributes = request.attributes(capacity)
-            if lane is not None:
-                _build_group(built, schema, attributes)
-            else:
-                planned = plan.plan_lane(schema, lanes, capacity)
-                build_lane.build_lane(built, schema, planned, lanes, attributes)
-            durable_writes.sync_tree(built)
-            made = HeldDirectory(built, named=request.path)
-            target = built.with_name(request.path.name)
-            return made if durable_writes.replace_directory(built, target) else None
-    except ReachedLimitError:
-        raise
-    except FailedStoreError as error:
-        if request.path.exists():
-            raise
-        raise build_lane.unmade(request.path, error) from error
+    with staging_directory(request.path) as built:
+        if request.lane is not None:
+            _build_group(built, schema, request.attributes())
+        else:
+            planned = plan.plan_lane(schema, request.lanes, request.capacity)
+            build_lane.build_lane(built, schema, planned, request.lanes, request.attributes())
+        durable_writes.sync_tree(built)
+        made = HeldDirectory(built, named=request.path)
+        target = built.with_name(request.path.name)
+        return made if durable_writes.replace_directory(built, target) else None
 
 
 def _build_group(built: AnyPath, schema: Schema, attributes: Mapping[str, Any]) -> None:
@@ -236,11 +219,9 @@ def _check_name(lane: object) -> None:
 
 
 def _checked_metadata(metadata: object) -> dict[str, Any] | None:
-    if metadata is None:
-        return None
-    if not isinstance(metadata, Mapping):
+    if metadata is not None and not isinstance(metadata, Mapping):
         raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
-    return parse.plain(dict(metadata))
+    return None if metadata is None else parse.plain(dict(metadata))
 
 
 def _checked_flush_s(seconds: object) -> float:

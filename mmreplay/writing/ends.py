@@ -19,8 +19,6 @@ from mmreplay.writing import flush
 from mmreplay.writing.appender import Appender
 from mmreplay.writing.lane_files import LockedLane
 
-__all__ = ["Ends"]
-
 Mask = npt.NDArray[np.bool_]
 
 
@@ -28,21 +26,18 @@ class Ends:
     """The log of final observations of a lane that is open for writing."""
 
     def __init__(self, lane: LockedLane, rows: Appender, finals: Appender) -> None:
-        self._lane, self._rows, self._finals = lane, rows, finals
+        self._lane, self._rows, self.finals = lane, rows, finals
         self._n = lane.n
         self._words = lane.finals.state.words
-        self._paths = tuple(lane.schema.frame_paths.values())
+        self._frames = {path: lane.finals.specs[path] for path in lane.schema.frame_paths.values()}
         self._head = lane.finals.head  # with those that are not committed yet
 
     def add(self, ids: Ids, firsts: Ids, frames: Mapping[str, Array]) -> None:
-        """Write final observations, without committing them; DiskFullError: nothing was changed.
-
-        (k,) ids of the last and the first steps of the episodes, (k, *frame) by column.
-        """
+        """Write final observations, without committing them; DiskFullError: nothing was changed."""
         start = self._words[COMMITTED]
-        self._finals.make_room(start, ids.size)
+        self.finals.make_room(start, ids.size)
         for path, values in {**frames, "id": ids, "first": firsts}.items():
-            self._finals.put(path, start, values)
+            self.finals.put(path, start, values)
         self._head = start + ids.size
 
     def commit(self) -> None:
@@ -61,15 +56,17 @@ class Ends:
         return out
 
     def end_newest(self, which: Mask) -> None:
-        """End episodes with the newest step, as truncated: their final observation is pending.
+        """End episodes, (n,), with the newest step, as truncated: their final frame is pending.
 
         It is durable, where that step is, before this returns: the pending one may be overwritten.
-        `which` is (n,): environments with a step in the newest row and no final observation.
         """
         head = self._lane.rows.head
         environments = which.nonzero()[0]
         ids = (head - 1) * self._n + environments
-        frames = {path: self._flat(path, head)[environments] for path in self._paths}
+        frames = {
+            path: self._rows.stored(path, head).reshape(self._n, *spec.row_shape)[environments]
+            for path, spec in self._frames.items()
+        }
         steps = self._rows.stored("step", head - 1).reshape(-1)[environments]
         self.add(ids, ids - (steps - 1) * self._n, frames)
         self.commit()
@@ -78,11 +75,6 @@ class Ends:
         if self._lane.promised == head:
             flush.flush_finals(self._lane)
         self._rows.stored("ends", head - 1).reshape(-1)[environments] = 1
-
-    def _flat(self, path: str, row: int) -> Array:
-        """A row of frames, (n, *frame)."""
-        rows = self._rows.stored(path, row)
-        return rows[None] if self._lane.environments is None else rows
 
     def settle(self) -> Mask | None:
         """Make the newest step and the final observations fit each other, after any interruption.

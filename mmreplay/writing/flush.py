@@ -22,16 +22,19 @@ from mmreplay.writing import build_lane
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 
-__all__ = ["TimedFlush", "evict", "flush", "flush_finals", "flush_rows", "in_turn"]
 
+def flush(lane: LockedLane, *, only_to_evict: bool = False) -> None:
+    """Make all committed steps durable, then evict what exceeds the capacity, in whole files.
 
-def flush(lane: LockedLane) -> None:
-    """Make all committed steps durable, then evict what exceeds the capacity.
-
-    DiskFullError: no room for the random state; the rows are durable. FailedStoreError: an fsync
-    failed, now or before: it is never tried again.
+    `only_to_evict`: do nothing unless a chunk file can go.
     """
-    in_turn(lane, _flush_what_is_open)
+
+    def call(lane: LockedLane) -> None:
+        # The lane may have been closed, or another flush have evicted, while this one waited.
+        if not (lane.closed or lane.released) and (not only_to_evict or _can_evict(lane)):
+            flush_rows(lane)
+
+    in_turn(lane, call)
 
 
 def flush_finals(lane: LockedLane) -> None:
@@ -40,10 +43,7 @@ def flush_finals(lane: LockedLane) -> None:
 
 
 class TimedFlush:
-    """The flushes of a lane in the background, which do not keep its writer alive.
-
-    `fail`, a method of the writer, is called with an error.
-    """
+    """The flushes of a lane in the background; `fail`, a method of its writer, takes errors."""
 
     def __init__(self, lane: LockedLane, fail: Callable[[Exception], None]) -> None:
         self._lane, self._fail = lane, weakref.WeakMethod(fail)
@@ -54,10 +54,7 @@ class TimedFlush:
         if lane.closed or lane.released or lane.failure is not None:
             return
         try:
-            if timer:
-                flush(lane)
-            else:
-                in_turn(lane, _flush_what_can_go)
+            flush(lane, only_to_evict=not timer)
         except (DiskFullError, ReachedLimitError):
             return  # the next flush, or the step that finds no room, says so
         except Exception as error:  # noqa: BLE001 (else the thread would end without a word)
@@ -88,17 +85,6 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
         except CorruptStoreError as error:
             lane.failure = FailedStoreError(str(error))
             raise lane.failure from error
-
-
-def _flush_what_is_open(lane: LockedLane) -> None:
-    if not (lane.closed or lane.released):  # while this one waited
-        flush_rows(lane)
-
-
-def _flush_what_can_go(lane: LockedLane) -> None:
-    # In turn: what is looked at to tell may be evicted by another flush.
-    if not (lane.closed or lane.released) and _can_evict(lane):
-        flush_rows(lane)
 
 
 def flush_rows(lane: LockedLane) -> None:
@@ -164,7 +150,6 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
 
 def _sync_rows(log: Log, head: int) -> None:
     """Make rows, checksums and names durable; an interrupted flush leaves names to the next one."""
-    # Each once, in an order that is the same for the same history.
     n_fresh = len(log.fresh)
     fresh: dict[AnyPath, None] = dict.fromkeys(log.fresh[number] for number in range(n_fresh))
     files = [tail_file.tail_path(log.path, spec) for spec in log.tail_specs]

@@ -12,7 +12,6 @@ from typing import Any
 
 from mmreplay.errors import DiskFullError, FailedStoreError, FormatError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.schema import Schema
 from mmreplay.storage.lane_metadata import LaneDocument, read_holder, read_lane
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import durable_writes
@@ -22,8 +21,6 @@ from mmreplay.writing import build_lane, recover
 from mmreplay.writing.log import Log
 from mmreplay.writing.retention import Retention
 
-__all__ = ["LockedLane", "holder_of"]
-
 _LOG = logging.getLogger("mmreplay")
 
 
@@ -32,18 +29,14 @@ class LockedLane:
 
     `changes` are attributes to change; `check` is called with the documents before any change.
 
-    Raises:
-        LockedError: another writer is at work.
-        StoreNotFoundError, FormatError, CorruptStoreError: there is no sound lane.
-        DiskFullError: no room for the tails; nothing was changed.
-
     Attributes:
-        document, metadata: as read at the opening, and attributes.mmreplay as on disk now.
         held: a step that is committed while its final observations are not yet, or None.
         promised: the head of the last flush that began: its pending row is durable, or will be.
         on_flush: gives the random state to keep with a flush.
         flush_lock, failure: one flush at a time, and none after a failed one.
         is_new: whether the call that opened it has made the store.
+        is_recovered: it was left open, so that episodes may lack their final observations.
+        has_unflushed: some rows are only in the page cache, until the next flush.
     """
 
     def __init__(
@@ -68,6 +61,7 @@ class LockedLane:
         path = self.path
         document = self.document = read_lane(path, own_documents=True)
         check(document)
+        self.schema, self.environments, self.n = document.schema, document.environments, document.n
         self.released = self.is_new = False
         self.held: int | None = None
         self.failure: FailedStoreError | None = None
@@ -80,6 +74,7 @@ class LockedLane:
             raise FormatError(f"{path / layout.FINALS}: missing; run `mmreplay repair`")
         self.rows = Log(path, document.rows, pending=1)
         self.finals = Log(path / layout.FINALS, document.finals, pending=0)
+        self.logs = self.rows, self.finals
         self._recovery: recover.Recovery | None = None
         if metadata["closed"]:
             self.metadata = recover.reopen(document, self.rows, self.finals, changes)
@@ -93,12 +88,13 @@ class LockedLane:
                 metadata = build_lane.write_metadata(path, metadata, **changes)
             self.metadata, self.promised = metadata, 0
         else:
-            # At once: a recovery takes a while, and the process that died does not hold it up.
-            self._record_holder()
+            self._record_holder()  # first: a recovery may take a while
             self.metadata, self._recovery = recover.recover(
                 document, self.rows, self.finals, changes
             )
             self.promised = self._recovery.promised
+        self.is_recovered = self._recovery is not None
+        self.has_unflushed = self._recovery is not None and any(self._recovery.trusted.values())
         for log in self.logs:
             log.fresh.extend(log.path / spec.path for spec in log.specs.values())
         self.retention = Retention(self.rows, document.n, self.capacity)
@@ -120,31 +116,6 @@ class LockedLane:
                 self._recovery.lost,
             )
 
-    @property
-    def is_recovered(self) -> bool:
-        """Whether it was left open, so that episodes may lack their final observations."""
-        return self._recovery is not None
-
-    @property
-    def logs(self) -> tuple[Log, Log]:
-        """The log of its steps, and that of its final observations."""
-        return self.rows, self.finals
-
-    @property
-    def schema(self) -> Schema:
-        """What a step of one environment holds."""
-        return self.document.schema
-
-    @property
-    def environments(self) -> int | None:
-        """How many step together; None where arrays have no axis for them."""
-        return self.document.environments
-
-    @property
-    def n(self) -> int:
-        """Environments."""
-        return self.document.n
-
     def finished(self) -> int:
         """The steps whose final observations are committed, too."""
         head = self.rows.state.words[COMMITTED]
@@ -159,11 +130,6 @@ class LockedLane:
     def closed(self) -> bool:
         """Whether it is plain zarr by now."""
         return self.rows.closed
-
-    @property
-    def recovered(self) -> bool:
-        """Whether some rows are only in the page cache, until the next flush."""
-        return self._recovery is not None and any(self._recovery.trusted.values())
 
     def abandon(self) -> None:
         """Its writer was dropped without close: a process that waits for the lock gets it soon."""

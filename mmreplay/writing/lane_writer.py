@@ -1,20 +1,37 @@
-"""What both writers share: their lane, its session, flushing and closing.
+"""What both writers share: their lane, flushing in the background, what ends writing, and close.
 
 Invariant: after an error or a close, the next call of a writer asks first whether writing is over.
+What runs in the background does not keep a writer alive that was dropped without close.
 """
 
 from __future__ import annotations
 
+import contextlib
+import weakref
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
+from mmreplay.errors import (
+    ClosedError,
+    DiskFullError,
+    FailedStoreError,
+    MmreplayError,
+    SchemaError,
+)
+from mmreplay.ids import Array, Ids
 from mmreplay.schema import Schema
 from mmreplay.storage.state_page import COMMITTED
+from mmreplay.system import platform
+from mmreplay.system.forks import after_fork_in_child
+from mmreplay.system.held_directories import check_there
+from mmreplay.system.limits import ReachedLimitError
+from mmreplay.system.threads import Thread
+from mmreplay.writing import close, flush
+from mmreplay.writing.appender import Appender
 from mmreplay.writing.background import Background
+from mmreplay.writing.ends import Ends
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.session import Session, refuse_copy
-
-__all__ = ["LaneWriter"]
 
 
 class LaneWriter:
@@ -26,36 +43,63 @@ class LaneWriter:
     """
 
     # `_is_settled` is False where an interrupt may leave the end of an episode half done: then the
-    # next call finds out from the files what was committed.
-    __getstate__ = refuse_copy
+    # next call finds out from the files what was committed. The others are attributes of the class
+    # until they change: Python finds those of an object faster if it has no more than 30.
+    _closed = _closing = False
+    _failure: Exception | None = None
+    _advice: str | None = None  # a warning at the first masked reset
 
     def __init__(self, files: LockedLane, background: Background) -> None:
-        """Begin to write to a locked lane; raises as `Session`."""
+        """Begin to write to a locked lane, which is released if this fails."""
         self.path = Path(str(files.path))
+        self.files, self._background = files, background
         self._border = 0
         self._is_settled = False
-        self._session = Session(files, background, self._stop)
-        self.files = files
         try:
-            self._rows, self._ends = self._session.rows, self._session.ends
+            self._rows, finals = (Appender(files, log, background) for log in files.logs)
+            self._ends = Ends(files, self._rows, finals)
+            if files.is_recovered:
+                self._ends.end_running()
+            files.begin()
             self._words = files.rows.state.words
             self._head = files.rows.head
             self._attach()
-            self._session.begin()
+            self._timed_flush = flush.TimedFlush(files, self._fail)
+            background.attach(self._timed_flush)
         except BaseException:
             files.release()
             raise
+        # What runs in the background may keep the lane, and its lock, for a while longer.
+        # Not by a method of the lane, which would keep a failed one, its maps and this writer.
+        weakref.finalize(self, _abandon_lane, weakref.ref(files)).atexit = False
+        _WRITERS.add(self)
+        if files.has_unflushed:  # else one killed again and again would never be durable
+            background.flush_soon()
+
+    def _commit_last(self, t: int, ids: Ids, firsts: Ids, frames: dict[str, Array]) -> None:
+        """Commit step t, with which episodes end, and then their final observations; as `Ends`."""
+        with self._failing():
+            self._ends.add(ids, firsts, frames)
+        self._border, self._is_settled = 0, False
+        self.files.held = t
+        if platform.barrier is not None:
+            platform.barrier()
+        self._head = self._words[COMMITTED] = t + 1
+        self._ends.commit()
+        self.files.held = None
+
+    def _put(self, row: int, values: Mapping[str, Any]) -> None:
+        """Store values by path in a row that is not committed."""
+        for path, value in values.items():
+            self._rows.stored(path, row)[...] = value
 
     def _attach(self) -> None:
-        """Look up what the next step must know; every episode has ended."""
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """Go on from what is committed, if a call was interrupted."""
         raise NotImplementedError
 
     def _finish(self) -> None:
-        """End the running episodes."""
         raise NotImplementedError
 
     @property
@@ -86,9 +130,10 @@ class LaneWriter:
                 kept; later steps are lost when the lane is opened again.
             ClosedError: this writer is closed.
         """
-        self._session.guard()
+        self._guard()
         self._settle()
-        self._session.flush()
+        with self._failing():
+            flush.flush(self.files)
 
     def close(self) -> None:
         """Make the lane a plain zarr group and let go of it; a second call does nothing.
@@ -100,18 +145,116 @@ class LaneWriter:
             FailedStoreError: a write or fsync failed. The next opening recovers: as after `flush`
                 if it was an fsync of rows, and otherwise all that was committed.
         """
-        self._session.close(self._finish)
+        if self._closed:
+            return
+        try:
+            if self._failure is None:
+                if self._rows.columns:
+                    self._finish()
+                appenders = self._rows, self._ends.finals
+                for appender in appenders:
+                    appender.finish()
+                self._background.finish_tasks()  # the checksums that are still being made
+                for appender in appenders:
+                    appender.columns.clear()
+                close.close(self.files)
+        except (DiskFullError, ReachedLimitError):
+            self._closing, self._border = True, 0
+            raise
+        except BaseException as error:
+            if isinstance(error, FailedStoreError):
+                self._fail(error)
+            self._release_unclosed()
+            raise
+        self._release_unclosed()
 
-    def _stop(self) -> None:
-        """Let the next call ask first whether writing is over."""
-        self._border = 0
+    # ------------------------------------------------------------ what ends writing
+
+    def _guard(self) -> None:
+        """Raise ClosedError or FailedStoreError if writing is over."""
+        if self._closed:
+            raise ClosedError(
+                f"{self.path}: this writer is closed, or belongs to the parent of this process; "
+                f"open the store again to write"
+            )
+        if self._failure is not None:
+            # What it met first may have been a part that was missing already.
+            check_there(self.files.path, self._failure)
+            raise FailedStoreError(
+                str(self._failure)
+                if isinstance(self._failure, MmreplayError)
+                else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
+                f"committed is kept: open the store again"
+            ) from self._failure
+        if self._closing:
+            raise ClosedError(
+                f"{self.path}: close() found no room on the disk, or reached a limit; see to that "
+                f"and call it again"
+            )
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether `_guard` would raise."""
+        return self._closed or self._closing or self._failure is not None
+
+    def _fail(self, error: Exception) -> None:
+        """End writing, from any thread."""
+        self._failure, self._border = error, 0
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """A failed write or fsync ends writing; a limit that was reached does not."""
+        try:
+            yield
+        except ReachedLimitError:
+            raise
+        except FailedStoreError as error:
+            self._fail(error)
+            raise
 
     def _release_unclosed(self) -> None:
-        """Let go of the lane as it is; the next opening recovers it."""
-        self._session.release_unclosed()
+        """Leave the lane as it is; the next opening recovers it, if it is not closed."""
+        try:
+            self._abandon()
+            self._let_go()
+        except BaseException:
+            # An interrupt while it waited: others are let in later, but not before what runs ends.
+            self.files.abandon()
+            try:
+                Thread(self._let_go, "mmreplay-release").start()
+            except RuntimeError:  # no thread can be started
+                self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        self._background.end()
+        self.files.release()
+
+    def _abandon(self) -> None:
+        """In a forked child: this writer is the parent's."""
+        self._closed, self._border = True, 0
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse to be copied: two writers of a lane would write over each other."""
+        raise SchemaError(
+            f"{self.path}: a {type(self).__name__} can be neither pickled nor copied, as a lane "
+            f"has one writer; another process reads and samples with "
+            f"mmreplay.load({str(self.path)!r}), and writes a lane of its own with "
+            f"mmreplay.create(PATH, ..., lane=NAME)"
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _abandon_lane(lane: weakref.ref[LockedLane]) -> None:
+    kept = lane()
+    if kept is not None:
+        kept.abandon()
+
+
+_WRITERS: weakref.WeakSet[LaneWriter] = weakref.WeakSet()
+after_fork_in_child(_WRITERS, LaneWriter._abandon)

@@ -24,24 +24,20 @@ from mmreplay.storage.state_page import COMMITTED, TAIL_START, State
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
 
-__all__ = ["Log"]
-
 _AHEAD_BYTES = 1 << 20
 
 
 class Log:
     """A log of a lane that this process has locked; `recover` sets what changes while it is open.
 
-    `pending` is the number of rows of frames stored beyond the head: 1 for steps, else 0.
-
     Attributes:
+        pending: rows of frames stored beyond the head: 1 for steps, else 0.
         half: rows of half a tail, which make a shard; 0 if nothing is compressed.
         fresh: directories with names that are not durable yet.
         tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
         base, before: the oldest row kept, and the number of episodes that began below it.
         flushed: rows below it are durable.
         first: the oldest row to be sampled, as of the last flush.
-        closed: whether it is a plain zarr group.
     """
 
     is_live = True
@@ -128,10 +124,7 @@ class Log:
             return window
 
     def prepare_window(self, spec: ArraySpec, chunk: int) -> None:
-        """Open the next large chunk file ahead of its first row, with all its pages.
-
-        In the background: a fault for each new page would be most of the time of a step.
-        """
+        """Open the next large chunk file ahead of its first row, with all its pages."""
         if spec.chunk_bytes < _AHEAD_BYTES:
             return
         # A full disk is not an error yet: the step that needs the chunk tries again.

@@ -22,60 +22,49 @@ from mmreplay.errors import (
 from mmreplay.format import layout, parse, plan
 from mmreplay.storage.lane_metadata import (
     LaneDocument,
+    kind_and_name,
     lane_paths,
-    read_kind,
     read_metadata,
-    read_name,
 )
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.request import Request, check_capacity
+from mmreplay.writing.request import Request
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
-
-__all__ = ["AnyWriter", "open_lanes", "open_writer"]
 
 AnyWriter = Writer | VectorWriter
 
 
-def open_lanes(
-    request: Request,
-    directory: HeldDirectory,
-    capacity: int | None,
-    lanes: int | None,
-    lane: str | None,
-) -> AnyWriter:
+def open_lanes(request: Request, directory: HeldDirectory) -> AnyWriter:
     """Open what is in a directory for writing; what does not match is refused before that."""
     store = directory.root
-    if lane is None:
-        if read_kind(store) == "lanes":
+    if request.lane is None:
+        if kind_and_name(store)[0] == "lanes":
             raise SchemaError(
                 f"{store}: this store has several lanes; name the one to write (lane=...)"
             )
-        return _open_one(request, store, capacity, lanes)
+        return _open_one(request, store)
     root = read_metadata(store)
     if root["kind"] != "lanes":
         raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")
-    path = _named_lane(request, store, root, lane, capacity, lanes)
+    path = _named_lane(request, store, root)
     durable_writes.sync_name(store)  # as the lane does for its own
     try:
-        return _open_one(request, path, capacity, lanes)
+        return _open_one(request, path)
     except LockedError as error:
         raise LockedError(
             f"{error}; or give this process a lane name of its own (lane=...)"
         ) from error
 
 
-def _open_one(
-    request: Request, path: AnyPath, capacity: int | None, lanes: int | None
-) -> AnyWriter:
+def _open_one(request: Request, path: AnyPath) -> AnyWriter:
     """Open a lane of one environment, or of many that step together."""
 
     def check(document: LaneDocument) -> None:
-        n = document.environments
+        n, lanes = document.environments, request.lanes
         if lanes is not None and lanes != n:
             what = "one environment" if n is None else f"{n} environments"
             raise SchemaError(
@@ -87,11 +76,11 @@ def _open_one(
                 f"{path}: a lane of {n} environments, expected one of a single environment, as "
                 f"env is"
             )
-        check_capacity(capacity, n)
+        request.check_capacity(n)
         request.compare(path, document.schema, document.rows)
         request.check_env(path, document.metadata.get("env"))
 
-    return open_writer(path, request.changes(capacity), request.flush_s, check)
+    return open_writer(path, request.changes(), request.flush_s, check)
 
 
 def open_writer(
@@ -100,23 +89,13 @@ def open_writer(
     flush_s: float,
     check: Callable[[LaneDocument], None] = lambda _: None,
 ) -> AnyWriter:
-    """Open a lane for writing: reopen a closed one, recover another.
-
-    `changes` and `check` as of `LockedLane`; raises as that and `Session`.
-    """
+    """Open a lane for writing: reopen a closed one, recover another; see `LockedLane`."""
     files = LockedLane(path, changes, check)
     kind = Writer if files.environments is None else VectorWriter
     return kind(files, Background(flush_s))
 
 
-def _named_lane(
-    request: Request,
-    store: AnyPath,
-    root: dict[str, Any],
-    name: str,
-    capacity: int | None,
-    lanes: int | None,
-) -> AnyPath:
+def _named_lane(request: Request, store: AnyPath, root: dict[str, Any]) -> AnyPath:
     """The lane of that name; made if it is missing, under the lock of the store's directory."""
     lock = locks.DirectoryLock(store, patience_s=30.0, who=lambda: "")
     try:
@@ -127,21 +106,15 @@ def _named_lane(
         except FormatError:  # the first lane of the store is this one
             paths = []
         for path in paths:
-            if read_name(path) == name:
+            if kind_and_name(path)[1] == request.lane:
                 return path
-        return _make_lane(request, store, root, name, capacity, lanes, paths)
+        return _make_lane(request, store, root, paths)
     finally:
         lock.release()
 
 
 def _make_lane(
-    request: Request,
-    store: AnyPath,
-    root: dict[str, Any],
-    name: str,
-    capacity: int | None,
-    lanes: int | None,
-    others: list[AnyPath],
+    request: Request, store: AnyPath, root: dict[str, Any], others: list[AnyPath]
 ) -> AnyPath:
     where = str(store / "zarr.json")
     schema = parse.schema_from_json(root.get("schema"), where)
@@ -153,16 +126,16 @@ def _make_lane(
         request,
         padding=request.padding or root["padding"],
         metadata=root.get("env") if request.metadata is None else request.metadata,
+        capacity=request.capacity if request.capacity is not None else root["capacity"],
     )
-    share = capacity if capacity is not None else root["capacity"]
     path = store / layout.lane_name(number)
     try:
-        attributes = filled.attributes(share, name)
         wanted = plan.with_codecs(request.completed(schema), specs)
-        planned = plan.plan_lane(wanted, lanes, share, 0)
-        if lanes is None:
+        planned = plan.plan_lane(wanted, request.lanes, filled.capacity, 0)
+        if request.lanes is None:
             planned = dataclasses.replace(planned, rows=specs)
-        build_lane.build_lane(built, schema, planned, lanes, attributes)
+        attributes = {**filled.attributes(), "name": request.lane}
+        build_lane.build_lane(built, schema, planned, request.lanes, attributes)
         durable_writes.sync_tree(built)
         is_new = durable_writes.replace_directory(built, path)
     except BaseException as error:
@@ -171,7 +144,12 @@ def _make_lane(
         with contextlib.suppress(MmreplayError):
             durable_writes.remove_tree(built)  # on a full disk, its room too
         if isinstance(error, FailedStoreError):
-            raise build_lane.unmade(path, error) from error
+            cause = error.__cause__
+            reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+            raise FailedStoreError(
+                f"{path}: could not be made: {reason}; nothing is left behind: check the disk and "
+                f"call again"
+            ) from error
         raise
     if not is_new:
         raise StoreExistsError(f"{path}: there already, though no other process may make it now")

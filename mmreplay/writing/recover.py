@@ -7,6 +7,7 @@ same code opens again without losing a row more. The order is that of docs/forma
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.ids import Array
 from mmreplay.storage import chunk_files, priority_column, shard_file, tail_file
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile, check_rows
 from mmreplay.storage.checksums import crc32c_of_file, damaged, rows_match, stored_checksum
@@ -26,9 +26,8 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.log import Log
 
-__all__ = ["Recovery", "begin", "is_as_made", "make_ready", "recover", "reopen"]
 
-
+@dataclasses.dataclass(frozen=True, slots=True)
 class Recovery:
     """What a recovery found.
 
@@ -36,9 +35,9 @@ class Recovery:
     kept. `lost`: steps that are not. `promised`: the head of the newest checkpoint.
     """
 
-    def __init__(self) -> None:
-        self.trusted: dict[Log, bool] = {}
-        self.lost = self.promised = 0
+    trusted: dict[Log, bool]
+    lost: int
+    promised: int
 
 
 # ---------------------------------------------------------------- a new lane
@@ -70,10 +69,7 @@ def make_ready(log: Log, metadata: Mapping[str, Any]) -> None:
 def reopen(
     document: LaneDocument, rows: Log, finals: Log, changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Open a closed lane: everything private is durable before the lane is called open.
-
-    Returns attributes.mmreplay as they are on disk then.
-    """
+    """Open a closed lane: everything private is durable before its zarr.json, returned, says so."""
     path, metadata = rows.path, document.metadata
     # It may have been closed by a process that died before that was durable: opened again, the lane
     # would need its `.live`.
@@ -156,10 +152,7 @@ def _close_again(log: Log, head: int) -> None:
 
 
 def _check_last_files(log: Log, head: int) -> None:
-    """Check the chunk files of a closed log that are about to change; CorruptStoreError.
-
-    Their checksums will be forgotten: the next close would make some that fit any damage.
-    """
+    """Check the last chunk files of a closed log: their checksums will be made again by a close."""
     for spec in log.specs.values():
         if not head or not (spec.is_raw or head % spec.chunk_rows):
             continue  # a whole shard stays as it is
@@ -183,13 +176,8 @@ def _check_last_files(log: Log, head: int) -> None:
 def recover(
     document: LaneDocument, rows: Log, finals: Log, changes: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Recovery]:
-    """Open a lane whose writer died, with its process or with the whole machine.
-
-    The sessions begin later, once the episodes that ran have their final observations. Returns
-    attributes.mmreplay, too. CorruptStoreError: a file is missing or damaged.
-    """
+    """Open a lane whose writer died; returns attributes.mmreplay, too."""
     path, metadata, capacity = rows.path, document.metadata, document.metadata["capacity"]
-    out = Recovery()
     # What a killed process left may be only in the page cache: make durable what is about to be
     # trusted.
     durable_writes.sync_file(path / "zarr.json")
@@ -202,10 +190,9 @@ def recover(
                 f"{path}: expected .live with state, checkpoint and tails, as this lane was not "
                 f"closed; {error.filename} is missing"
             ) from error
-    arrays = [log.path / name for log in (rows, finals) for name in log.specs]
-    sums = [
-        log.path / layout.checksum_spec(name).path for log in (rows, finals) for name in log.specs
-    ]
+    names = [(log.path, name) for log in (rows, finals) for name in log.specs]
+    arrays = [log / name for log, name in names]
+    sums = [log / layout.checksum_spec(name).path for log, name in names]
     durable_writes.sync_all(directories=[path, finals.path, *arrays, *sums])
     finals_trusted = finals.state.trusted(finals.checkpoint.best)
     rows_trusted = finals_trusted and rows.state.trusted(rows.checkpoint.best)
@@ -213,8 +200,7 @@ def recover(
         # Steps after the last flush may have ended episodes whose final observations are lost. Now:
         # killed after that, the finals would be trusted again.
         rows.state.distrust()
-    out.trusted = {rows: rows_trusted, finals: finals_trusted}
-    out.lost = 0 if rows_trusted else rows.state.rows_beyond(rows.checkpoint.best.head)
+    lost = 0 if rows_trusted else rows.state.rows_beyond(rows.checkpoint.best.head)
     head = _go_back(rows, capacity, trusted=rows_trusted)
     n_finals = _go_back(finals, capacity, trusted=finals_trusted)
     _drop_finals(finals, n_finals, head * document.n)
@@ -224,12 +210,12 @@ def recover(
         log.sums.forget(log.head, log.tail_start)
         log.sums.sync()  # a shard written again may have its name before its checksum is durable
         log.flushed = log.base  # every chunk file that is kept counts as written since
-    out.promised = rows.checkpoint.best.head
     with contextlib.suppress(MmreplayError, OSError):  # damaged priorities cost no row
         priority_column.trim(path, rows.base, head, document.environments)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = build_lane.write_metadata(path, metadata, **changes)
-    return metadata, out
+    trusted = {rows: rows_trusted, finals: finals_trusted}
+    return metadata, Recovery(trusted, lost, rows.checkpoint.best.head)
 
 
 def begin(log: Log, *, trusted: bool) -> None:
@@ -286,21 +272,21 @@ def _go_back(log: Log, capacity: int | None, *, trusted: bool) -> int:
             _write_checkpoint(log, head, tail_start)
         words[TAIL_START] = tail_start
     else:
-        _write_untrusted(log, head, tail_start)
+        _sync_tails(log)
+        log.state.distrust()  # or a checkpoint of its boot would vouch for it after a death here
+        _write_checkpoint(log, head, tail_start)
     return head
 
 
-def _write_untrusted(log: Log, head: int, tail_start: int) -> None:
-    """Go on from durable rows: no state vouches for more from here on."""
+def _sync_tails(log: Log) -> None:
     for spec in log.tail_specs:
         durable_writes.sync_file(tail_file.tail_path(log.path, spec))
-    log.state.distrust()  # or, after a death from here on, a checkpoint of its boot vouches for it
-    _write_checkpoint(log, head, tail_start)
-    log.state.words[COMMITTED], log.state.words[TAIL_START] = head, tail_start
 
 
 def _write_checkpoint(log: Log, head: int, tail_start: int) -> None:
+    """Write the checkpoint first, then the words: the next rows are written over the others."""
     log.checkpoint.write(head=head, tail_start=tail_start, base=log.base, before=log.before)
+    log.state.words[COMMITTED], log.state.words[TAIL_START] = head, tail_start
 
 
 def _sync_arrays(log: Log) -> None:
@@ -314,10 +300,7 @@ def _sync_arrays(log: Log) -> None:
 
 
 def _drop_finals(finals: Log, head: int, stop: int) -> None:
-    """Forget the final observations of lost steps, those from the id `stop` on.
-
-    The checkpoint first, then the word: the next ones are written over them.
-    """
+    """Forget the final observations of lost steps, those from the id `stop` on."""
     kept = finals.first_of(stop, finals.base, head)
     if kept == head:
         return
@@ -325,11 +308,8 @@ def _drop_finals(finals: Log, head: int, stop: int) -> None:
     if tail_start > kept:
         tail_start = finals.shard_start(kept)
         _unpack(finals, tail_start, kept)
-    for spec in finals.tail_specs:
-        durable_writes.sync_file(tail_file.tail_path(finals.path, spec))
+    _sync_tails(finals)
     _write_checkpoint(finals, kept, tail_start)
-    words = finals.state.words
-    words[COMMITTED], words[TAIL_START] = kept, tail_start
 
 
 def _check_files(log: Log, rows: range, tail_start: int) -> None:
@@ -370,12 +350,11 @@ def _unpack(log: Log, start: int, stop: int) -> None:
     if stop <= start:
         return
     for spec in log.tail_specs:
-        tail: Array = log.tails[spec.path]
         file = chunk_files.chunk_path(log.path, spec, start // spec.chunk_rows)
         shard = shard_file.Shard(file, spec, log.codecs[spec.path])
         buffer = np.empty(spec.inner_bytes, np.uint8)
         for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width):
-            rows = tail_file.inner_rows(spec, tail, start, inner)
+            rows = tail_file.inner_rows(spec, log.tails[spec.path], start, inner)
             shard.decode(inner, buffer)
             rows[...] = buffer.view(spec.dtype).reshape(rows.shape)
 

@@ -20,23 +20,12 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["Request", "check_capacity"]
-
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
-
-
-def check_capacity(capacity: int | None, lanes: int | None) -> None:
-    """Raise SchemaError for a capacity that is less than one step of all of `lanes`."""
-    if capacity is not None and lanes is not None and capacity < lanes:
-        raise SchemaError(
-            f"capacity: expected one transition or more for each of {lanes} environments, found "
-            f"{capacity}"
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """The arguments of `create`, except which lanes."""
+    """The arguments of `create`."""
 
     path: Path
     frame: Field | Mapping[str, Field] | None
@@ -47,9 +36,13 @@ class Request:
     padding: str | None
     metadata: Mapping[str, Any] | None
     flush_s: float
-    stack_padding: str | None = None  # of the environment's stacks; counts in a new store
-    env_metadata: Mapping[str, Any] | None = None  # what it says of itself; in a new store, too
-    of_one: bool = False  # it is said to be of one environment, and not left open
+    capacity: int | None
+    lanes: int | None
+    lane: str | None
+    append: bool
+    stack_padding: str | None  # of the environment's stacks; counts in a new store
+    env_metadata: Mapping[str, Any] | None  # what it says of itself; counts in a new store
+    of_one: bool  # `env` is a single environment
 
     def __post_init__(self) -> None:
         if self.padding not in (None, "reset", "zero"):
@@ -58,6 +51,15 @@ class Request:
             raise SchemaError(
                 f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON; keep large "
                 f"things in files of their own"
+            )
+        self.check_capacity(self.lanes)
+
+    def check_capacity(self, lanes: int | None) -> None:
+        """Raise SchemaError for a capacity that is less than one step of all of `lanes`."""
+        if self.capacity is not None and lanes is not None and self.capacity < lanes:
+            raise SchemaError(
+                f"capacity: expected one transition or more for each of {lanes} environments, "
+                f"found {self.capacity}"
             )
 
     def schema(self) -> Schema:
@@ -73,26 +75,19 @@ class Request:
             self.frame, self.action, self.extras, self.reward_dtype or "float32", self.codec
         )
 
-    def attributes(self, capacity: int | None, name: str | None = None) -> dict[str, Any]:
-        """The attributes of a new lane."""
-        own: dict[str, Any] = {
-            "capacity": capacity,
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of a new store or lane."""
+        return {
+            "capacity": self.capacity,
             "padding": self.padding or self.stack_padding or "reset",
             "env": dict((self.env_metadata if self.metadata is None else self.metadata) or {}),
             "versions": {"mmreplay": __version__, "numpy": np.__version__},
         }
-        return {**own, "name": name} if name is not None else own
 
-    def changes(self, capacity: int | None) -> dict[str, Any]:
-        """The attributes to change of a lane that is there."""
-        changes: dict[str, Any] = {}
-        if capacity is not None:
-            changes["capacity"] = capacity
-        if self.metadata is not None:
-            changes["env"] = dict(self.metadata)
-        if self.padding is not None:
-            changes["padding"] = self.padding
-        return changes
+    def changes(self) -> dict[str, Any]:
+        """The attributes to change of a lane that exists."""
+        given = {"capacity": self.capacity, "env": self.metadata, "padding": self.padding}
+        return {name: value for name, value in given.items() if value is not None}
 
     def completed(self, there: Schema) -> Schema:
         """The requested rows; what was left open is as in the store."""

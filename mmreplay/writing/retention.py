@@ -12,14 +12,9 @@ from mmreplay.ids import Array
 from mmreplay.storage import chunk_files
 from mmreplay.writing.log import Log
 
-__all__ = ["Retention"]
-
 
 class Retention:
-    """Of the steps of a lane of `n` environments; asked by one thread at a time.
-
-    `floor`: the oldest step that may be sampled as far as rows are kept for its stack.
-    """
+    """Of the steps of a lane of `n` environments; for one thread at a time."""
 
     def __init__(self, rows: Log, n: int, capacity: int | None) -> None:
         self._rows, self._n, self._capacity = rows, n, capacity

@@ -1,6 +1,8 @@
 """The values of a row: given in many forms, returned as arrays that fit their fields.
 
 Invariant: a value that does not fit its field is refused, with its name, and nothing is written.
+A stack that does not continue from the newest row is refused, so that the stacks that are rebuilt
+from the rows are those that were given.
 """
 
 from __future__ import annotations
@@ -14,12 +16,9 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema
-from mmreplay.writing.stacked_input import Overlap
-
-__all__ = ["RowValues", "check_flags", "checked_dtype"]
-
 
 _OF_NO_ARRAY = np.dtype("V1")
+_ALONE = "observation.frame(-1)"
 
 
 def checked_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -43,45 +42,77 @@ def _is_number(flag: object) -> bool:
     return array.size == 1 and array.dtype.kind in "biuf" and bool(array == array and array)  # noqa: PLR0124
 
 
+class Overlap:
+    """The stacks given for one environment: the newest frame is stored, the others are compared."""
+
+    def __init__(self, stored_frame: Callable[[str, int], Array]) -> None:
+        self._stored_frame = stored_frame  # of (path, row), the newest one
+        # The newest frame of the last stack of each column, and the row that it was given for: the
+        # next stack mostly has the same array before its newest one, so no bytes are compared.
+        self._given: dict[str, tuple[int, Array]] = {}
+
+    def newest(
+        self, stack: Any, field: Field, path: str, name: str, row: int, *, begins: bool
+    ) -> Any:
+        """The newest frame of `LazyFrames` for a row of a column; anything else as it is."""
+        if not isinstance(stack, LazyFrames):
+            return stack
+        newest = stack.frame(-1)
+        if newest.shape != field.shape:
+            raise SchemaError(
+                f"{name}: expected shape {field.shape}, found LazyFrames of {stack.count()} frames "
+                f"of shape {newest.shape}, of which the newest is stored; declare the field of one "
+                f"frame, mmreplay.Field({newest.shape}, {newest.dtype.name!r}), and choose stack= "
+                f"when sampling"
+            )
+        if begins and not stack.is_first():
+            raise SchemaError(
+                f"{name}: reset() takes an episode's first observation, whose earlier frames are "
+                f"padding, found LazyFrames from the middle of an episode; call env.reset() "
+                f"first, or, to begin here, pass the newest frame alone, {_ALONE}"
+            )
+        if not begins and stack.count() > 1:
+            before = stack.frame(-2)
+            last, given = self._given.get(path, (-1, None))
+            # By bytes, so that a NaN equals itself.
+            if (before is not given or last != row - 1) and (
+                field.coerce(before, name).tobytes() != self._stored_frame(path, row - 1).tobytes()
+            ):
+                raise SchemaError(
+                    f"{name}: LazyFrames that do not go on from the observation of step "
+                    f"{row - 1:,}: their second newest frame is another. Call reset() after each "
+                    f"env.reset(), give every observation that the frame-stacking wrapper returns, "
+                    f"and put wrappers that skip or repeat steps below it; or pass the newest "
+                    f"frame alone, {_ALONE}"
+                )
+        self._given[path] = (row, newest)
+        return newest
+
+
 class RowValues:
     """What is given to the writer of one lane; `stored_frame(path, row)` gives its newest frame."""
 
     def __init__(self, schema: Schema, stored_frame: Callable[[str, int], Array]) -> None:
-        self._schema, self._stored_frame = schema, stored_frame
-        self._frames = schema.frames
-        self._overlap = Overlap()
+        self._schema, self._frames = schema, schema.frames
+        self._overlap = Overlap(stored_frame)
         # A float that is too large becomes inf without a word, unless the field looks at it.
         dtype = schema.action.dtype
         self._most = float(np.finfo(dtype).max) if dtype.kind == "f" else -1.0
         self._action_dtype = checked_dtype(dtype)
 
     def newest_frames(self, frame: Any, row: int, *, begins: bool) -> Any:
-        """A frame or a dict of frames for `row`, with the newest frame in place of `LazyFrames`.
-
-        SchemaError: LazyFrames do not continue from the newest row, or `begins` and they do not
-        start an episode.
-        """
+        """A frame or a dict of frames for `row`, with the newest frame in place of `LazyFrames`."""
+        newest = self._overlap.newest
         if not self._schema.is_dict:
-            return self._newest(frame, self._frames[FRAME], "frames", FRAME, row, begins)
+            return newest(frame, self._frames[FRAME], "frames", FRAME, row, begins=begins)
         if not isinstance(frame, Mapping):
             return frame
-        return {
-            key: self._newest(
-                value, self._frames[key], f"frames/{key}", f"frame[{key!r}]", row, begins
-            )
-            if key in self._frames
-            else value
-            for key, value in frame.items()
-        }
-
-    def _newest(
-        self, frame: Any, field: Field, path: str, name: str, row: int, begins: bool
-    ) -> Any:
-        if not isinstance(frame, LazyFrames):
-            return frame
-        if begins:
-            return self._overlap.first(frame, field, path, name, row)
-        return self._overlap.following(frame, field, path, name, row, self._stored_frame)
+        out = dict(frame)
+        for key, field in self._frames.items():
+            if key in out:
+                name = f"frame[{key!r}]"
+                out[key] = newest(out[key], field, f"frames/{key}", name, row, begins=begins)
+        return out
 
     def frames(self, frame: object) -> dict[str, Array]:
         """Frames by the path of their column."""
@@ -125,12 +156,9 @@ class RowValues:
 def wrong_keys(name: str, fields: Mapping[str, Field], found: object) -> SchemaError:
     """The error for what is not a dict with exactly the keys of these fields."""
     keys = sorted(found) if isinstance(found, Mapping) else type(found).__name__
-    is_nested = isinstance(found, tuple) or any("." in key for key in fields)
-    advice = (
-        "; RecordExperience(env, buffer) names the parts of nested observations and of tuples so"
-        if is_nested
-        else ""
-    )
+    advice = ""
+    if isinstance(found, tuple) or any("." in key for key in fields):
+        advice = "; RecordExperience(env, buffer) names the parts of nested observations and tuples"
     return SchemaError(
         f"{name}: expected a dict with the keys {sorted(fields)}, found {keys}{advice}"
     )

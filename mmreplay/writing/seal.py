@@ -25,16 +25,11 @@ from mmreplay.system.threads import Flag
 from mmreplay.writing.background import Background
 from mmreplay.writing.log import Log
 
-__all__ = ["SealJob", "Sealer", "seal_job", "sum_up"]
-
 _NEVER = 1 << 62
 
 
 class SealJob:
-    """The encoding of one half of the tail, shared by the sealing thread and the writer.
-
-    `encode(part, fast)` gives the bytes of an inner chunk; `finish` writes and publishes them all.
-    """
+    """The encoding of one half of the tail, shared by the sealing thread and the writer."""
 
     def __init__(
         self,
@@ -80,12 +75,8 @@ class SealJob:
         self.done.set()
 
 
-def seal_job(log: Log, start: int, stop: int | None = None, *, durable: bool = True) -> SealJob:
-    """The job that moves rows [start, stop) of the tail into a shard; a whole half if None.
-
-    `durable=False` leaves out the fsyncs and the checkpoint.
-    """
-    stop = start + log.half if stop is None else stop
+def seal_job(log: Log, start: int, stop: int, *, durable: bool = True) -> SealJob:
+    """The job that moves rows [start, stop) of the tail into a shard."""
     parts = [
         (spec, inner)
         for spec in log.tail_specs
@@ -144,7 +135,7 @@ class Sealer:
         self.wait()
         start = log.tail_start
         if n - start >= 2 * half:  # after a kill both halves may be full
-            self._submit(self._next_job())
+            self._submit()
             self.wait()
             start = log.tail_start
         if n - start < half:
@@ -152,17 +143,12 @@ class Sealer:
         elif log.head < start + half:  # its last row is about to be committed: ask again then
             self.half_stop = n + 1
         else:
-            self._submit(self._next_job())
+            self._submit()
             self.half_stop = start + 2 * half
         if any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs):
-            self._replace_tails()
-
-    def _replace_tails(self) -> None:
-        """Continue in tails that no copy of the log shares."""
-        log = self._log
-        for spec in log.tail_specs:
-            log.tails[spec.path] = tail_file.map_tail(log.path, spec, writable=True)
-        log.state.renew()  # before a row is written that readers would look for in the old ones
+            for spec in log.tail_specs:  # continue in tails that no copy of the log shares
+                log.tails[spec.path] = tail_file.map_tail(log.path, spec, writable=True)
+            log.state.renew()  # before a row is written that readers would look for in the old ones
 
     def wait(self) -> None:
         """Make sure that the half of the tail before the newest one is in a shard."""
@@ -172,7 +158,7 @@ class Sealer:
         self._help(job)
         if job.error is not None and not isinstance(job.error, FailedStoreError):
             # There may be room, or memory, by now; a failed fsync is the end.
-            job = self._submit(self._next_job())
+            job = self._submit()
             self._help(job)
         if isinstance(job.error, MmreplayError):
             raise type(job.error)(str(job.error)) from job.error
@@ -181,7 +167,6 @@ class Sealer:
         self._job = None
 
     def _help(self, job: SealJob) -> None:
-        """Have a job done."""
         if job.done.is_set:
             return
         # A part that fails here is left to the sealing thread, which tells why if it fails again.
@@ -190,12 +175,10 @@ class Sealer:
         self._background.submit(job.run)  # again: an interrupt may have kept it from getting there
         job.done.wait()
 
-    def _next_job(self) -> SealJob:
-        log = self._log
-        return seal_job(log, log.tail_start, durable=not self._background.building)
-
-    def _submit(self, job: SealJob) -> SealJob:
-        self._job = job
+    def _submit(self) -> SealJob:
+        """Begin to seal the older half."""
+        start, durable = self._log.tail_start, not self._background.building
+        job = self._job = seal_job(self._log, start, start + self._log.half, durable=durable)
         self._background.submit(job.run)
         for helper in self._background.helpers:
             helper.hand_over(functools.partial(job.work, fast=False))

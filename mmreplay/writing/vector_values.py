@@ -17,8 +17,6 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema, as_array
 from mmreplay.writing.row_values import wrong_keys
 
-__all__ = ["VectorValues", "has_stacks"]
-
 
 class VectorValues:
     """What is given to a writer of `n` environments."""
@@ -28,9 +26,7 @@ class VectorValues:
         self._paths = schema.frame_paths
         self._action = Field((n, *schema.action.shape), schema.action.dtype)
 
-    def frames(
-        self, frames: Any, newest: Callable[[Any, str, Field], Any] | None = None
-    ) -> dict[str, Any]:
+    def frames(self, frames: Any, newest: Callable[[Any, str, Field], Any]) -> dict[str, Any]:
         """(n, *frame) by path; `newest` is called where `LazyFrames` are given."""
         fields = self._schema.frames
         if not self._schema.is_dict:
@@ -48,13 +44,15 @@ class VectorValues:
         field: Field,
         name: str,
         path: str,
-        newest: Callable[[Any, str, Field], Any] | None,
+        newest: Callable[[Any, str, Field], Any],
     ) -> Any:
-        if not has_stacks(frames):
+        if not isinstance(frames, (list, tuple)) or not any(
+            isinstance(frame, LazyFrames) for frame in frames
+        ):
             return field.coerce_many(frames, self._n, name)
         if len(frames) != self._n:
             raise self._unfit(name, (len(frames),))
-        return frames if newest is None else newest(frames, path, field)
+        return newest(frames, path, field)
 
     def actions(self, actions: Any) -> Array:
         """(n, *action)."""
@@ -69,36 +67,29 @@ class VectorValues:
         numbers = self.numbers("rewards", rewards).astype(np.float64, copy=False)
         return _rounded(numbers, self._schema.reward_dtype)
 
-    def check_extras(self, extras: Mapping[str, Any]) -> None:
-        """Check that all declared extras are given, with one value per environment."""
-        for name, value in extras.items():
-            shape = as_array(value, name).shape
-            if shape[:1] != (self._n,):
-                field = self._schema.extras.get(name)
-                raise self._unfit(name, shape, () if field is None else field.shape)
-        if extras.keys() != self._schema.extras.keys():
-            raise SchemaError(
-                f"extras: expected {sorted(self._schema.extras)}, found {sorted(extras)}"
-            )
-
     def extras(
         self, extras: Mapping[str, Any], chosen: npt.NDArray[np.bool_] | None
     ) -> dict[str, Array]:
         """(n, ...) by the path of the column; those that are not `chosen` may be anything."""
-        self.check_extras(extras)
+        declared = self._schema.extras
+        if extras.keys() != declared.keys():
+            raise SchemaError(
+                f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}"
+            )
         out = {}
-        for name, field in self._schema.extras.items():
-            value = extras[name]
-            if chosen is not None:
-                whole = np.zeros((self._n, *field.shape), field.dtype)
-                kept = as_array(value, name)[chosen]
-                if len(kept):
-                    part = Field((len(kept), *field.shape), field.dtype)
-                    whole[chosen] = part.coerce_loosely(kept, name)
-                value = whole
+        for name, field in declared.items():
+            value = as_array(extras[name], name)
+            if value.shape[:1] != (self._n,):
+                raise self._unfit(name, value.shape, field.shape)
+            n = self._n if chosen is None else int(np.count_nonzero(chosen))
+            if n == self._n:
+                whole = Field((n, *field.shape), field.dtype).coerce_loosely(value, name)
             else:
-                value = Field((self._n, *field.shape), field.dtype).coerce_loosely(value, name)
-            out[f"extras/{name}"] = value
+                whole = np.zeros((self._n, *field.shape), field.dtype)
+                if n:
+                    part = Field((n, *field.shape), field.dtype)
+                    whole[chosen] = part.coerce_loosely(value[chosen], name)
+            out[f"extras/{name}"] = whole
         return out
 
     def numbers(self, name: str, value: npt.ArrayLike) -> Array:
@@ -134,10 +125,3 @@ class VectorValues:
 @np.errstate(over="ignore")  # in half the time that it takes as a context
 def _rounded(numbers: Array, dtype: npt.DTypeLike) -> Array:
     return numbers.astype(dtype)
-
-
-def has_stacks(frames: Any) -> bool:
-    """Whether `LazyFrames` are among what was given."""
-    if isinstance(frames, Mapping):
-        return any(has_stacks(one) for one in frames.values())
-    return isinstance(frames, (list, tuple)) and any(isinstance(f, LazyFrames) for f in frames)

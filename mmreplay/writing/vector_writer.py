@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,13 @@ import numpy.typing as npt
 
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
-from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
+from mmreplay.writing.appender import Appender
 from mmreplay.writing.lane_writer import LaneWriter
-from mmreplay.writing.row_values import checked_dtype
-from mmreplay.writing.stacked_input import Overlap
+from mmreplay.writing.row_values import Overlap, checked_dtype
 from mmreplay.writing.vector_values import VectorValues
-
-__all__ = ["VectorWriter"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -77,10 +73,10 @@ class VectorWriter(LaneWriter):
     @property
     def running(self) -> Mask:
         """(N,) bool: the environments of which an episode runs."""
-        if not self._session.is_over:
+        if not self._is_over:
             self._settle()
         running: Mask = self._begins != _NEVER
-        return running & (not self._session.closed)
+        return running & (not self._closed)
 
     def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
         """Begin an episode in every environment, or in those where `mask` is True.
@@ -97,11 +93,11 @@ class VectorWriter(LaneWriter):
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
-        self._session.guard()
+        self._guard()
         chosen = None if mask is None else self._values.flags("mask", mask)
-        if chosen is not None and self._session.advice is not None:
-            warnings.warn(self._session.advice, stacklevel=2)
-            self._session.advice = None
+        if chosen is not None and self._advice is not None:
+            warnings.warn(self._advice, stacklevel=2)
+            self._advice = None
         which = self._everyone if chosen is None else chosen.nonzero()[0]
         newest = functools.partial(self._newest_frames, which=which, begins=True)
         values = self._values.frames(frames, newest)
@@ -205,7 +201,7 @@ class VectorWriter(LaneWriter):
             terminated = terminated | self._values.flags("life_lost", life_lost, chosen)
         _not(terminated, flag_rows[i])
         if extras or self._has_extras:
-            self._put_extras(t, extras, chosen)
+            self._put(t, self._values.extras(extras, chosen))
         _subtract(t + 1, self._begins, numbers[i])
         if self._any_fresh:
             _equal(self._begins, t, reset_rows[i])  # else they are 0 from the beginning
@@ -216,7 +212,7 @@ class VectorWriter(LaneWriter):
                 return
         # Far quicker than `any` of numpy for the few bytes that there are.
         if _TRUE in ends.tobytes():
-            self._commit_last(t, ends, count)
+            self._end_with(t, ends, count)
         else:
             if _publish is not None:
                 _publish()
@@ -224,22 +220,14 @@ class VectorWriter(LaneWriter):
             self.n_steps += count
         self._any_fresh = False
 
-    def _commit_last(self, t: int, ends: Mask, count: int) -> None:
-        """Commit a step with which episodes end, and then their final observations."""
+    def _end_with(self, t: int, ends: Mask, count: int) -> None:
+        """Commit a step with which episodes end."""
         environments = ends.nonzero()[0]
         ids = t * self._n + environments
         firsts = self._begins[environments] * self._n + environments
         frames = {path: self._rows.stored(path, t + 1)[environments] for path in self._paths}
-        with self._session.failing():
-            self._ends.add(ids, firsts, frames)
-        self._border, self._is_settled = 0, False
-        self.files.held = t
-        if _publish is not None:
-            _publish()
-        self._head = self._words[COMMITTED] = t + 1
+        self._commit_last(t, ids, firsts, frames)
         self.n_steps += count
-        self._ends.commit()
-        self.files.held = None
         self._begins[environments] = _NEVER
         self._is_settled = True
         self._cache_border()
@@ -248,7 +236,7 @@ class VectorWriter(LaneWriter):
 
     def end_episodes(self, mask: npt.ArrayLike) -> None:
         """End the running episodes of some environments with the newest step, as truncated."""
-        self._session.guard()
+        self._guard()
         chosen = self._values.flags("mask", mask)
         self._settle()
         self._border, self._is_settled = 0, False
@@ -262,7 +250,7 @@ class VectorWriter(LaneWriter):
         begins = self._begins[which]
         running[which] = (begins != _NEVER) & (begins < self._head)
         if _TRUE in running.tobytes():
-            with self._session.failing():
+            with self._failing():
                 self._ends.end_newest(running)
         self._begins[which] = _NEVER
 
@@ -271,7 +259,7 @@ class VectorWriter(LaneWriter):
         if self._is_settled and self._head == self._words[COMMITTED]:
             return
         self._head = self._words[COMMITTED]
-        with self._session.failing():
+        with self._failing():
             over = self._ends.settle()
         if over is not None:
             self._begins[over & (self._begins < self._head)] = _NEVER
@@ -301,7 +289,7 @@ class VectorWriter(LaneWriter):
     def _leave_out(self, t: int, absent: Mask) -> int:
         """Zero the row of environments that are left out; returns the number of the others."""
         gone = absent.nonzero()[0]
-        for path in self._columns:
+        for path in self._rows.log.specs:
             self._rows.stored(path, t)[gone] = 0
         return self._n - gone.size
 
@@ -310,12 +298,7 @@ class VectorWriter(LaneWriter):
     def _put_frames(self, row: int, frames: Any, chosen: Mask | None) -> None:
         which = self._everyone if chosen is None else np.flatnonzero(chosen)
         newest = functools.partial(self._newest_frames, which=which, begins=False)
-        for path, value in self._values.frames(frames, newest).items():
-            self._rows.stored(path, row)[...] = value
-
-    def _put_extras(self, t: int, extras: Mapping[str, Any], chosen: Mask | None) -> None:
-        for path, value in self._values.extras(extras, chosen).items():
-            self._rows.stored(path, t)[...] = value
+        self._put(row, self._values.frames(frames, newest))
 
     def _newest_frames(
         self, stacks: Any, path: str, field: Field, which: Ids, *, begins: bool
@@ -324,27 +307,19 @@ class VectorWriter(LaneWriter):
         out = np.zeros((self._n, *field.shape), field.dtype)
         row = self._words[COMMITTED] + (not begins)
         for e in which.tolist():
-            name, frame = f"{path} of environment {e}", stacks[e]
-            if isinstance(frame, LazyFrames):
-                overlap = self._overlaps.setdefault(e, Overlap())
-                if begins:
-                    frame = overlap.first(frame, field, path, name, row)
-                else:
-                    stored = functools.partial(self._frame, e)
-                    frame = overlap.following(frame, field, path, name, row, stored)
-            out[e] = field.coerce(frame, name)
+            name = f"{path} of environment {e}"
+            if e not in self._overlaps:
+                self._overlaps[e] = Overlap(functools.partial(_stored_frame, self._rows, e))
+            newest = self._overlaps[e].newest(stacks[e], field, path, name, row, begins=begins)
+            out[e] = field.coerce(newest, name)
         return out
-
-    def _frame(self, e: int, path: str, row: int) -> Array:
-        frame: Array = self._rows.stored(path, row)[e, ...]
-        return frame
 
     def _prepare(self) -> None:
         """Do what may fail in the next step."""
-        self._session.guard()
+        self._guard()
         self._settle()
         if self._head >= self._rows_stop:
-            with self._session.failing():
+            with self._failing():
                 self._rows.make_room(self._head)
             self._cache_columns()
         self._cache_border()
@@ -352,7 +327,6 @@ class VectorWriter(LaneWriter):
     def _cache_columns(self) -> None:
         """Put what a step needs into one attribute: the columns from the next row on."""
         t = self._head
-        self._columns = tuple(self._rows.log.specs)
         frames: Any = None if self._sole is None else self._from("frames", t + 1)
         self._places = (
             frames,
@@ -374,7 +348,7 @@ class VectorWriter(LaneWriter):
     def _cache_border(self) -> None:
         self._all_running = _TRUE not in (self._begins == _NEVER).tobytes()
         self._border = self._rows_stop
-        if self._session.is_over:  # set by another thread in the meantime
+        if self._is_over:  # set by another thread in the meantime
             self._border = 0
 
     def _finish(self) -> None:
@@ -384,6 +358,11 @@ class VectorWriter(LaneWriter):
 
     def __repr__(self) -> str:
         return f"<mmreplay.VectorWriter {self.path} lanes={self._n}>"
+
+
+def _stored_frame(rows: Appender, e: int, path: str, row: int) -> Array:
+    frame: Array = rows.stored(path, row)[e, ...]
+    return frame
 
 
 _BOOL = np.dtype(np.bool_)

@@ -6,7 +6,6 @@ and not before; everything that can fail happens before that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
 from mmreplay.writing.lane_writer import LaneWriter
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
-
-__all__ = ["Writer"]
 
 
 class Writer(LaneWriter):
@@ -57,8 +54,8 @@ class Writer(LaneWriter):
     @property
     def running(self) -> bool:
         """Whether an episode is running, so that the next call may be `step`."""
-        if self._session.is_over:
-            return self._running and not self._session.closed
+        if self._is_over:
+            return self._running and not self._closed
         self._settle()
         return self._running
 
@@ -74,14 +71,13 @@ class Writer(LaneWriter):
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
-        self._session.guard()
+        self._guard()
         self._settle()
         n = self._head
         frames = self._values.frames(self._values.newest_frames(frame, n, begins=True))
         self._border, self._is_settled = 0, False
         self._end_episode()
-        for path, value in frames.items():
-            self._rows.stored(path, n)[...] = value
+        self._put(n, frames)
         self._begin = n
         self._running = self._is_settled = True
         self._cache_for_step()
@@ -120,7 +116,8 @@ class Writer(LaneWriter):
             t = self._head
         # Row t + 1 of frames, which is unused until this step is committed.
         if self._sole is None:
-            self._put_frames(t + 1, next_frame)
+            newest = self._values.newest_frames(next_frame, t + 1, begins=False)
+            self._put(t + 1, self._values.frames(newest))
         else:
             if (
                 type(next_frame) is not np.ndarray
@@ -155,40 +152,28 @@ class Writer(LaneWriter):
                 f"number with .item()"
             ) from error
         if extras or self._has_extras:
-            self._put_extras(t, extras)
+            self._put(t, self._values.extras(extras))
         begin = self._begin
         self._flags[j] = flag
         self._resets[j] = t == begin
         self._over[j] = over
         self._numbers[j] = t + 1 - begin
         if over:
-            self._commit_last(t)
+            self._end_with(t)
             return
         if _publish is not None:
             _publish()
         self._head = self._words[COMMITTED] = t + 1
 
-    def _commit_last(self, t: int) -> None:
-        """Commit the last step of an episode, and then its final observation."""
+    def _end_with(self, t: int) -> None:
+        """Commit the last step of an episode."""
         rows = self._rows
         frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
-        with self._session.failing():
-            self._ends.add(np.array([t]), np.array([self._begin]), frames)
-        self._border, self._is_settled = 0, False
-        self.files.held = t
-        if _publish is not None:
-            _publish()
-        self._head = self._words[COMMITTED] = t + 1
-        self._ends.commit()
-        self.files.held = None
+        self._commit_last(t, np.array([t]), np.array([self._begin]), frames)
         self._running, self._is_settled = False, True
 
     def _extend(self, steps: Steps) -> None:
-        """Append many steps of an episode, as `reset` and `step` would, read from another store.
-
-        SchemaError: no episode is running that they could continue. After other errors some of the
-        steps may be stored.
-        """
+        """Append many steps of an episode, as `reset` and `step` would, read from another store."""
         frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
         if steps.begins:
             first = {key: rows[0] for key, rows in steps.observation.items()}
@@ -212,7 +197,7 @@ class Writer(LaneWriter):
             rows.put("ends", t, np.arange(1, k + 1) == k * is_last)
             done = stop
             if is_last:
-                self._commit_last(t + k - 1)
+                self._end_with(t + k - 1)
             else:
                 if _publish is not None:
                     _publish()
@@ -225,7 +210,7 @@ class Writer(LaneWriter):
         if self._is_settled and self._head == self._words[COMMITTED]:
             return
         self._head = self._words[COMMITTED]
-        with self._session.failing():
+        with self._failing():
             over = self._ends.settle()
         if over is not None and over[0] and self._begin < self._head:
             self._running = False
@@ -234,20 +219,20 @@ class Writer(LaneWriter):
     def _end_episode(self) -> None:
         """End the running episode with the newest step, as truncated, if it has one."""
         if self._running and self._begin < self._head:
-            with self._session.failing():
+            with self._failing():
                 self._ends.end_newest(_ONE)
         self._running = False
 
     def _prepare(self) -> None:
         """Do what may fail in the next step."""
-        self._session.guard()
+        self._guard()
         self._settle()
         if not self._running:
             raise SchemaError(
                 f"{self.path}: step() at step {self._head:,}, but no episode is running"
                 f"{': it has ended' if self._head else ''}; call reset(frame) first"
             )
-        with self._session.failing():
+        with self._failing():
             self._rows.make_room(self._head)
         self._cache_for_step()
 
@@ -269,19 +254,8 @@ class Writer(LaneWriter):
             self._frame_rows, start = rows.place("frames", t + 1)
             self._frame_start = start - 1
         self._border = rows.border if self._running else 0
-        if self._session.is_over:  # set by another thread in the meantime
+        if self._is_over:  # set by another thread in the meantime
             self._border = 0
-
-    # ------------------------------------------------------------ values
-
-    def _put_frames(self, row: int, frame: object) -> None:
-        frames = self._values.frames(self._values.newest_frames(frame, row, begins=False))
-        for path, value in frames.items():
-            self._rows.stored(path, row)[...] = value
-
-    def _put_extras(self, row: int, extras: Mapping[str, object]) -> None:
-        for path, value in self._values.extras(extras).items():
-            self._rows.stored(path, row)[...] = value
 
     def _finish(self) -> None:
         self._settle()
@@ -289,7 +263,7 @@ class Writer(LaneWriter):
         self._end_episode()
 
     def __repr__(self) -> str:
-        return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._session.closed}>"
+        return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._closed}>"
 
 
 _ONE = np.ones(1, np.bool_)

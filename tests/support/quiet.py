@@ -17,7 +17,7 @@ def settle(owner: Any) -> None:
     What they would begin later is done here; until the owner is called again nothing comes.
     """
     writer = owner.writer if isinstance(owner, ReplayBuffer) else owner
-    background = writer._session._background
+    background = writer._background
     for _ in range(_ROUNDS):
         background.finish_tasks()
         background.tick(timer=False)

@@ -165,4 +165,4 @@ def rows_of(store: Store, env: int) -> SimpleNamespace:
 
 def drain(writer: Writer) -> None:
     """Wait for what the sealing thread has to do."""
-    writer._session._background.finish_tasks()
+    writer._background.finish_tasks()

@@ -144,9 +144,8 @@ def _share(
     """
     own, document = read_own(lane)
     copy = consolidated.find_copy(document, str(lane))
-    copies = {} if copy is None else copy.documents()
     _share_tree(lane, target)
-    for name, one in copies.items():
+    for name, one in (copy or {}).items():
         file = target / name / "zarr.json"
         if trust_copy or not _is_json(file):
             durable_writes.make_directory(target / name)

@@ -192,7 +192,7 @@ class Documents:
         where, own = f"{self._path}/zarr.json", self._found
         try:
             copy = find_copy(parse.parse_json(lane.data, where), where)
-            copied = {} if copy is None else dict(copy.documents())
+            copied = copy or {}
         except FormatError as error:
             self._find("", reason(error, where))
             return

@@ -199,12 +199,12 @@ def kill(writer: AnyWriter | LaneWriters | ReplayBuffer) -> None:
     """
     lanes = writers_of(writer)
     for lane in lanes:
-        background = lane._session._background
+        background = lane._background
         background._stop = True
         forget_tasks(background)
         background._sealing.end()
         background._flushing.end()
-        lane._session.abandon()
+        lane._abandon()
         lane.files.release()
     if isinstance(writer, ReplayBuffer):
         writer.store.close()

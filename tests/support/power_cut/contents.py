@@ -172,10 +172,9 @@ class Contents:
     @staticmethod
     def has_to_wait(writer: AnyWriter, n: int) -> bool:
         """Whether the next step or reset does, for a shard."""
-        session = writer._session
         return any(
             one.log.head + more >= one._sealer.half_stop
-            for one, more in ((session.rows, 1), (session._finals, n))
+            for one, more in ((writer._rows, 1), (writer._ends.finals, n))
         )
 
     def settle(self, writer: AnyWriter) -> None:
@@ -185,7 +184,7 @@ class Contents:
             while head < len(self):
                 self._undo_step()
         else:
-            over = writer._session.ends.ended(head - 1) if head else np.zeros(self.n, np.bool_)
+            over = writer._ends.ended(head - 1) if head else np.zeros(self.n, np.bool_)
             runs = np.atleast_1d(writer.running)
             for e in self._reset:
                 old, new = self._before.get(e), lane.running.pop(e)
@@ -227,7 +226,7 @@ class Contents:
         raise AssertionError(f"environment {env}: another first frame than it was given")
 
     def _pending(self, writer: AnyWriter, path: str) -> npt.NDArray[Any]:
-        rows = writer._session.rows
+        rows = writer._rows
         return rows.stored(path, rows.log.head).reshape(self.n, -1)
 
     # ------------------------------------------------------------ what is found

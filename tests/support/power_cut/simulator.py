@@ -28,7 +28,7 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.format import layout, plan
 from mmreplay.storage import priority_column
 from mmreplay.system import platform, user_paths
-from mmreplay.writing import open_lanes, session
+from mmreplay.writing import lane_writer, open_lanes
 from tests.support.disks.scratch import scratch_directory
 from tests.support.oracle import checks, disk
 from tests.support.oracle.layout import Layout
@@ -212,7 +212,7 @@ class _History:
             self._reader.close()
             self._reader = None
         if self.writer is not None:
-            self.writer._session.abandon()
+            self.writer._abandon()
             self.writer.files.release()
         self.counts.crashes += 1
         # A copy may be mistaken for what it was made from, but not after the next power cut.
@@ -305,7 +305,7 @@ class _History:
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
             rows = self._store.returned
-            self.writer._session._timed_flush.flush_in_background(timer=True)
+            self.writer._timed_flush.flush_in_background(timer=True)
             self._store.flushed = max(self._store.flushed, rows)
 
     # ------------------------------------------------------------ what a writer does
@@ -492,7 +492,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
         power_disk(root, history.before_call, stores=True) as disk,
         mock.patch.object(platform, "boot_id", history.boot_id),
         mock.patch.object(open_lanes, "Background", history.background),
-        mock.patch.object(session, "Thread", _NoThread),
+        mock.patch.object(lane_writer, "Thread", _NoThread),
         mock.patch.object(TransitionGatherer, "fetch", fetch),
         mock.patch.object(user_paths, "Path", functools.cache(_Path)),
         mock.patch.multiple(plan, **SHORT_CHUNKS),

@@ -44,9 +44,8 @@ class Tasks:
 
     def attach(self, flushes: TimedFlush) -> None:
         fail = flushes._fail()
-        stop = None if fail is None else fail.__self__._stop()  # type: ignore[attr-defined]
-        if stop is not None:
-            self._attached(stop.__self__)
+        if fail is not None:
+            self._attached(fail.__self__)  # type: ignore[attr-defined]
 
     def end(self) -> None:
         self.finish_tasks()

@@ -147,7 +147,7 @@ class Player:
         """Leave the store as a death would."""
         self._report[PHASE] = CLOSING
         if self._writer is not None:
-            faults.forget_tasks(self._lanes[0]._session._background)
+            faults.forget_tasks(self._lanes[0]._background)
             faults.kill(self._writer)
 
     def heal(self) -> None:

@@ -142,96 +142,70 @@ def set_at(document, path, value):
 DELETE = object()
 SHARDING = ("codecs", 0, "configuration")
 WRONG_ARRAY = [
-    (("zarr_format",), 2, "zarr_format"),
     (("zarr_format",), True, "zarr_format"),
     (("zarr_format",), DELETE, "zarr_format"),
     (("node_type",), "group", "node_type"),
     (("shape",), DELETE, "shape"),
     (("shape",), [], "whole rows"),
-    (("shape",), [5, 84], "whole rows"),
     (("shape",), [5, 84, 83], "whole rows"),
     (("shape",), [-1, 84, 84], "shape"),
     (("shape",), [1 << 40, 84, 84], "shape"),
-    (("shape",), [10**400, 84, 84], "shape"),
     (("shape",), [5.0, 84, 84], "shape"),
     (("shape",), [True, 84, 84], "shape"),
-    (("shape",), ["5", 84, 84], "shape"),
     (("shape",), [5, 0, 84], "shape|whole rows"),
-    (("shape",), "x", "shape"),
     (("shape",), [1] * 10, "shape"),
     (("data_type",), "object", "data_type"),
-    (("data_type",), "complex64", "data_type"),
-    (("data_type",), {"name": "uint8"}, "data_type"),
     (("data_type",), ["uint8"], "data_type"),
     (("data_type",), None, "data_type"),
     (("chunk_grid", "name"), "rectangular", "chunk_grid"),
-    (("chunk_grid",), "regular", "chunk_grid"),
     (("chunk_grid",), DELETE, "chunk_grid"),
     (("chunk_grid", "configuration"), DELETE, "chunk_shape"),
-    (("chunk_grid", "configuration"), [8], "chunk_grid"),
     (("chunk_grid", "configuration", "chunk_shape"), [0, 84, 84], "chunk_shape"),
     (("chunk_grid", "configuration", "chunk_shape"), [8, 84, 42], "whole rows"),
-    (("chunk_grid", "configuration", "chunk_shape"), [8, 84], "whole rows"),
     (("chunk_grid", "configuration", "chunk_shape"), [1_000_000, 84, 84], "at most"),
     (("chunk_grid", "configuration", "chunk_shape"), [1 << 39, 84, 84], "at most"),
     (("chunk_key_encoding", "name"), "v2", "chunk_key_encoding"),
     (("chunk_key_encoding", "configuration", "separator"), "/", "separator"),
     (("chunk_key_encoding", "configuration"), DELETE, "separator"),
-    (("chunk_key_encoding",), None, "chunk_key_encoding"),
     (("fill_value",), 1, "fill_value"),
-    (("fill_value",), "0", "fill_value"),
     (("fill_value",), "NaN", "fill_value"),
-    (("fill_value",), None, "fill_value"),
-    (("fill_value",), [0], "fill_value"),
     (("fill_value",), DELETE, "fill_value"),
     (("codecs",), [], "codec"),
     (("codecs",), DELETE, "codec"),
-    (("codecs",), "bytes", "codec"),
-    (("codecs",), ["bytes"], "codec"),
     (("codecs",), [None], "codec"),
     (("codecs",), [{"name": "bytes"}, {"name": "crc32c"}], "codec"),
     (("codecs",), [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}], "bytes"),
     (("storage_transformers",), [{"name": "x"}], "unknown keys"),
     (("must_understand",), True, "unknown keys"),
-    (("consolidated_metadata",), None, "unknown keys"),
 ]
 WRONG_BYTES = [
     (("codecs", 0, "configuration"), {"endian": "big"}, "endian: expected 'little', found 'big'"),
     (("codecs", 0, "configuration"), [1], "bytes|configuration"),
-    (("codecs", 0, "configuration"), "little", "bytes|configuration"),
-    (("codecs", 0, "configuration"), 7, "bytes|configuration"),
     (("codecs", 0, "name"), "numcodecs.pickle", "bytes"),
     (("codecs", 0, "name"), None, "bytes"),
 ]
 WRONG_SHARDING = [
     ((*SHARDING, "chunk_shape"), [3, 84, 84], "divide"),
-    ((*SHARDING, "chunk_shape"), [16, 84, 84], "divide"),
     ((*SHARDING, "chunk_shape"), [4, 84, 42], "divide"),
-    ((*SHARDING, "chunk_shape"), [4, 84], "divide"),
     ((*SHARDING, "chunk_shape"), [0, 84, 84], "inner chunk_shape"),
     ((*SHARDING, "chunk_shape"), DELETE, "inner chunk_shape"),
     ((*SHARDING, "index_location"), "start", "index_location"),
     ((*SHARDING, "index_codecs"), [], "index_codecs"),
     ((*SHARDING, "index_codecs"), [{"name": "bytes"}, {"name": "crc32c"}], "index_codecs"),
-    ((*SHARDING, "index_codecs"), DELETE, "index_codecs"),
     ((*SHARDING, "codecs"), DELETE, "inner codecs"),
     ((*SHARDING, "codecs"), [{"name": "bytes"}, {"name": "crc32c"}], "inner codecs"),
     ((*SHARDING, "codecs", 0), {"name": "transpose"}, "bytes"),
     ((*SHARDING, "codecs", 1), {"name": "crc32c"}, "standard set"),
     ((*SHARDING, "codecs", 1), {"name": "numcodecs.zlib"}, "standard set"),
-    ((*SHARDING, "codecs", 1), {}, "standard set"),
     ((*SHARDING, "codecs", 1), None, "compressor"),
-    ((*SHARDING, "codecs", 1), "zstd", "compressor"),
     ((*SHARDING, "codecs", 1, "configuration"), [], "configuration"),
     ((*SHARDING, "codecs", 1, "configuration", "cname"), "zlib", "cname"),
-    ((*SHARDING, "codecs", 1, "configuration", "cname"), ["lz4"], "cname"),
     ((*SHARDING, "codecs", 1, "configuration", "shuffle"), {}, "shuffle"),
     ((*SHARDING, "codecs", 1, "configuration", "typesize"), "1", "typesize"),
     ((*SHARDING, "codecs", 1, "configuration", "blocksize"), -1, "blocksize"),
     ((*SHARDING, "codecs", 2), {"name": "adler32"}, "crc32c"),
     ((*SHARDING, "codecs", 2), None, "crc32c"),
     (("codecs", 0, "configuration"), None, "inner chunk_shape"),
-    (("codecs", 0, "configuration"), [], "inner chunk_shape"),
 ]
 
 
@@ -272,26 +246,10 @@ def test_what_changes_no_meaning_is_accepted():
 def test_no_mutation_of_an_array_ends_in_another_error():
     for spec in SPECS[:4:3]:
         document = json.loads(layout.array_json(spec, 5))
-        values = [
-            None,
-            True,
-            -1,
-            0,
-            1,
-            2.5,
-            "",
-            "x",
-            [],
-            [1],
-            {},
-            {"name": "x"},
-            10**30,
-            [[]],
-            [None],
-        ]
+        values = [None, True, -1, 2.5, "x", [], [1], {}, 10**30, DELETE]
         n_refused = 0
         for path in places(document):
-            for value in [*values, DELETE]:
+            for value in values:
                 changed = copy.deepcopy(document)
                 set_at(changed, path, value)
                 try:
@@ -304,7 +262,7 @@ def test_no_mutation_of_an_array_ends_in_another_error():
                     assert 0 <= rows < 1 << 40
                     assert found.chunk_bytes <= 4 << 30
                     assert found.is_raw or found.chunk_rows % found.inner_rows == 0
-        assert n_refused > 200
+        assert n_refused > 100
 
 
 def places(document, path=()):
@@ -327,32 +285,21 @@ def test_the_root_comes_back_as_it_was_written():
 WRONG_ROOT = [
     ("format", 2, "expected format 1, found 2; a newer mmreplay may read it"),
     ("format", True, "expected format 1"),
-    ("format", "1", "expected format 1"),
-    ("format", 1.0, "expected format 1"),
     ("format", DELETE, "expected format 1, found None"),
     ("kind", "store", "kind"),
-    ("kind", ["lane"], "kind"),
     ("kind", DELETE, "kind"),
     ("uuid", "0123456789ABCDEF" * 2, "uuid"),
-    ("uuid", "0123456789abcdef", "uuid"),
     ("uuid", "0123456789abcdef" * 2 + "\n", "uuid"),
-    ("uuid", 7, "uuid"),
     ("uuid", DELETE, "uuid"),
     ("capacity", 0, "capacity"),
-    ("capacity", -1, "capacity"),
     ("capacity", 1.5, "capacity"),
     ("capacity", True, "capacity"),
-    ("capacity", "5", "capacity"),
     ("capacity", 1 << 40, "capacity"),
     ("capacity", DELETE, "capacity"),
     ("padding", "edge", "padding"),
     ("padding", None, "padding"),
-    ("padding", [], "padding"),
-    ("padding", DELETE, "padding"),
     ("rows", -1, "rows: expected a number"),
     ("rows", 1 << 40, "rows: expected a number"),
-    ("rows", 1.0, "rows: expected a number"),
-    ("rows", None, "rows: expected a number"),
     ("rows", DELETE, "rows: expected a number"),
     ("first", -1, "first: expected a number"),
     ("first", 11, "first: expected at most rows = 10, found 11"),
@@ -365,9 +312,7 @@ WRONG_ROOT = [
     ("environments", 65_537, "environments: expected null"),
     ("environments", True, "environments: expected null"),
     ("kind", "vector", "a development version of mmreplay"),
-    ("kind", "log", "a development version of mmreplay"),
     ("closed", 1, "closed: expected a bool, found 1"),
-    ("closed", "true", "closed"),
     ("closed", DELETE, "closed: expected a bool"),
 ]
 

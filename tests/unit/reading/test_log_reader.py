@@ -48,7 +48,7 @@ def test_after_a_power_cut_the_rules_of_recovery_hold_in_memory(
     story.play(writer, 4)
     writer.flush()
     story.play(writer, sealed, reset=False)
-    writer._session._background.finish_tasks()
+    writer._background.finish_tasks()
     kill(writer)
     now = uuid.uuid4().bytes
     monkeypatch.setattr(platform, "boot_id", lambda: now)
@@ -69,7 +69,7 @@ def test_after_a_power_cut_the_rules_of_recovery_hold_in_memory(
 def test_reading_takes_no_lock_and_writes_nothing(make, story, kill, lz4, how):
     writer = make(**lz4)
     story.play(writer, 20)
-    writer._session._background.finish_tasks()
+    writer._background.finish_tasks()
     if how == "closed":
         writer.close()
     if how == "killed":

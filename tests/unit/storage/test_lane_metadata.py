@@ -10,12 +10,11 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.storage.lane_metadata import (
+    kind_and_name,
     lane_paths,
     read_holder,
-    read_kind,
     read_lane,
     read_metadata,
-    read_name,
 )
 from mmreplay.system import checked_reads
 from tests.support.documents import drop_copy, edit
@@ -194,14 +193,14 @@ def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
 
 def test_the_name_of_a_lane_is_that_which_it_has_now(make):
     path = make("named.zarr", lane="a").path
-    assert [read_name(path), read_name(path)] == ["a", "a"]
+    assert [kind_and_name(path)[1], kind_and_name(path)[1]] == ["a", "a"]
     edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(name="b"))
-    assert read_name(path) == "b"
-    assert read_name(make("one.zarr").path) is None
-    assert [read_kind(one) for one in (path, path.parent)] == ["lane", "lanes"]
+    assert kind_and_name(path)[1] == "b"
+    assert kind_and_name(make("one.zarr").path)[1] is None
+    assert [kind_and_name(one)[0] for one in (path, path.parent)] == ["lane", "lanes"]
     edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(format=2))
     with pytest.raises(FormatError, match="expected format 1"):
-        read_name(path)
+        kind_and_name(path)[1]
 
 
 def test_a_lane_that_is_a_link_is_refused(make, tmp_path):

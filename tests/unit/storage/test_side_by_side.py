@@ -41,27 +41,3 @@ def test_a_chunk_file_is_mapped_where_its_rows_have_their_index(files, tmp_path)
     assert not files.rows[: 5 * ROWS].any()
     with pytest.raises(CorruptStoreError, match="bytes, found"):
         files.put(0, 1, tmp_path / "c.6")
-
-
-def test_entries_have_their_index_where_each_environment_has_its_part_of_a_file():
-    rows = memory_maps.GRANULARITY // 8
-    # Of 3 and 2 environments, their chunk files of so many ticks each; and a lane of rows.
-    specs = [
-        ArraySpec("x", (), np.dtype("int64"), width * n, width=width, of_entries=True)
-        for width, n in ((3, rows), (2, 3 * rows))
-    ]
-    specs.insert(1, SHORT)
-    files = SideBySide(specs, [0, 1, 2], [2, 2, 3])
-    begin = 0
-    for lane, (spec, first, room) in enumerate(zip(specs, (0, 1, 2), (2, 2, 3), strict=True)):
-        cells = np.arange(first * spec.chunk_rows, (first + room) * spec.chunk_rows)
-        in_files = cells.reshape(room, -1, spec.width).swapaxes(1, 2).ravel()
-        index = files.index(in_files + (lane << LANE_SHIFT))
-        assert index.tolist() == list(range(begin, begin + cells.size))
-        begin += cells.size
-    alone = SideBySide(specs[2:], [2], [3])
-    assert alone.index(in_files).tolist() == list(range(cells.size))
-    both = np.array([[5, 1 << LANE_SHIFT], [2 << LANE_SHIFT, 7]])
-    both[0, 1] += ROWS
-    both[1, 0] += 2 * specs[2].chunk_rows
-    assert files.index(both).ravel().tolist() == [files.index(one[None])[0] for one in both.ravel()]

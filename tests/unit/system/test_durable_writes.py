@@ -1,8 +1,8 @@
 """The one place that reaches the disk: every call, and what happens when it fails."""
 
-import ast
 import errno
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -31,8 +31,13 @@ CHANGES = set(
     "rename replace fsync fdatasync flock posix_fallocate ftruncate unlink remove mkdir rmdir "
     "write pwrite symlink link sync sendfile truncate".split()
 )
-METHODS = {"write_bytes", "write_text", "touch", "hardlink_to", "symlink_to"}
-MODULES = {"fcntl", "mmap", "ctypes", "msvcrt", "shutil", "tempfile"}
+METHODS = "write_bytes|write_text|touch|hardlink_to|symlink_to"
+MODULES = "fcntl|mmap|ctypes|msvcrt|shutil|tempfile"
+USE = re.compile(
+    rf"\bos\.({'|'.join(CHANGES)})\b|\bplatform\.(fcntl|LIBC)\b|\.({METHODS})\b"
+    rf"|^ *(?:import|from) ({MODULES}|os(?= import)|mmreplay\.system\.platform(?= import))\b",
+    re.MULTILINE,
+)
 AT_HOME = {
     "system/platform.py": {"ctypes", "fcntl", "LIBC"},
     "system/memory_maps.py": {"ctypes", "mmap", "LIBC"},
@@ -51,23 +56,7 @@ def test_what_changes_maps_or_locks_stands_in_one_module_each():
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE).as_posix()
-        names = []
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names += [one.name for one in node.names if one.name in MODULES]
-            elif isinstance(node, ast.ImportFrom) and node.module in MODULES | {
-                "os",
-                "mmreplay.system.platform",
-            }:
-                names.append(node.module)
-            elif isinstance(node, ast.Attribute):
-                of = node.value.id if isinstance(node.value, ast.Name) else ""
-                if (
-                    (of == "os" and node.attr in CHANGES)
-                    or (of == "platform" and node.attr in {"fcntl", "LIBC"})
-                    or node.attr in METHODS
-                ):
-                    names.append(node.attr)
+        names = (next(filter(None, one)) for one in USE.findall(path.read_text("utf-8")))
         found += [(inside, name) for name in names if name not in AT_HOME.get(inside, ())]
     assert found == []
 

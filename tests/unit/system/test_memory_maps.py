@@ -1,6 +1,5 @@
 """Files in memory: what a map shows, and how long it lasts."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -42,15 +41,6 @@ def test_a_file_of_another_size_is_not_mapped(tmp_path, either_map):
         memory_maps.map_file(path)
     with pytest.raises(FileNotFoundError):
         memory_maps.map_file(tmp_path / "none")
-
-
-def test_maps_keep_no_descriptor(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(bytes(4096))
-    before = len(os.listdir("/dev/fd"))
-    held = [memory_maps.map_file(path) for _ in range(50)]
-    assert len(os.listdir("/dev/fd")) == before
-    assert len(held) == 50
 
 
 def test_a_map_that_nobody_holds_is_unmapped(tmp_path):

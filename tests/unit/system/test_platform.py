@@ -9,20 +9,6 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.system import platform
 
-# ---------------------------------------------------------------- boot id
-
-
-def test_the_boot_id_is_the_same_in_another_process(child):
-    code = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("platform", sys.argv[1])
-platform = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(platform)
-print(platform.boot_id().hex())
-"""
-    assert child(code, platform.__file__) == platform.boot_id().hex()
-    assert len(platform.boot_id()) == 16
-
 
 def test_where_there_is_no_boot_id_it_is_of_this_process_alone(monkeypatch):
     monkeypatch.setattr(platform, "LINUX", False)

@@ -32,14 +32,6 @@ def test_create_removes_what_nobody_holds(tmp_path, left):
     assert (tmp_path / "s.zarr.tmp" / "frames" / "zarr.json").exists()
 
 
-def test_snapshot_removes_what_nobody_holds(tmp_path, left):
-    source = tmp_path / "source" / "a.zarr"
-    source.parent.mkdir()
-    mmreplay.create(source, Field((2,)), Field((), "int64")).close()
-    mmreplay.snapshot(source, tmp_path / "s.zarr")
-    assert names(tmp_path) == sorted([*left, "s.zarr", "source"])
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [

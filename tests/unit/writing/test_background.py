@@ -115,12 +115,3 @@ def test_tasks_run_one_after_the_other_in_a_thread_of_their_own():
     assert order[-1] == ("third", "")
     background.submit(lambda: order.append(("here", threading.current_thread().name)))
     assert order[-1] == ("here", threading.current_thread().name)  # no other thread is left
-
-
-def test_a_task_that_fails_ends_neither_the_thread_nor_who_waits_for_it():
-    background, lane = Background(0), Clocked()
-    background.attach(lane)
-    background.submit(lambda: 1 / 0)
-    background.finish_tasks()
-    assert len(threads_named("mmreplay-seal")) == 1
-    background.end()

@@ -111,7 +111,8 @@ def test_a_store_that_cannot_be_made_is_not_said_to_hold_rows(make, tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_fsync", broken)
         with pytest.raises(
-            FailedStoreError, match=r"store\.zarr: could not be made: Input/output"
+            FailedStoreError,
+            match=r"store\.zarr: fsync failed: Input/output.* nothing is left behind",
         ) as e:
             make(**given)
     assert "committed" not in str(e.value)

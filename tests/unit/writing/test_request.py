@@ -60,7 +60,7 @@ def test_an_invalid_argument_is_refused_before_anything_is_made(tmp_path, given,
 def test_an_infinite_flush_interval_means_no_flush_by_the_clock(make, story, seconds):
     writer = make(flush_s=seconds)
     story.play(writer, 3, "truncated")
-    assert writer._session._background.flush_s == 0
+    assert writer._background.flush_s == 0
     assert not [one for one in threading.enumerate() if one.name == "mmreplay-flush"]
     writer.close()
     check(story, writer)
@@ -68,7 +68,7 @@ def test_an_infinite_flush_interval_means_no_flush_by_the_clock(make, story, sec
 
 @pytest.mark.parametrize("seconds", [np.float32(0.5), np.int64(2), 3, 4.5])
 def test_seconds_are_any_number(make, seconds):
-    assert make(flush_s=seconds)._session._background.flush_s == seconds
+    assert make(flush_s=seconds)._background.flush_s == seconds
 
 
 @pytest.mark.parametrize("place", ["lane-00002", "lane-00000/more.zarr", "more.zarr"])

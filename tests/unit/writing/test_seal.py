@@ -19,62 +19,6 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 
 
-def job_of(n_parts, encode=None, finish=None):
-    done = []
-    job = SealJob(
-        n_parts,
-        encode or (lambda part, fast: bytes([part])),
-        finish or (lambda parts: done.append(list(parts))),
-    )
-    return job, done
-
-
-def in_thread(call):
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread
-
-
-def test_two_threads_share_the_parts_and_none_is_encoded_twice():
-    # The sealing thread is held up in part 0; the writer does all the others.
-    begun, held, who = threading.Event(), threading.Event(), {}
-
-    def encode(part, fast):
-        assert part not in who
-        who[part] = (threading.current_thread().name, fast)
-        if part == 0:
-            begun.set()
-            assert held.wait(WAIT)
-        return bytes([part])
-
-    job, done = job_of(6, encode)
-    sealing = in_thread(job.run)
-    assert begun.wait(WAIT)
-    job.work(fast=True)
-    assert not job.done.is_set
-    held.set()
-    job.done.wait()
-    sealing.join()
-    assert done == [[bytes([n]) for n in range(6)]]
-    me = threading.current_thread().name
-    assert who[0] == (sealing.name, False)
-    assert {who[part] for part in range(1, 6)} == {(me, True)}
-
-
-@pytest.mark.parametrize("part", [0, 2, 4])
-def test_an_encoding_that_fails_is_kept_as_the_jobs_error_and_nothing_is_finished(part):
-    def encode(this, fast):
-        if this == part:
-            raise RuntimeError("no memory")
-        return b""
-
-    job, done = job_of(5, encode)
-    job.run()
-    assert job.done.is_set
-    assert str(job.error) == "no memory"
-    assert done == []
-
-
 def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thread():
     begun, held, interrupted = threading.Event(), threading.Event(), []
 
@@ -86,8 +30,10 @@ def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thr
         assert held.wait(WAIT)
         return bytes([part])
 
-    job, done = job_of(4, encode)
-    sealing = in_thread(job.run)
+    done = []
+    job = SealJob(4, encode, done.append)
+    sealing = threading.Thread(target=job.run, daemon=True)
+    sealing.start()
     assert begun.wait(WAIT)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):

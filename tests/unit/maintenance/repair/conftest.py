@@ -69,7 +69,7 @@ def killed_store(open_store, kill):
         writer = open_store(*arguments, **given)
         writer.flush()
         for one in getattr(writer, "writers", (writer,)):
-            one._session._background.finish_tasks()
+            one._background.finish_tasks()
         kill(writer)
         return writer.path
 
