@@ -60,6 +60,13 @@ def _close(lane: LockedLane) -> None:
         durable_writes.sync_directory(log.path)
 
 
+def _seal(log: Log, start: int, stop: int) -> None:
+    job = seal_job(log, start, stop)
+    job.run()
+    if job.error is not None:
+        raise job.error
+
+
 def _finish(log: Log) -> list[tuple[ArraySpec, int]]:
     """Everything that a closed log has; returns its arrays, and how many rows each has."""
     head = log.head
@@ -67,10 +74,7 @@ def _finish(log: Log) -> list[tuple[ArraySpec, int]]:
         start = log.tail_start
         while start < head:
             stop = min(start + log.half, head)
-            job = seal_job(log, start, stop)
-            job.run()
-            if job.error is not None:
-                raise job.error
+            _seal(log, start, stop)
             start = stop
     flush.evict(log)
     _zero_unused(log, head)

@@ -49,6 +49,13 @@ def test_a_mistake_in_a_mutant_is_no_broken_rule():
         caught(mistaken, SEEDS, N_CRASHES)
 
 
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_what_a_mutant_changes_is_there(name):
+    changes = MUTANTS[name].changes()
+    for owner, attribute, value in changes:
+        assert getattr(owner, attribute) is not value
+
+
 @pytest.mark.deep
 def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     names = by_effort(EASY, sorted(MUTANTS), sorted(MUTANTS))

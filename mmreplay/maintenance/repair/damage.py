@@ -7,7 +7,7 @@ is not kept.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from mmreplay.maintenance.verify.rules import NO_FINAL
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 
-__all__ = ["Damage", "Span", "blocks"]
+__all__ = ["INDEX", "Damage", "Span", "blocks", "gaps"]
+
+INDEX = ("id", "first")
+"""Arrays of the final observations that follow from the steps."""
 
 Span = tuple[int, int]
 """Rows [start, stop)."""
@@ -38,7 +41,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def _gaps(spans: Iterable[Span], start: int, stop: int) -> Iterator[Span]:
+def gaps(spans: Iterable[Span], start: int, stop: int) -> Iterator[Span]:
     """The gaps between spans, within [start, stop)."""
     for first, last in _merged(spans):
         if start < min(first, stop):
@@ -55,16 +58,20 @@ def blocks(spans: Iterable[Span], size: int) -> Iterator[Span]:
 
 
 class Damage:
-    """The damage to one lane.
+    """The damage to one lane; `unknown` are rows of final observations whose `id` is unknown.
 
     Attributes:
         wrong_sums: (array, chunk file) of sound files whose checksum is damaged or missing.
+        index: (path, rows) of damaged parts of `INDEX`.
     """
 
-    def __init__(self, reader: LaneReader, findings: Iterable[Finding]) -> None:
+    def __init__(
+        self, reader: LaneReader, findings: Iterable[Finding], unknown: Sequence[Span] = ()
+    ) -> None:
         self.reader = reader
         self.wrong_sums: set[tuple[str, int]] = set()
-        self._lost_finals: list[Span] = []
+        self.index: list[tuple[str, Span]] = []
+        self._lost_finals: list[Span] = [*unknown]
         self._spans: list[tuple[str, Span]] = []
         for finding in findings:
             self._take(finding)
@@ -94,6 +101,8 @@ class Damage:
         first, last = finding.rows
         if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
             self.wrong_sums.add((finding.array, first // spec.chunk_rows))
+        elif log is self.reader.finals and path in INDEX:
+            self.index.append((path, (max(first, log.base), last)))
         else:
             if last <= log.base:  # evicted rows: the rest of their shard cannot be shared either
                 last = (first // spec.chunk_rows + 1) * spec.chunk_rows
@@ -123,7 +132,7 @@ class Damage:
         """(rows, ids) of the sound final observations of kept steps, by ascending id."""
         log, n = self.reader.finals, self.reader.n
         places, ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for start, stop in _gaps(self._lost_finals, log.base, log.head):
+        for start, stop in gaps(self._lost_finals, log.base, log.head):
             # Metadata may name any number of them: holes are left out.
             for row, values in chunk_files.filled_rows(log, log.specs["id"], start, stop):
                 places.append(np.arange(row, row + len(values)))
@@ -143,7 +152,7 @@ class Damage:
     def lost(self) -> list[Span]:
         """The rows that cannot be kept."""
         reader, out = self.reader, self.found()
-        for start, stop in blocks(_gaps(self.found(), reader.base, reader.head), _BLOCK_ROWS):
+        for start, stop in blocks(gaps(self.found(), reader.base, reader.head), _BLOCK_ROWS):
             ended = (self.read("ends", start, stop) != 0) & (self.read("step", start, stop) > 0)
             if stop == reader.head and not reader.is_closed:
                 ended[-1] = False  # not all of them are known
@@ -156,7 +165,7 @@ class Damage:
         """The rows that can be kept; if an episode runs on, with the sound frames after them."""
         base, head = self.reader.base, self.reader.head
         frames = self.found(*self.reader.schema.frame_paths.values())
-        for start, stop in _gaps(self.lost, base, head):
+        for start, stop in gaps(self.lost, base, head):
             if any(first <= stop < last for first, last in frames) and self.runs(stop - 1):
                 stop -= 1  # noqa: PLW2901 (one row less)
             if start < stop:
@@ -173,6 +182,6 @@ class Damage:
         total = 0
         for span in spans:
             total += max(span[1] - span[0], 0) * n
-            for rows in blocks(_gaps(lost, *span), _BLOCK_ROWS):
+            for rows in blocks(gaps(lost, *span), _BLOCK_ROWS):
                 total -= int((self.read("step", *rows) <= 0).sum())
         return total

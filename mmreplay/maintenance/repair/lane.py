@@ -18,6 +18,7 @@ from mmreplay.maintenance.commit_records import read_state
 from mmreplay.maintenance.copy_lane import copy_lane, empty_lane
 from mmreplay.maintenance.repair.damage import Damage, Span
 from mmreplay.maintenance.repair.later_rows import append_rows
+from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
 from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.whole_store import verify
@@ -105,14 +106,16 @@ def n_transitions(lanes: Sequence[AnyPath]) -> int:
 
 
 def open_damaged(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
-    """Open a lane, or a copy at `spare` in which documents and state pages are rebuilt.
+    """Open a lane, or a copy at `spare` in which documents, state pages and the index are rebuilt.
 
     Raises CorruptStoreError if it cannot be opened.
     """
     is_readable = not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings)
     if is_readable:
         with contextlib.suppress(MmreplayError):
-            return Damage(LaneReader(lane), findings)
+            damage = Damage(LaneReader(lane), findings)
+            if not damage.index:
+                return damage
     opened: list[tuple[int, Damage]] = []
     text = ""
     # Where a document and its consolidated copy differ, the one that fits the rows is right.
@@ -121,7 +124,12 @@ def open_damaged(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> 
         try:
             _share(lane, path, findings, trust_copy=trust_copy)
             found = verify(str(path)).findings
-            opened.append((len(found), Damage(LaneReader(path, own_documents=True), found)))
+            damage = Damage(LaneReader(path, own_documents=True), found)
+            if damage.index:
+                unknown = rebuild_index(damage)
+                found = verify(str(path)).findings
+                damage = Damage(LaneReader(path, own_documents=True), found, unknown)
+            opened.append((len(found), damage))
         except (CorruptStoreError, FormatError) as error:
             text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
     if opened:

@@ -545,7 +545,7 @@ _CHANGES |= {
     ],
     "shapes unsynced": lambda: [not_durable(close, "_write_shapes")],
     "shards of a closed lane unsynced": lambda: [
-        during(close, "_seal_here", unless(_is_regular, durable_writes, "_fsync"))
+        during(close, "_seal", unless(_is_regular, durable_writes, "_fsync"))
     ],
     "new live unsynced": lambda: [
         during(recover, "reopen", (durable_writes, "sync_tree", nothing))

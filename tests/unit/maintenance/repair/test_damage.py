@@ -101,7 +101,7 @@ def inner_chunk(chunk, block):
     return harm
 
 
-def finals(array, how):
+def final_frames(array, how):
     """Damage to all final observations."""
 
     def harm(lane):
@@ -109,6 +109,23 @@ def finals(array, how):
         return Lost(finals={one.last for one in lane.model.finals})
 
     return harm
+
+
+def index(array, how):
+    """Damage to the index of the final observations, which is rebuilt."""
+
+    def harm(lane):
+        how(chunk_file(lane.path, f"finals/{array}", 0))
+        return Lost()
+
+    return harm
+
+
+def lost_order(lane):
+    """The ids of final observations are gone: within a row, nothing tells their order."""
+    chunk_file(lane.path, "finals/id", 0).unlink()
+    rows = [one.last for one in lane.model.finals]
+    return Lost(finals={row for row in rows if rows.count(row) > 1})
 
 
 def past_the_end(lane):
@@ -169,10 +186,11 @@ DAMAGES = {
     "the first rows": column("rewards", 0, unlink),
     "the last rows": column("ends", 7, cut),
     "two inner chunks": both(inner_chunk(2, 1), inner_chunk(5, 0)),
-    "final frames, a bit": finals("frames/speed", bit),
-    "final ids, a bit": finals("id", bit),
-    "final ids, missing": finals("id", unlink),
-    "first steps, a bit": finals("first", bit),
+    "final frames, a bit": final_frames("frames/speed", bit),
+    "final ids, a bit": index("id", bit),
+    "final ids, missing": lost_order,
+    "first steps, missing": index("first", unlink),
+    "ids and actions": both(index("id", bit), column("actions", 5, bit)),
     "everywhere": both(column("actions", 2, bit), column("rewards", 6, bit), inner_chunk(5, 0)),
     "past the last row": past_the_end,
     "checksums": sums,
@@ -219,10 +237,10 @@ COLUMNS = {"actions": (bit, unlink, cut), "rewards": (bit, cut), "extras/x": (bi
 COLUMNS |= {"non_terminals": (bit,), "resets": (bit, unlink), "ends": (bit, cut)}
 COLUMNS |= {"frames/speed": (bit, unlink), "frames/image": (unlink, cut)}
 FINALS = [
-    finals("frames/speed", bit),
-    finals("frames/image", unlink),
-    finals("id", bit),
-    finals("first", unlink),
+    final_frames("frames/speed", bit),
+    final_frames("frames/image", unlink),
+    index("id", bit),
+    index("first", unlink),
 ]
 
 
