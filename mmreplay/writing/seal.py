@@ -146,9 +146,14 @@ class Sealer:
             self._submit()
             self.half_stop = start + 2 * half
         if any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs):
-            for spec in log.tail_specs:  # continue in tails that no copy of the log shares
-                log.tails[spec.path] = tail_file.map_tail(log.path, spec, writable=True)
-            log.state.renew()  # before a row is written that readers would look for in the old ones
+            self._replace_tails()
+
+    def _replace_tails(self) -> None:
+        """Continue in tails that no copy of the log shares."""
+        log = self._log
+        for spec in log.tail_specs:
+            log.tails[spec.path] = tail_file.map_tail(log.path, spec, writable=True)
+        log.state.renew()  # before a row is written that readers would look for in the old ones
 
     def wait(self) -> None:
         """Make sure that the half of the tail before the newest one is in a shard."""
