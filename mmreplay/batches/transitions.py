@@ -15,6 +15,7 @@ from mmreplay.batches.batch import Batch, Column
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index, Steps
+from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import Schema
@@ -100,7 +101,12 @@ class TransitionGatherer(BatchGatherer[Batch]):
                 frames = np.empty((*places.shape, *column.row_shape), column.dtype)
             else:
                 frames = seen.base  # type: ignore[assignment]
-            column.take(places, frames)
+            try:
+                column.take(places, frames)
+            except IndexError as error:  # in a store that someone forged
+                raise CorruptStoreError(
+                    f"{path}: `step` leads to rows that are not there"
+                ) from error
             if padded is not None:
                 frames[padded] = 0
             if self._copies:
