@@ -123,7 +123,8 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
     log = lane.rows
     first = lane.retention.first_row(head)
     base = _base_of(lane, first)
-    before = log.before + (lane.retention.episodes_in(log.base, base) if base > log.base else 0)
+    best = log.checkpoint.best  # `log` may be behind it, after an interrupt
+    before = best.before + lane.retention.episodes_in(best.base, max(base, best.base))
     if head > log.flushed or log.fresh:
         try:
             _sync_rows(log, head)
@@ -139,8 +140,8 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
         log.checkpoint.write(head=head, base=base, before=before)
     log.flushed, log.first = head, first
     if base > log.base:
-        log.before = log.state.words[EPISODES_BEFORE] = before
-        log.state.words[BASE] = log.base = base
+        log.state.words[EPISODES_BEFORE], log.state.words[BASE] = before, base
+        log.base, log.before = base, before
         evict(log)
         with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
             priority_column.evict(log.path, base, lane.environments)
