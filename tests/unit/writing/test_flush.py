@@ -26,7 +26,7 @@ class _Words:
         self.words[number] = value
 
 
-def test_an_interrupt_while_rows_are_evicted_counts_no_episode_twice(tmp_path):
+def test_an_interrupt_while_rows_are_evicted_counts_no_episode_twice(tmp_path, monkeypatch):
     frame = mmreplay.Field((2,), "uint8", "raw", chunk=4)
     action = mmreplay.Field((), "int64", chunk=4)
     writer = mmreplay.create(tmp_path / "s.zarr", frame, action, capacity=10, flush_s=0)
@@ -35,7 +35,7 @@ def test_an_interrupt_while_rows_are_evicted_counts_no_episode_twice(tmp_path):
             writer.reset(np.zeros(2, np.uint8))
         writer.step(row, 0.0, np.zeros(2, np.uint8), terminated=row % 3 == 2)
     state = writer.files.rows.state
-    state.words = _Words(state.words)
+    monkeypatch.setattr(state, "words", _Words(state.words))
     with pytest.raises(KeyboardInterrupt):
         writer.flush()
     writer.flush()
