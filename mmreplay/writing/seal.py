@@ -125,6 +125,7 @@ class Sealer:
     def __init__(self, log: Log, background: Background) -> None:
         self._log, self._background = log, background
         self._job: SealJob | None = None
+        self._is_replacing = False  # also after an interrupt in the middle: it is begun again then
         self.half_stop = 0 if log.half else _NEVER
 
     def make_room(self, n: int) -> None:
@@ -139,20 +140,26 @@ class Sealer:
             self.wait()
             start = log.tail_start
         if n - start < half:
-            self.half_stop = start + half
+            stop = start + half
         elif log.head < start + half:  # its last row is about to be committed: ask again then
-            self.half_stop = n + 1
+            stop = n + 1
         else:
             self._submit()
-            self.half_stop = start + 2 * half
-        if any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs):
+            stop = start + 2 * half
+        is_shared = any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs)
+        if is_shared or self._is_replacing:
+            self._is_replacing = True
             self._replace_tails()
+            self._is_replacing = False
+        self.half_stop = stop
 
     def _replace_tails(self) -> None:
         """Continue in tails that no copy of the log shares."""
         log = self._log
         for spec in log.tail_specs:
-            log.tails[spec.path] = tail_file.map_tail(log.path, spec, writable=True)
+            tail = tail_file.map_tail(log.path, spec, writable=True)
+            tail[...] = log.tails[spec.path]  # written since an interrupted call copied the file
+            log.tails[spec.path] = tail
         log.state.renew()  # before a row is written that readers would look for in the old ones
 
     def wait(self) -> None:

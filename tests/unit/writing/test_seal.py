@@ -1,7 +1,10 @@
 """Sealing: a job shared by two threads, and the halves of the tail that it gives back."""
 
+import os
+import shutil
 import threading
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -10,6 +13,7 @@ from mmreplay.errors import (
 )
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import TAIL_START
+from mmreplay.system import durable_writes
 from mmreplay.writing import seal
 from mmreplay.writing.seal import SealJob
 from tests.support.writers import assert_store_matches, drain
@@ -88,3 +92,36 @@ def test_a_tail_full_to_the_last_row_goes_on_after_a_kill(make, story, lz4, kill
     assert_store_matches(story, writer)
     writer.close()
     assert_store_matches(story, writer)
+
+
+def test_an_interrupt_while_a_shared_tail_is_replaced_loses_no_row(tmp_path, monkeypatch):
+    frame = mmreplay.Field((2,), "uint8", "lz4", chunk=2, shard=4)
+    writer = mmreplay.create(tmp_path / "s.zarr", frame, mmreplay.Field((), "int64"))
+
+    def step():
+        writer.step(0, 0.0, np.full(2, writer.rows + 2, np.uint8))
+
+    writer.reset(np.ones(2, np.uint8))
+    for _ in range(5):
+        step()
+    shutil.copytree(writer.path, tmp_path / "copy", copy_function=os.link)
+    real = durable_writes.make_own
+
+    def make_own(path, *more):
+        is_shared = path.lstat().st_nlink > 1
+        real(path, *more)
+        if is_shared and path.name.endswith(".tail"):
+            monkeypatch.setattr(durable_writes, "make_own", real)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(durable_writes, "make_own", make_own)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(8):
+            step()
+    stop = writer.rows
+    writer.reset(np.full(2, stop + 1, np.uint8))
+    for _ in range(20):
+        step()
+    with mmreplay.open(writer.path) as store:
+        assert store.frames[:, 0].tolist() == list(range(1, stop + 21))
+    writer.close()
