@@ -27,8 +27,8 @@ class _Words:
 
 
 def test_an_interrupt_while_rows_are_evicted_counts_no_episode_twice(tmp_path, monkeypatch):
-    frame = mmreplay.Field((2,), "uint8", "raw", chunk=4)
-    action = mmreplay.Field((), "int64", chunk=4)
+    # In one chunk file, of which no background thread evicts anything.
+    frame, action = mmreplay.Field((2,), "uint8", "raw"), mmreplay.Field((), "int64")
     writer = mmreplay.create(tmp_path / "s.zarr", frame, action, capacity=10, flush_s=0)
     for row in range(90):
         if row % 3 == 0:
