@@ -45,8 +45,8 @@ class Field:
         shape: the shape of one row, for example ``(84, 84)``; ``()`` for a scalar.
         dtype: any bool, integer or floating dtype, stored little-endian.
         codec: ``"raw"``, ``"lz4"``, ``"zstd"``, a name with a level, as ``"zstd:9"``, or a zarr v3
-            codec as a dict; None chooses ``lz4`` from 1 KiB a row and ``raw`` below. Only
-            frames may be compressed.
+            codec as a dict; None chooses ``raw`` for floats, and for all else ``lz4`` from 1 KiB
+            a row and ``raw`` below. Only frames may be compressed.
         chunk: rows a chunk; of compressed frames, rows an inner chunk.
         shard: rows a shard of compressed frames, a multiple of `chunk`; unused by ``raw``.
 
@@ -92,8 +92,8 @@ class Field:
     def coerce(self, value: object, name: str) -> npt.NDArray[Any]:
         """The value as an array of exactly this shape and dtype; SchemaError if it does not fit.
 
-        Floats in [0, 1] for a uint8 field are multiplied by 255 and rounded; a Python scalar or
-        sequence is converted if the dtype holds it exactly.
+        Floats in [0, 1] for a uint8 field are multiplied by 255 and rounded; floats for a field of
+        other floats are rounded; a Python scalar or sequence is converted if the dtype holds it.
         """
         array = as_array(value, name)
         if array.shape != self.shape:
@@ -114,7 +114,11 @@ class Field:
                     f"{np.min(array)} to {np.max(array)}; scale them, or pass uint8"
                 )
             return np.rint(array.astype(np.float64) * 255).astype(np.uint8)
-        if isinstance(value, np.ndarray) and self.shape:
+        if (
+            isinstance(value, np.ndarray)
+            and self.shape
+            and array.dtype.kind + self.dtype.kind != "ff"
+        ):
             raise SchemaError(
                 f"{name}: expected dtype {self.dtype}, found {array.dtype}; "
                 f"convert it, or declare the field with that dtype"
@@ -218,15 +222,20 @@ class Schema:
         """Whether an observation is a dict of arrays."""
         return isinstance(self.frame, dict)
 
-    def stack_of(self, stack: int | EllipsisType | None = ...) -> int | None:
-        """Frames per observation: as given; by default 4 of gray images, else None."""
+    def stacks(
+        self, stack: int | EllipsisType | None = ...
+    ) -> tuple[int | None, tuple[str, ...] | None]:
+        """Frames per observation, and the keys that are stacked, None for all.
+
+        As given, of all; by default 4 of gray images, and no stack of anything else.
+        """
         if stack is not ...:
-            return stack
-        image_axes = 2
-        is_gray = (
-            one.dtype == np.uint8 and len(one.shape) == image_axes for one in self.frames.values()
-        )
-        return USUAL_STACK if any(is_gray) else None
+            return stack, None
+        axes, frames = 2, self.frames  # axes of a gray image
+        gray = [
+            key for key, one in frames.items() if one.dtype == np.uint8 and len(one.shape) == axes
+        ]
+        return (USUAL_STACK if gray else None), None if len(gray) in (0, len(frames)) else (*gray,)
 
     def same_data(self, other: Schema) -> bool:
         """Whether both have the same columns, however they are stored."""

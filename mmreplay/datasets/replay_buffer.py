@@ -122,8 +122,10 @@ class ReplayBuffer(Dataset):
         try:
             # By its directory instead of its path: the buffer reads what its writer writes.
             store = Store([HeldDirectory(files.path).root], padding=padding)
-            stack = store.schema.stack_of(stack)
-            settings = dataclasses.replace(settings, stack=stack, padding=store.padding)
+            stack, stacked = store.schema.stacks(stack)
+            settings = dataclasses.replace(
+                settings, stack=stack, padding=store.padding, stacked=stacked
+            )
             super().__init__(store, settings, seed, prefetch)
             saved = files.generator()
             self._restored = {} if saved is None else _restore(self.generator, saved, store.path)

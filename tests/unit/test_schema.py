@@ -115,6 +115,18 @@ def test_an_array_of_another_dtype_is_refused_although_its_values_would_fit():
         U8.coerce([0.0, 1.0], "x")  # which may mean either
 
 
+def test_floats_are_rounded_to_the_floats_of_a_field_as_an_environment_of_float64_gives_them():
+    numbers = np.random.default_rng(0).normal(size=(3, 4))
+    for dtype in ("float16", "float32", "float64"):
+        for given in (numbers, numbers.astype(np.float32)):
+            same(Field((3, 4), dtype).coerce(given, "x"), given.astype(dtype))
+            same(Field((4,), dtype).coerce_many(given, 3, "x"), given.astype(dtype))
+    with pytest.raises(SchemaError, match="x: expected dtype float32, found float64 that it does"):
+        Field((2,), "float32").coerce(np.array([0, 1e300]), "x")
+    with pytest.raises(SchemaError, match="x: expected dtype float32, found int64"):
+        Field((2,), "float32").coerce(np.array([0, 1]), "x")
+
+
 @pytest.mark.parametrize(
     "value", [[[1], [1, 2]], ["a", "b"], [None, None], [{}, {}], "ab", [1j, 0]]
 )
@@ -203,8 +215,8 @@ def test_a_schema_of_one_frame_names_its_columns():
 def test_a_schema_of_a_dict_names_each_key():
     schema = Schema.make({"image": Field((2, 2)), "pose": Field((3,), "float32")}, ACTION)
     assert list(schema.columns()) == ["frames/image", "frames/pose", "actions", "rewards"]
-    assert schema.stack_of() == 4
-    assert [schema.stack_of(stack) for stack in (None, 1, 7)] == [None, 1, 7]
+    assert schema.stacks() == (4, ("image",))
+    assert [schema.stacks(stack)[0] for stack in (None, 1, 7)] == [None, 1, 7]
     assert schema.is_dict
     assert schema.reward_dtype == np.float32
 
