@@ -22,10 +22,10 @@ from mmreplay.env_fields import (
     Frame,
     advice_on_stacks,
     env_fields,
-    env_metadata,
     warn_caller,
 )
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
+from mmreplay.reading.store import open_store
 from mmreplay.recording.autoreset import (
     Mask,
     Step,
@@ -37,6 +37,7 @@ from mmreplay.recording.autoreset import (
 )
 from mmreplay.schema import FRAME
 from mmreplay.writing.create import create
+from mmreplay.writing.request import Resume
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
@@ -71,7 +72,14 @@ class _Recording:
     env: Any
 
     def __init__(
-        self, env: Any, to: Any, *, life_loss: bool = False, finite: bool = False, **options: Any
+        self,
+        env: Any,
+        to: Any,
+        *,
+        life_loss: bool = False,
+        finite: bool = False,
+        resume: Resume = "auto",
+        **options: Any,
     ) -> None:
         super().__init__(env)  # type: ignore[call-arg]  # of a gymnasium wrapper
         self._fields = env_fields(env)
@@ -90,12 +98,17 @@ class _Recording:
         self.writer = to
         if self._owned:
             self._check_lanes(options.get("lanes", self._fields.lanes), to)
-            metadata = {**env_metadata(env), "life_loss": life_loss}
-            self.writer = create(to, **{"env": env, "metadata": metadata, **options})
-        elif options:
+            if isinstance(given := options.get("metadata") or {}, Mapping):
+                options["metadata"] = {"life_loss": life_loss, **given}
+            if "append" in options:
+                resume = "auto" if options.pop("append") else False
+            self.writer = create(to, **{"env": env, "resume": resume, **options})
+            with open_store(self.writer.path) as store:
+                self.writer.files.log_resumed(len(store), resume)
+        elif options or resume != "auto":
             raise SchemaError(
-                f"{', '.join(options)}: for a new store at a path only, but this one is already "
-                f"open: {to!r:.80}"
+                f"{', '.join(options) or 'resume'}: for a store at a path only, but this one is "
+                f"already open: {to!r:.80}"
             )
         inner = getattr(self.writer, "writer", self.writer)  # a buffer has one
         schema = getattr(inner, "schema", None)
@@ -265,12 +278,14 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: an environment, or a vector environment in any autoreset mode.
         to: a `ReplayBuffer` or a writer of `create`, which stays open when this is closed; or the
-            path of a store, which is created, and closed with this.
+            path of a store, which is created or continued, and closed with this.
         life_loss: treat a lost life as terminal, without a reset; the environment's info needs
             ``lives``.
         finite: raise SchemaError at a NaN or an infinity in an action, reward, observation or
             extra, and store nothing of that step.
-        options: for a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
+        resume: for a path, True needs a store there, False a free path; ``auto`` takes either, and
+            logs a line if there is one.
+        options: for a path, as for `create`: ``capacity``, ``codec``, ``lane`` and so
             on. The `info` of each step must have the values of its ``extras``.
 
     Raises:

@@ -219,7 +219,7 @@ def test_what_it_cannot_write_to_is_refused(tmp_path):
             SchemaError, match=r"a vector environment of 2, .* for a single environment"
         ):
             RecordExperience(SyncVectorEnv([Counter] * 2), writer)
-        with pytest.raises(SchemaError, match="capacity: for a new store at a path only"):
+        with pytest.raises(SchemaError, match="capacity: for a store at a path only"):
             RecordExperience(Counter(), writer, capacity=5)
     mmreplay.create(tmp_path / "v.zarr", env=SyncVectorEnv([Counter] * 3)).close()
     text = "a lane of 3 environments.*, expected one of a single environment"

@@ -162,7 +162,7 @@ def test_metadata_is_kept_as_json_has_it(make, story):
     writer.close()
     assert attributes(writer.path)["env"] == writer.metadata["env"]
     make(append=True, metadata={7: {"k": 2, 1: "x"}}).close()
-    assert attributes(writer.path)["env"] == {"7": {"k": 2, "1": "x"}}
+    assert attributes(writer.path)["env"] == writer.metadata["env"] | {"7": {"k": 2, "1": "x"}}
     with pytest.raises(SchemaError, match="a key stands twice"):
         make("other.zarr", metadata={1: 2, "1": 3})
 
@@ -188,3 +188,56 @@ def test_rows_of_another_environment_are_refused(tmp_path):
         mmreplay.create(tmp_path / "s", env=second, append=True)
     with pytest.raises(SchemaError, match="expected CartPole-v0, whose rows this store has"):
         mmreplay.RecordExperience(second, tmp_path / "s", append=True)
+
+
+def test_metadata_is_merged_and_never_erases_where_the_rows_came_from(tmp_path):
+    gymnasium = pytest.importorskip("gymnasium")
+    env, path = gymnasium.make("CartPole-v1"), tmp_path / "s"
+
+    def kept(**how):
+        with mmreplay.create(path, env=env, append=True, **how) as writer:
+            return writer.metadata["env"]
+
+    known = kept(metadata={"run": {"seed": 1, "net": "small"}, "versions": {"mine": "3"}})
+    assert known["id"] == "CartPole-v1"
+    assert known["versions"]["gymnasium"]
+    assert known["versions"]["mine"] == "3"
+    assert kept() == known
+    changed = kept(metadata={"run": {"seed": 2}, "versions": {"yours": "4"}, "new": None})
+    assert changed == known | {
+        "run": {"seed": 2, "net": "small"},
+        "versions": known["versions"] | {"yours": "4"},
+        "new": None,
+    }
+    recorder = mmreplay.RecordExperience(env, path, metadata={"note": "again"})
+    assert recorder.writer.metadata["env"] == changed | {"note": "again", "life_loss": False}
+    recorder.close()
+
+
+def test_lanes_that_are_added_have_the_metadata_of_the_store_too(make):
+    make(lane="a", metadata={"seed": 1, "who": "a"}).close()
+    with make(lane="b", metadata={"seed": 2}) as writer:
+        assert writer.metadata["env"] == {"seed": 2, "who": "a"}
+
+
+# ---------------------------------------------------------------- resume
+
+
+@pytest.mark.parametrize("lane", [None, "actor-0"])
+def test_resume_needs_a_store_or_a_free_path(make, tmp_path, lane):
+    named = {} if lane is None else {"lane": lane}
+    with pytest.raises(StoreNotFoundError, match=r"no store here to resume.*resume='auto'"):
+        make(resume=True, **named)
+    assert not list(tmp_path.iterdir())
+    make(resume=False, **named).close()
+    with pytest.raises(StoreExistsError, match=r"already.*resume=True"):
+        make(resume=False, **named)
+    for resume in (True, "auto"):
+        make(resume=resume, **named).close()
+    if lane is not None:
+        with pytest.raises(StoreNotFoundError, match="no lane 'b' to resume"):
+            make(resume=True, lane="b")
+        make(resume=False, lane="b").close()
+    for wrong in ("yes", 1, 0):
+        with pytest.raises(SchemaError, match="resume: expected True, False or 'auto', found"):
+            make(resume=wrong, **named)
