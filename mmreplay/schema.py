@@ -49,9 +49,11 @@ class Field:
             a row and ``raw`` below. Only frames may be compressed.
         chunk: rows a chunk; of compressed frames, rows an inner chunk.
         shard: rows a shard of compressed frames, a multiple of `chunk`; unused by ``raw``.
+        fill: of an extra, the number that is stored in each element where a step has no value;
+            None refuses such a step.
 
     Raises:
-        SchemaError: a shape, dtype, codec, chunk or shard that cannot be stored.
+        SchemaError: a shape, dtype, codec, chunk, shard or fill that cannot be stored.
     """
 
     shape: tuple[int, ...] = ()
@@ -59,6 +61,7 @@ class Field:
     codec: Codec = None
     chunk: int | None = None
     shard: int | None = None
+    fill: float | None = None
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Field:
         codec: Codec | object = None,
         chunk: int | None = None,
         shard: int | None = None,
+        fill: float | None = None,
     ) -> None:
         put = object.__setattr__
         put(self, "shape", _checked_shape(shape))
@@ -74,6 +78,9 @@ class Field:
         put(self, "codec", _checked_codec(codec))
         put(self, "chunk", whole_number_or_none("chunk", chunk))
         put(self, "shard", whole_number_or_none("shard", shard))
+        if fill is not None:
+            fill = Field((), self.dtype).coerce_loosely(fill, "fill").item()
+        put(self, "fill", fill)
         if self.row_bytes > _MAX_FRAME_BYTES:
             raise SchemaError(
                 f"a row of shape {self.shape} and dtype {self.dtype} has {self.row_bytes:,} bytes; "
@@ -162,9 +169,20 @@ class Field:
             f"convert it, or declare the field with that dtype"
         )
 
+    def filled(self, *lead: int) -> npt.NDArray[Any]:
+        """(*lead, *shape) of the fill."""
+        return np.full((*lead, *self.shape), self.fill, self.dtype)
+
     def to_json(self) -> dict[str, Any]:
-        """Shape and dtype for the store's attributes; the arrays' own metadata holds the rest."""
-        return {"shape": list(self.shape), "dtype": self.dtype.name}
+        """Shape, dtype and fill for the store's attributes; the arrays' own metadata has the rest.
+
+        A fill that is not finite is a string, as in zarr: JSON has no such numbers.
+        """
+        fill = self.fill
+        if fill is not None and not math.isfinite(fill):
+            fill = {math.inf: "Infinity", -math.inf: "-Infinity"}.get(fill, "NaN")
+        kept = {} if fill is None else {"fill": fill}
+        return {"shape": list(self.shape), "dtype": self.dtype.name, **kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +228,11 @@ class Schema:
                 raise SchemaError(
                     f"{name}: only frames are compressed, found codec {column.codec!r}"
                 )
+        named = {**(frames if isinstance(frames, dict) else {FRAME: frames}), "action": action}
+        if filled := [name for name, column in named.items() if column.fill is not None]:
+            raise SchemaError(
+                f"{filled[0]}: only extras have a fill, found {named[filled[0]].fill}"
+            )
         return Schema(frames, action, columns, reward)
 
     @property
@@ -306,7 +329,7 @@ def _kind_rank(dtype: np.dtype[Any]) -> int:
 def _with_codec(column: Field, codec: Codec) -> Field:
     if codec is None or column.codec is not None:
         return column
-    return Field(column.shape, column.dtype, codec, column.chunk, column.shard)
+    return Field(column.shape, column.dtype, codec, column.chunk, column.shard, column.fill)
 
 
 def _checked_field(value: object, name: str) -> Field:

@@ -31,7 +31,7 @@ from mmreplay.recording.autoreset import (
     Step,
     StepReader,
     by_key,
-    final_info,
+    extras_of,
     lives_left,
     some,
 )
@@ -125,7 +125,7 @@ class _Recording:
             raise
         # A tag, as a reference to this wrapper would keep the writer alive.
         self._tag, self._turn = object(), _turns.setdefault(inner, [None])
-        self._extras = tuple(schema.extras)
+        self._extras = schema.extras
         if lanes is not None:
             inner._advice = None  # noqa: SLF001 (for loops without this wrapper)
 
@@ -208,13 +208,14 @@ class _Recording:
         if self._unwritten:
             self._write()
 
-    def _values(self, info: Mapping[str, Any], ended: Mask | None = None) -> dict[str, Any]:
+    def _values(
+        self, info: Mapping[str, Any], ended: Mask | None = None, recorded: Mask | None = None
+    ) -> dict[str, Any]:
         """What the info of a step says: the declared extras by name, and lost lives."""
-        out = {
-            name: value
-            for name in self._extras
-            if (value := final_info(name, info, ended)) is not None
-        }
+        if self._fields.lanes is None:
+            out = {name: info[name] for name in self._extras if info.get(name) is not None}
+        else:
+            out = extras_of(self._extras, info, ended, recorded)
         if self._life_loss:
             out["life_lost"] = lives_left(info, ended) < self._lives
             self._lives = lives_left(info)
@@ -344,7 +345,8 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
         result: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
         step = self._reader.read(*result)
         calls: list[_Call] = []
-        more = self._values(result[-1], step.started if self._reader.same_step else None)
+        ended = step.started if self._reader.same_step else None
+        more = self._values(result[-1], ended, step.recorded)
         if self.most is not None and self.most < self.num_envs:
             step = self._limited(step, self.most, calls)
         self._newest = step

@@ -124,6 +124,13 @@ class Request:
                 f"{path}: expected {_words(there)}, found {_words(asked)}; leave the fields "
                 f"out to take the store's, or choose another path"
             )
+        for name, field in asked.extras.items():
+            stored = there.extras[name].fill
+            if field.fill is not None and repr(field.fill) != repr(stored):  # a NaN equals itself
+                raise SchemaError(
+                    f"{path}: extras/{name}: expected fill {stored}, found {field.fill}; leave it "
+                    f"out to take the store's"
+                )
         for name, field in asked.frames.items():
             spec = specs[asked.frame_paths[name]]
             if field.codec is not None and spec.codec != plan.codec_of(field, spec.path):

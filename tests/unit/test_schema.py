@@ -1,9 +1,12 @@
 """Fields and schemas: what they accept, and that a value keeps its meaning on the way in."""
 
+import json
+
 import numpy as np
 import pytest
 
-from mmreplay.errors import SchemaError
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.format import parse
 from mmreplay.schema import FRAME, Field, Schema
 
 U8 = Field((2,), "uint8")
@@ -314,3 +317,49 @@ def test_rows_of_many_lanes_given_to_one_lane_are_refused():
         SchemaError, match=r"frames: expected 4 rows .*, one for each environment, found"
     ):
         one.coerce_many(np.zeros(3, np.uint8), 4, "frames")
+
+
+# ---------------------------------------------------------------- fill
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [
+        *[("float32", x) for x in (0, -1.5, np.nan, np.inf, -np.inf)],
+        *[("int16", -3), ("bool", True), ("uint64", 2**63)],
+    ],
+)
+def test_a_fill_survives_the_text_of_the_store(dtype, fill):
+    schema = Schema.make(Field((2,)), ACTION, {"x": Field((2,), dtype, fill=fill), "y": Field()})
+    text = json.dumps(schema.to_json(), allow_nan=False)
+    read = parse.schema_from_json(json.loads(text), "zarr.json")
+    same(read.extras["x"].filled(3), np.full((3, 2), fill, dtype))
+    assert read.extras["y"].fill is None
+    assert "fill" not in read.to_json()["extras"]["y"]
+    assert read.to_json() == schema.to_json()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("uint8", -1), ("int8", 0.5), ("bool", 2), ("u1", "a")]
+)
+def test_a_fill_that_the_field_does_not_hold_is_refused(dtype, fill):
+    with pytest.raises(SchemaError, match="fill"):
+        Field((), dtype, fill=fill)
+
+
+def test_only_extras_have_a_fill():
+    for frame, action in (
+        (Field((2,), fill=0), ACTION),
+        ({"a": Field((2,), fill=0)}, ACTION),
+        (Field((2,)), Field((), "int64", fill=0)),
+    ):
+        with pytest.raises(SchemaError, match="only extras have a fill, found 0"):
+            Schema.make(frame, action)
+
+
+def test_a_fill_in_a_store_that_is_no_number_is_refused():
+    document = Schema.make(Field((2,)), ACTION, {"x": Field((), "f4", fill=0)}).to_json()
+    for wrong in ("zero", [], {}, 1e300):
+        document["extras"]["x"]["fill"] = wrong
+        with pytest.raises(FormatError, match="schema cannot be read"):
+            parse.schema_from_json(document, "zarr.json")

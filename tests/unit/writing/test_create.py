@@ -241,3 +241,32 @@ def test_resume_needs_a_store_or_a_free_path(make, tmp_path, lane):
     for wrong in ("yes", 1, 0):
         with pytest.raises(SchemaError, match="resume: expected True, False or 'auto', found"):
             make(resume=wrong, **named)
+
+
+# ---------------------------------------------------------------- extras with a fill
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_step_without_an_extra_stores_its_fill_and_the_store_keeps_it(make, lanes):
+    extras = {"x": Field((), "float32", fill=-1), "y": Field((2,), "int8")}
+    n = () if lanes is None else (lanes,)
+    given, frame = {} if lanes is None else {"lanes": lanes}, np.zeros((*n, *FRAME.shape), "u1")
+    flags, y = (np.zeros(n, bool),) * 2, np.ones((*n, 2), "i1")
+    with make(extras=extras, **given) as writer:
+        writer.reset(frame)
+        writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, y=y)
+        writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, y=y, x=np.full(n, 5.0))
+        for wrong in ({}, {"x": np.ones(n)}, {"y": y, "z": y}):
+            with pytest.raises(SchemaError, match=r"extras: expected \['x', 'y'\], found"):
+                writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, **wrong)
+    with make(append=True) as writer:
+        writer.reset(frame)
+        writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, y=y)
+    make(append=True, extras={"x": Field((), "float32"), "y": Field((2,), "int8")}).close()
+    with pytest.raises(SchemaError, match=r"extras/x: expected fill -1.0, found 2.0; leave it out"):
+        make(append=True, extras=extras | {"x": Field((), "float32", fill=2)})
+    with mmreplay.open(writer.path) as store:
+        batch = store.transitions(store.ids)
+        assert batch.extras["x"].reshape(3, -1).tolist() == [
+            [x] * (lanes or 1) for x in (-1, 5, -1)
+        ]
