@@ -178,8 +178,8 @@ class Field:
 
         A fill that is not finite is a string, as in zarr: JSON has no such numbers.
         """
-        fill = self.fill
-        if fill is not None and not math.isfinite(fill):
+        fill: float | str | None = self.fill
+        if isinstance(fill, float) and not math.isfinite(fill):
             fill = {math.inf: "Infinity", -math.inf: "-Infinity"}.get(fill, "NaN")
         kept = {} if fill is None else {"fill": fill}
         return {"shape": list(self.shape), "dtype": self.dtype.name, **kept}

@@ -121,10 +121,8 @@ class Store(RowColumns):
             InvalidIdError: an id that is not a transition; the message names it.
             SchemaError: a setting out of its range.
         """
-        stack, stacked = self.schema.stacks(stack)
-        settings = Settings(
-            stack, n_step, gamma, padding or self.padding, stack_axis, stacked=stacked
-        )
+        k, keys = self.schema.stacks(stack)
+        settings = Settings(k, n_step, gamma, padding or self.padding, stack_axis, stacked=keys)
         return self.live.gather(self.live.valid_ids(ids), self.live.gatherer(settings), out)
 
     # ------------------------------------------------------------ rows
