@@ -45,13 +45,15 @@ class Field:
         shape: the shape of one row, for example ``(84, 84)``; ``()`` for a scalar.
         dtype: any bool, integer or floating dtype, stored little-endian.
         codec: ``"raw"``, ``"lz4"``, ``"zstd"``, a name with a level, as ``"zstd:9"``, or a zarr v3
-            codec as a dict; None chooses ``lz4`` from 1 KiB a row and ``raw`` below. Only
-            frames may be compressed.
+            codec as a dict; None chooses ``raw`` for floats, and for all else ``lz4`` from 1 KiB
+            a row and ``raw`` below. Only frames may be compressed.
         chunk: rows a chunk; of compressed frames, rows an inner chunk.
         shard: rows a shard of compressed frames, a multiple of `chunk`; unused by ``raw``.
+        fill: of an extra, the number that is stored in each element where a step has no value;
+            None refuses such a step.
 
     Raises:
-        SchemaError: a shape, dtype, codec, chunk or shard that cannot be stored.
+        SchemaError: a shape, dtype, codec, chunk, shard or fill that cannot be stored.
     """
 
     shape: tuple[int, ...] = ()
@@ -59,6 +61,7 @@ class Field:
     codec: Codec = None
     chunk: int | None = None
     shard: int | None = None
+    fill: float | None = None
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Field:
         codec: Codec | object = None,
         chunk: int | None = None,
         shard: int | None = None,
+        fill: float | None = None,
     ) -> None:
         put = object.__setattr__
         put(self, "shape", _checked_shape(shape))
@@ -74,6 +78,9 @@ class Field:
         put(self, "codec", _checked_codec(codec))
         put(self, "chunk", whole_number_or_none("chunk", chunk))
         put(self, "shard", whole_number_or_none("shard", shard))
+        if fill is not None:
+            fill = Field((), self.dtype).coerce_loosely(fill, "fill").item()
+        put(self, "fill", fill)
         if self.row_bytes > _MAX_FRAME_BYTES:
             raise SchemaError(
                 f"a row of shape {self.shape} and dtype {self.dtype} has {self.row_bytes:,} bytes; "
@@ -92,8 +99,8 @@ class Field:
     def coerce(self, value: object, name: str) -> npt.NDArray[Any]:
         """The value as an array of exactly this shape and dtype; SchemaError if it does not fit.
 
-        Floats in [0, 1] for a uint8 field are multiplied by 255 and rounded; a Python scalar or
-        sequence is converted if the dtype holds it exactly.
+        Floats in [0, 1] for a uint8 field are multiplied by 255 and rounded; floats for a field of
+        other floats are rounded; a Python scalar or sequence is converted if the dtype holds it.
         """
         array = as_array(value, name)
         if array.shape != self.shape:
@@ -114,7 +121,11 @@ class Field:
                     f"{np.min(array)} to {np.max(array)}; scale them, or pass uint8"
                 )
             return np.rint(array.astype(np.float64) * 255).astype(np.uint8)
-        if isinstance(value, np.ndarray) and self.shape:
+        if (
+            isinstance(value, np.ndarray)
+            and self.shape
+            and array.dtype.kind + self.dtype.kind != "ff"
+        ):
             raise SchemaError(
                 f"{name}: expected dtype {self.dtype}, found {array.dtype}; "
                 f"convert it, or declare the field with that dtype"
@@ -158,9 +169,20 @@ class Field:
             f"convert it, or declare the field with that dtype"
         )
 
+    def filled(self, *lead: int) -> npt.NDArray[Any]:
+        """(*lead, *shape) of the fill."""
+        return np.full((*lead, *self.shape), self.fill, self.dtype)
+
     def to_json(self) -> dict[str, Any]:
-        """Shape and dtype for the store's attributes; the arrays' own metadata holds the rest."""
-        return {"shape": list(self.shape), "dtype": self.dtype.name}
+        """Shape, dtype and fill for the store's attributes; the arrays' own metadata has the rest.
+
+        A fill that is not finite is a string, as in zarr: JSON has no such numbers.
+        """
+        fill: float | str | None = self.fill
+        if isinstance(fill, float) and not math.isfinite(fill):
+            fill = {math.inf: "Infinity", -math.inf: "-Infinity"}.get(fill, "NaN")
+        kept = {} if fill is None else {"fill": fill}
+        return {"shape": list(self.shape), "dtype": self.dtype.name, **kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +228,11 @@ class Schema:
                 raise SchemaError(
                     f"{name}: only frames are compressed, found codec {column.codec!r}"
                 )
+        named = {**(frames if isinstance(frames, dict) else {FRAME: frames}), "action": action}
+        if filled := [name for name, column in named.items() if column.fill is not None]:
+            raise SchemaError(
+                f"{filled[0]}: only extras have a fill, found {named[filled[0]].fill}"
+            )
         return Schema(frames, action, columns, reward)
 
     @property
@@ -218,15 +245,20 @@ class Schema:
         """Whether an observation is a dict of arrays."""
         return isinstance(self.frame, dict)
 
-    def stack_of(self, stack: int | EllipsisType | None = ...) -> int | None:
-        """Frames per observation: as given; by default 4 of gray images, else None."""
+    def stacks(
+        self, stack: int | EllipsisType | None = ...
+    ) -> tuple[int | None, tuple[str, ...] | None]:
+        """Frames per observation, and the keys that are stacked, None for all.
+
+        As given, of all; by default 4 of gray images, and no stack of anything else.
+        """
         if stack is not ...:
-            return stack
-        image_axes = 2
-        is_gray = (
-            one.dtype == np.uint8 and len(one.shape) == image_axes for one in self.frames.values()
-        )
-        return USUAL_STACK if any(is_gray) else None
+            return stack, None
+        axes, frames = 2, self.frames  # axes of a gray image
+        gray = [
+            key for key, one in frames.items() if one.dtype == np.uint8 and len(one.shape) == axes
+        ]
+        return (USUAL_STACK if gray else None), None if len(gray) in (0, len(frames)) else (*gray,)
 
     def same_data(self, other: Schema) -> bool:
         """Whether both have the same columns, however they are stored."""
@@ -297,7 +329,7 @@ def _kind_rank(dtype: np.dtype[Any]) -> int:
 def _with_codec(column: Field, codec: Codec) -> Field:
     if codec is None or column.codec is not None:
         return column
-    return Field(column.shape, column.dtype, codec, column.chunk, column.shard)
+    return Field(column.shape, column.dtype, codec, column.chunk, column.shard, column.fill)
 
 
 def _checked_field(value: object, name: str) -> Field:

@@ -32,6 +32,7 @@ from mmreplay.reading.store import Store, open_store
 from mmreplay.schema import FRAME, Field
 from mmreplay.system import user_paths
 from mmreplay.writing.create import FLUSH_S
+from mmreplay.writing.request import Resume
 
 try:
     from gymnasium import spaces
@@ -74,6 +75,8 @@ class DiskReplayBuffer(ReplayBuffer):
         stack: frames per observation, along its first axis; None stores observations whole.
             Without it, images of other than 1 or 3 channels are examined at the first step.
         codec: of the frames, as for `mmreplay.Field`.
+        resume: True needs a store at the path, False a free path, when the first step comes;
+            ``auto`` takes either, and logs a line if there is one.
         flush_s: seconds between flushes.
 
     Raises:
@@ -101,6 +104,7 @@ class DiskReplayBuffer(ReplayBuffer):
         gamma: float = 0.99,
         stack: int | EllipsisType | None = ...,
         codec: Any = None,
+        resume: Resume = "auto",
         flush_s: float = FLUSH_S,
     ) -> None:
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
@@ -114,7 +118,7 @@ class DiskReplayBuffer(ReplayBuffer):
             )
         self.path = user_paths.absolute_path(path)
         self.n_steps, self.gamma = n_steps, gamma
-        self._given = {"codec": codec, "flush_s": flush_s}
+        self._given = {"codec": codec, "resume": resume, "flush_s": flush_s}
         self._is_dict = isinstance(observation_space, spaces.Dict)
         parts = observation_space.spaces if self._is_dict else {FRAME: observation_space}
         self._shapes = dict(self.obs_shape) if self._is_dict else {FRAME: self.obs_shape}
@@ -198,6 +202,7 @@ class DiskReplayBuffer(ReplayBuffer):
             padding=stacks.padding,
             **self._given,
         )
+        self._given["resume"] = True  # from now on, also after `close` or unpickling
         lane = self.buffer.store.lanes[0]
         self._count(lane.rows, lane.first)
         # A store of another size may keep more steps than are sampled here.

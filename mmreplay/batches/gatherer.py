@@ -26,10 +26,18 @@ class BatchGatherer(Generic[Made]):
         self.settings = settings
         self._k = settings.stack or 1
         self._returns = Returns(settings)
-        self._copies = settings.stack_axis == -1 and settings.stack is not None
+        stacked = settings.stacked
+        self._stacks = {
+            name: settings.stack if stacked is None or name in stacked else None
+            for name in self._frame_paths
+        }
+        joined = settings.stack_axis == -1
+        self._copies = {
+            name for name, stack in self._stacks.items() if joined and stack is not None
+        }
         self._known: Made | None = None  # the last `out` that was checked
 
-    def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
+    def _allocate_frames(self, size: int, column: Column, name: str) -> tuple[Array, Array]:
         """Observation and next observation of one frame column, not filled."""
         raise NotImplementedError
 
@@ -39,8 +47,8 @@ class BatchGatherer(Generic[Made]):
         """Observation and next observation, not filled."""
         paths = self._frame_paths
         if not self._is_dict:
-            return self._allocate_frames(size, columns[paths[FRAME]])
-        pairs = {name: self._allocate_frames(size, columns[paths[name]]) for name in paths}
+            return self._allocate_frames(size, columns[paths[FRAME]], FRAME)
+        pairs = {name: self._allocate_frames(size, columns[paths[name]], name) for name in paths}
         return (
             {name: seen for name, (seen, _) in pairs.items()},
             {name: following for name, (_, following) in pairs.items()},

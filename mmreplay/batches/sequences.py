@@ -173,60 +173,71 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         whole: bool,
     ) -> None:
         """Read each frame column once, from the first to the last frame of real steps."""
-        window, blank = self._ahead, None
-        if self.settings.padding == "zero":
-            blank = span.steps.missing(window)
-        if not whole or self._n > 1:
-            low = np.maximum(-span.oldest, -self._burn_in) + (1 - self._k)
-            low, high = low[:, None], span.left[:, None]
-            outside = (window < low) | (window > high)
-            blank = outside if blank is None else blank | outside
-            window = np.minimum(np.maximum(window, low), high)
-        if blank is not None and not blank.any():
-            blank = None
-        window = span.steps.frames(window)
+        windows: dict[int, tuple[Ids, npt.NDArray[np.bool_] | None]] = {}
         for name, path in self._frame_paths.items():
+            k = self._stacks[name] or 1
+            if k not in windows:
+                windows[k] = self._window(span, k, whole=whole)
+            window, blank = windows[k]
             column = columns[path]
             seen, following = self._of(batch, name)
-            if self._copies:
+            if name in self._copies:
                 frames = np.empty((*window.shape, *column.row_shape), column.dtype)
             else:
                 frames = seen.base  # type: ignore[assignment]
             column.take(window, frames)
             if blank is not None:
                 frames[blank] = 0
-            if self._copies:
-                stacks, nexts = self._views(frames)
+            if name in self._copies:
+                stacks, nexts = self._views(frames, k)
                 shape = column.row_shape
-                parted(seen, self._k, shape)[...] = stacks
+                parted(seen, k, shape)[...] = stacks
                 if ahead is None:
-                    parted(following, self._k, shape)[...] = nexts
+                    parted(following, k, shape)[...] = nexts
             if ahead is not None:
-                self._take_ahead(frames, ahead, following)
+                self._take_ahead(frames, ahead, following, name)
 
-    def _take_ahead(self, frames: Array, ahead: Ids, following: Array) -> None:
+    def _window(
+        self, span: Span, k: int, *, whole: bool
+    ) -> tuple[Ids, npt.NDArray[np.bool_] | None]:
+        """The frames of the stacks of k, (B, n), and where they are zeros, if anywhere."""
+        window, blank = self._ahead[self._k - k :], None
+        if self.settings.padding == "zero":
+            blank = span.steps.missing(window)
+        if not whole or self._n > 1:
+            low = np.maximum(-span.oldest, -self._burn_in) + (1 - k)
+            low, high = low[:, None], span.left[:, None]
+            outside = (window < low) | (window > high)
+            blank = outside if blank is None else blank | outside
+            window = np.minimum(np.maximum(window, low), high)
+        if blank is not None and not blank.any():
+            blank = None
+        return span.steps.frames(window), blank
+
+    def _take_ahead(self, frames: Array, ahead: Ids, following: Array, name: str) -> None:
         """The stack after m steps, for each step."""
+        k = self._stacks[name] or 1
         size, length = frames.shape[:2]
         rows = np.arange(size)[:, None] * length + np.arange(self._steps) + ahead
-        wanted = rows[:, :, None] + np.arange(self._k)
+        wanted = rows[:, :, None] + np.arange(k)
         flat = frames.reshape(size * length, *frames.shape[2:])
-        if self._copies:
-            stacks = parted(following, self._k, frames.shape[2:])
+        if name in self._copies:
+            stacks = parted(following, k, frames.shape[2:])
             stacks[...] = flat.take(wanted, axis=0)
             return
-        if self.settings.stack is None:
+        if self._stacks[name] is None:
             wanted = rows
         flat.take(wanted, axis=0, out=following, mode="clip")
 
-    def _views(self, frames: Array) -> tuple[Array, Array]:
+    def _views(self, frames: Array, k: int) -> tuple[Array, Array]:
         """(B, T, k, *frame) of every step, and the same one row later, over (B, n, *frame)."""
         of_row, of_frame = frames.strides[:2]
-        shape = (len(frames), self._steps, self._k, *frames.shape[2:])
+        shape = (len(frames), self._steps, k, *frames.shape[2:])
         strides = (of_row, of_frame, of_frame, *frames.strides[2:])
         pair = [
             np.ndarray(shape, frames.dtype, frames, offset, strides) for offset in (0, of_frame)
         ]
-        if self._k > 1:  # writing to one step would change its neighbours
+        if k > 1:  # writing to one step would change its neighbours
             for view in pair:
                 view.flags.writeable = False
         return pair[0], pair[1]
@@ -254,14 +265,16 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
             self._burn_in,
         )
 
-    def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
-        frames = np.empty((size, self._ahead.size, *column.row_shape), column.dtype)
-        seen, following = self._views(frames)
-        if self._copies:
-            shape = (*seen.shape[:2], *joined_shape(self._k, frames.shape[2:]))
+    def _allocate_frames(self, size: int, column: Column, name: str) -> tuple[Array, Array]:
+        k = self._stacks[name] or 1
+        n_frames = self._ahead.size - self._k + k
+        frames = np.empty((size, n_frames, *column.row_shape), column.dtype)
+        seen, following = self._views(frames, k)
+        if name in self._copies:
+            shape = (*seen.shape[:2], *joined_shape(k, frames.shape[2:]))
             seen, following = np.empty(shape, frames.dtype), np.empty(shape, frames.dtype)
         elif self._n > 1:
             following = np.empty(seen.shape, seen.dtype)
-        if self.settings.stack is None:
+        if self._stacks[name] is None:
             return seen[:, :, 0], following[:, :, 0]
         return seen, following

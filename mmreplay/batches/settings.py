@@ -23,6 +23,7 @@ class Settings:
         stack_axis: 0 puts the frames first, -1 last.
         clip_reward: (low, high), to which each reward is clipped before it is summed; None does
             not clip.
+        stacked: the keys of dict observations that are stacked; None for all.
 
     Raises:
         SchemaError: a value out of its range.
@@ -34,6 +35,7 @@ class Settings:
     padding: str = "reset"
     stack_axis: int = 0
     clip_reward: tuple[float, float] | None = None
+    stacked: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         padding, stack_axis = self.padding, self.stack_axis

@@ -97,7 +97,10 @@ class TransitionGatherer(BatchGatherer[Batch]):
         for name, path in self._frame_paths.items():
             column = columns[path]
             seen, following = self._of(batch, name)
-            if self._copies:
+            if self._stacks[name] is None and self._k > 1:  # the newest frame of either stack
+                column.take(places.take((self._k - 1, -1), axis=1), seen.base)
+                continue
+            if name in self._copies:
                 frames = np.empty((*places.shape, *column.row_shape), column.dtype)
             else:
                 frames = seen.base  # type: ignore[assignment]
@@ -109,7 +112,7 @@ class TransitionGatherer(BatchGatherer[Batch]):
                 ) from error
             if padded is not None:
                 frames[padded] = 0
-            if self._copies:
+            if name in self._copies:
                 parted(seen, self._k, column.row_shape)[...] = frames[:, : self._k]
                 parted(following, self._k, column.row_shape)[...] = frames[:, -self._k :]
 
@@ -133,12 +136,13 @@ class TransitionGatherer(BatchGatherer[Batch]):
             np.empty(size, np.bool_),
         )
 
-    def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
+    def _allocate_frames(self, size: int, column: Column, name: str) -> tuple[Array, Array]:
         shape, k = column.row_shape, self._k
-        if self._copies:
+        if name in self._copies:
             last = (size, *joined_shape(k, shape))
             return np.empty(last, column.dtype), np.empty(last, column.dtype)
-        frames = np.empty((size, self._length, *shape), column.dtype)
-        if self.settings.stack is None:
+        is_stack = self._stacks[name] is not None
+        frames = np.empty((size, self._length if is_stack else 2, *shape), column.dtype)
+        if not is_stack:
             return frames[:, 0], frames[:, 1]
         return frames[:, :k], frames[:, -k:]

@@ -38,7 +38,8 @@ def load(
     Args:
         path: one store, a list of stores, or a glob pattern; their lanes are numbered together.
         stack: frames per observation; None for a single frame without a stack axis. By default 4
-            for gray images (uint8 frames of two axes) and None for everything else.
+            for gray images (uint8 frames of two axes) and None for everything else, in a dict for
+            each key.
         n_step: number of steps in a return (fewer at the end of an episode).
         gamma: discount per step.
         seed: of the sampling.
@@ -58,8 +59,8 @@ def load(
     check_seed(seed)
     checked_prefetch(prefetch)
     store = Store(_matching(path), padding=padding)
-    stack = store.schema.stack_of(stack)
-    settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward)
+    stack, stacked = store.schema.stacks(stack)
+    settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward, stacked)
     return Dataset(store, settings, seed, prefetch)
 
 

@@ -27,6 +27,7 @@ from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.system.held_directories import HeldDirectory
 from mmreplay.writing.create import FLUSH_S, create, give_up
+from mmreplay.writing.request import Resume
 
 
 class BufferOptions(TypedDict, total=False):
@@ -43,6 +44,7 @@ class BufferOptions(TypedDict, total=False):
     stack_axis: int
     clip_reward: tuple[float, float] | None
     metadata: Mapping[str, Any] | None
+    resume: Resume
     flush_s: float
     prefetch: int
 
@@ -63,11 +65,14 @@ class ReplayBuffer(Dataset):
         frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; if the store
             exists, left out or equal to its own.
         lanes: number of environments that step together.
+        resume: True needs a store at the path, False a free path; ``auto`` takes either, and logs
+            a line if there is one.
         flush_s: seconds between flushes; 0 for none.
         prefetch: batches to read ahead in threads; see `load`. A batch then shows the buffer as it
             was up to that many samples before, without what was evicted since.
 
     Raises:
+        StoreNotFoundError, StoreExistsError: `resume` needs a store, or a free path.
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `create`.
 
     Attributes:
@@ -95,6 +100,7 @@ class ReplayBuffer(Dataset):
         stack_axis: int = 0,
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        resume: Resume = "auto",
         flush_s: float = FLUSH_S,
         prefetch: int = 0,
     ) -> None:
@@ -115,18 +121,22 @@ class ReplayBuffer(Dataset):
             lanes=lanes,
             padding=padding,
             metadata=metadata,
-            append=True,
+            resume=resume,
             flush_s=flush_s,
         )
         writer, files = self.writer, self.writer.files
         try:
             # By its directory instead of its path: the buffer reads what its writer writes.
             store = Store([HeldDirectory(files.path).root], padding=padding)
-            stack = store.schema.stack_of(stack)
-            settings = dataclasses.replace(settings, stack=stack, padding=store.padding)
+            stack, stacked = store.schema.stacks(stack)
+            settings = dataclasses.replace(
+                settings, stack=stack, padding=store.padding, stacked=stacked
+            )
             super().__init__(store, settings, seed, prefetch)
             saved = files.generator()
             self._restored = {} if saved is None else _restore(self.generator, saved, store.path)
+            more = "" if saved is None else "; its random state continues, and seed= is ignored"
+            files.log_resumed(len(self), resume, more)
             files.on_flush = _saver(self)
         except BaseException:
             give_up(writer)

@@ -223,7 +223,10 @@ def _field_from_json(document: Mapping[str, Any]) -> Field:
     dtype, shape = document["dtype"], document["shape"]
     if dtype not in _DTYPES or not isinstance(shape, list) or not all(map(_is_int, shape)):
         raise TypeError(f"no field: {document!r:.200}")
-    return Field(tuple(shape), dtype)
+    fill = document.get("fill")
+    if isinstance(fill, str):  # JSON has no numbers that are not finite
+        fill = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}[fill]
+    return Field(tuple(shape), dtype, fill=fill)
 
 
 def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:

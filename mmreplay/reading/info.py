@@ -48,8 +48,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     sizes = {k: n for root in lanes.roots for k, n in checked_reads.allocated_bytes(root).items()}
     on_disk = sum(sizes.values())
     raw = _raw_bytes(lanes, contents)
-    stack = lanes.schema.stack_of() or 1
-    stacked = transitions * _stacked_bytes(lanes, stack)
+    stack = lanes.schema.stacks()[0] or 1
+    stacked = transitions * _stacked_bytes(lanes)
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
     root = read_metadata(lanes.path)
@@ -276,12 +276,15 @@ def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
     return out
 
 
-def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
+def _stacked_bytes(lanes: LiveLanes) -> int:
     """Bytes of one transition with all its frames, as a buffer that stores stacks keeps it."""
     schema = lanes.schema
-    frames = sum(field.row_bytes for field in schema.frames.values())
-    rest = sum(field.row_bytes for field in schema.columns().values()) - frames
-    return 2 * stack * frames + rest + _FLAG_BYTES
+    stack, keys = schema.stacks()
+    total = sum(field.row_bytes for field in schema.columns().values()) + _FLAG_BYTES
+    for key, field in schema.frames.items():
+        each = (stack or 1) if keys is None or key in keys else 1
+        total += (2 * each - 1) * field.row_bytes
+    return total
 
 
 def _lane_details(

@@ -71,17 +71,16 @@ class LiveLanes:
         """Take the newest rows; notice new lanes, and lanes that were opened again."""
         with self._lock:
             self.check_open()
-            if self._add_new_lanes() or any(reader.replaced() for reader in self.readers):
+            self._add_new_lanes()
+            if len(self.paths) > len(self.readers) or any(one.replaced() for one in self.readers):
                 self._reload()
             else:
                 self._follow()
 
-    def _add_new_lanes(self) -> bool:
+    def _add_new_lanes(self) -> None:
         """Put them at the end: the lanes that are known keep their numbers, and so do their ids."""
         found = [lane for root in self.roots for lane in lane_paths(root)]
-        new = [path for path in found if path not in self.paths]
-        self.paths += new
-        return bool(new)
+        self.paths += [path for path in found if path not in self.paths]
 
     def follow(self) -> JoinedLanes:
         """The lanes with their newest rows."""
@@ -108,9 +107,12 @@ class LiveLanes:
         """Whether a lane was added, opened again or repaired; looked up once a second."""
         self._next_look = time.monotonic() + _LOOK_S
         with contextlib.suppress(MmreplayError):  # removed: the next opening reports it
-            if any(root not in self.paths for root in self.roots) and self._add_new_lanes():
-                return True
-        return not all(reader.is_in_place() for reader in self.readers)
+            if any(root not in self.paths for root in self.roots):
+                self._add_new_lanes()
+        # Counted, as a lane that could not be opened the first time is tried again.
+        return len(self.paths) > len(self.readers) or not all(
+            reader.is_in_place() for reader in self.readers
+        )
 
     def _open(self) -> JoinedLanes:
         for _ in range(_ATTEMPTS):

@@ -109,8 +109,8 @@ class Store(RowColumns):
 
         Args:
             ids: (B,) integers, lane << 40 | row, or lane << 40 | row * N + environment.
-            stack: frames an observation; None drops the axis. Left out, 4 of gray images (uint8
-                frames of two axes) and None of anything else.
+            stack: frames per observation; None drops the axis. Left out, 4 of gray images (uint8
+                frames of two axes) and None of anything else, in a dict for each key.
             n_step: most steps of a return.
             gamma: discount a step.
             padding: ``reset`` or ``zero``; None takes the store's.
@@ -121,8 +121,8 @@ class Store(RowColumns):
             InvalidIdError: an id that is not a transition; the message names it.
             SchemaError: a setting out of its range.
         """
-        stack = self.schema.stack_of(stack)
-        settings = Settings(stack, n_step, gamma, padding or self.padding, stack_axis)
+        k, keys = self.schema.stacks(stack)
+        settings = Settings(k, n_step, gamma, padding or self.padding, stack_axis, stacked=keys)
         return self.live.gather(self.live.valid_ids(ids), self.live.gatherer(settings), out)
 
     # ------------------------------------------------------------ rows

@@ -25,7 +25,7 @@ from gymnasium.vector import VectorEnv
 
 from mmreplay.env_fields import EnvFields, Frame, Observation, autoreset_mode
 from mmreplay.errors import SchemaError
-from mmreplay.schema import FRAME
+from mmreplay.schema import FRAME, Field
 
 Mask = npt.NDArray[np.bool_]
 Infos = Mapping[str, Any]
@@ -127,6 +127,35 @@ def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] |
     columns = over.reshape(-1, *[1] * (np.ndim(value) - 1))
     merged: npt.NDArray[Any] = np.where(columns, final, value)
     return merged
+
+
+def extras_of(
+    fields: Mapping[str, Field], infos: Infos, over: Mask | None, recorded: Mask | None
+) -> dict[str, npt.NDArray[Any]]:
+    """The declared extras in the infos of a step, by name; those that no environment has are left.
+
+    `recorded` are the environments that made a step, None for all; `over` as of `final_info`.
+    Raises SchemaError for an extra without a fill that only some of them have.
+    """
+    out = {}
+    for name, field in fields.items():
+        value, has = (final_info(key, infos, over) for key in (name, f"_{name}"))
+        if value is None:
+            continue
+        if has is not None:  # Gymnasium's mask: the others have a 0 that means nothing
+            lacks = ~np.asarray(has, np.bool_)
+            if over is not None and name not in infos.get("final_info", {name: None}):
+                lacks |= over  # what is there came from the reset
+            if field.fill is not None:
+                columns = lacks.reshape(-1, *[1] * (np.ndim(value) - 1))
+                value = np.where(columns, field.filled(), value)
+            elif (missing := lacks if recorded is None else lacks & recorded).any():
+                raise SchemaError(
+                    f"extras: the info of environment {int(missing.argmax())} has no {name!r}; "
+                    f"mmreplay.Field(..., fill=0) declares what is stored where one is missing"
+                )
+        out[name] = value
+    return out
 
 
 def lives_left(infos: Infos, over: Mask | None = None) -> npt.NDArray[Any]:

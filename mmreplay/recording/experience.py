@@ -22,21 +22,22 @@ from mmreplay.env_fields import (
     Frame,
     advice_on_stacks,
     env_fields,
-    env_metadata,
     warn_caller,
 )
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
+from mmreplay.reading.store import open_store
 from mmreplay.recording.autoreset import (
     Mask,
     Step,
     StepReader,
     by_key,
-    final_info,
+    extras_of,
     lives_left,
     some,
 )
 from mmreplay.schema import FRAME
 from mmreplay.writing.create import create
+from mmreplay.writing.request import Resume
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
@@ -71,7 +72,14 @@ class _Recording:
     env: Any
 
     def __init__(
-        self, env: Any, to: Any, *, life_loss: bool = False, finite: bool = False, **options: Any
+        self,
+        env: Any,
+        to: Any,
+        *,
+        life_loss: bool = False,
+        finite: bool = False,
+        resume: Resume = "auto",
+        **options: Any,
     ) -> None:
         super().__init__(env)  # type: ignore[call-arg]  # of a gymnasium wrapper
         self._fields = env_fields(env)
@@ -90,12 +98,17 @@ class _Recording:
         self.writer = to
         if self._owned:
             self._check_lanes(options.get("lanes", self._fields.lanes), to)
-            metadata = {**env_metadata(env), "life_loss": life_loss}
-            self.writer = create(to, **{"env": env, "metadata": metadata, **options})
-        elif options:
+            if isinstance(given := options.get("metadata") or {}, Mapping):
+                options["metadata"] = {"life_loss": life_loss, **given}
+            if "append" in options:
+                resume = "auto" if options.pop("append") else False
+            self.writer = create(to, **{"env": env, "resume": resume, **options})
+            with open_store(self.writer.path) as store:
+                self.writer.files.log_resumed(len(store), resume)
+        elif options or resume != "auto":
             raise SchemaError(
-                f"{', '.join(options)}: for a new store at a path only, but this one is already "
-                f"open: {to!r:.80}"
+                f"{', '.join(options) or 'resume'}: for a store at a path only, but this one is "
+                f"already open: {to!r:.80}"
             )
         inner = getattr(self.writer, "writer", self.writer)  # a buffer has one
         schema = getattr(inner, "schema", None)
@@ -112,7 +125,7 @@ class _Recording:
             raise
         # A tag, as a reference to this wrapper would keep the writer alive.
         self._tag, self._turn = object(), _turns.setdefault(inner, [None])
-        self._extras = tuple(schema.extras)
+        self._extras = schema.extras
         if lanes is not None:
             inner._advice = None  # noqa: SLF001 (for loops without this wrapper)
 
@@ -195,13 +208,14 @@ class _Recording:
         if self._unwritten:
             self._write()
 
-    def _values(self, info: Mapping[str, Any], ended: Mask | None = None) -> dict[str, Any]:
+    def _values(
+        self, info: Mapping[str, Any], ended: Mask | None = None, recorded: Mask | None = None
+    ) -> dict[str, Any]:
         """What the info of a step says: the declared extras by name, and lost lives."""
-        out = {
-            name: value
-            for name in self._extras
-            if (value := final_info(name, info, ended)) is not None
-        }
+        if self._fields.lanes is None:
+            out = {name: info[name] for name in self._extras if info.get(name) is not None}
+        else:
+            out = extras_of(self._extras, info, ended, recorded)
         if self._life_loss:
             out["life_lost"] = lives_left(info, ended) < self._lives
             self._lives = lives_left(info)
@@ -265,12 +279,14 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: an environment, or a vector environment in any autoreset mode.
         to: a `ReplayBuffer` or a writer of `create`, which stays open when this is closed; or the
-            path of a store, which is created, and closed with this.
+            path of a store, which is created or continued, and closed with this.
         life_loss: treat a lost life as terminal, without a reset; the environment's info needs
             ``lives``.
         finite: raise SchemaError at a NaN or an infinity in an action, reward, observation or
             extra, and store nothing of that step.
-        options: for a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
+        resume: for a path, True needs a store there, False a free path; ``auto`` takes either, and
+            logs a line if there is one.
+        options: for a path, as for `create`: ``capacity``, ``codec``, ``lane`` and so
             on. The `info` of each step must have the values of its ``extras``.
 
     Raises:
@@ -329,7 +345,8 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
         result: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
         step = self._reader.read(*result)
         calls: list[_Call] = []
-        more = self._values(result[-1], step.started if self._reader.same_step else None)
+        ended = step.started if self._reader.same_step else None
+        more = self._values(result[-1], ended, step.recorded)
         if self.most is not None and self.most < self.num_envs:
             step = self._limited(step, self.most, calls)
         self._newest = step

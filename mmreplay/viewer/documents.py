@@ -45,7 +45,7 @@ def describe(store: Store) -> dict[str, Any]:
         "env": shared_metadata(store.live.readers) or {},
         "action_names": action_names(store.live)[:_MOST_ACTIONS] or None,
         "padding": store.padding,
-        "stack": store.schema.stack_of() or 1,
+        "stack": store.schema.stacks()[0] or 1,
         "lanes": [
             {"name": reader.metadata.get("name"), "environments": reader.n} for reader in readers
         ],

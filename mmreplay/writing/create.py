@@ -21,6 +21,7 @@ from mmreplay.errors import (
     MmreplayError,
     SchemaError,
     StoreExistsError,
+    StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import MAX_ENVIRONMENTS
@@ -34,7 +35,7 @@ from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import AnyWriter, open_lanes
-from mmreplay.writing.request import Request
+from mmreplay.writing.request import Request, Resume
 
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
@@ -59,6 +60,7 @@ def create(
     padding: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     append: bool = False,
+    resume: Resume | None = None,
     flush_s: float = FLUSH_S,
 ) -> AnyWriter:
     """Make a store and open it for writing.
@@ -79,9 +81,12 @@ def create(
             name opens the same lane again.
         padding: how stacks are padded when a reader does not say: ``reset`` or ``zero``; None for
             what `env` does if it is a `FrameStack`, else ``reset``.
-        metadata: anything JSON holds; kept as attributes.mmreplay.env. None for what `env` says of
-            itself, in a new store: its id, how many it is, what its actions are called.
+        metadata: a dict of anything JSON holds; put into attributes.mmreplay.env, which keeps what
+            it has under other keys, and of a new store what `env` says of itself: its id, how many
+            it is, what its actions are called, versions.
         append: open the store if it exists. Fields are then left out, or match.
+        resume: True needs a store, with `lane` that lane of it, False a free path; ``auto`` takes
+            either. None for ``auto`` with `append` or `lane`, else False.
         flush_s: seconds between flushes by the clock; 0 for none.
 
     Returns:
@@ -89,7 +94,7 @@ def create(
 
     Raises:
         StoreExistsError: something is at `path` already.
-        StoreNotFoundError: there is no directory above it.
+        StoreNotFoundError: there is no directory above it; or no store, which `resume` needs.
         SchemaError: fields that are missing, cannot be stored, or do not match; an argument that
             is not valid; a path within another store; another environment's store.
         FormatError, CorruptStoreError: what is there is not a store, or is damaged.
@@ -132,7 +137,7 @@ def create(
         capacity,
         lanes,
         lane,
-        append,
+        ("auto" if append or lane is not None else False) if resume is None else resume,
         stack_padding,
         about_env,
         of_one=env is not None and lanes is None,
@@ -144,15 +149,21 @@ def create(
 
 
 def _open_or_make(request: Request) -> AnyWriter:
-    where, may_exist = request.path, request.append or request.lane is not None
+    # Of a store of lanes, `resume` is about the lane.
+    where, may_exist = request.path, request.resume is not False or request.lane is not None
     if os.path.lexists(where):
         if not may_exist:
             raise StoreExistsError(
                 f"{where}: already exists; use --append (append=True) to continue it, if it is a "
-                f"store, or choose another path"
+                f"store (of a buffer or RecordExperience resume=True), or choose another path"
             )
         return open_lanes(request, hold_store(where))
     check_surroundings(where)
+    if request.resume is True:
+        raise StoreNotFoundError(
+            f"{where}: there is no store here to resume; check the path, or pass resume='auto' to "
+            f"create one"
+        )
     made = _make(request)
     if made is None and not may_exist:
         raise StoreExistsError(f"{where}: another process has just created it")

@@ -5,8 +5,10 @@ Invariant: while one process has a lane open for writing, no other process chang
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,9 +21,11 @@ from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.locks import DirectoryLock, holder
 from mmreplay.writing import build_lane, recover
 from mmreplay.writing.log import Log
+from mmreplay.writing.request import Resume, merged
 from mmreplay.writing.retention import Retention
 
 _LOG = logging.getLogger("mmreplay")
+_UNITS = ("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1)
 
 
 class LockedLane:
@@ -61,6 +65,9 @@ class LockedLane:
         path = self.path
         document = self.document = read_lane(path, own_documents=True)
         check(document)
+        self._age_s: float | None = time.time() - _last_change(path)
+        if "env" in changes:
+            changes = {**changes, "env": merged(document.metadata.get("env"), changes["env"])}
         self.schema, self.environments, self.n = document.schema, document.environments, document.n
         self.released = self.is_new = False
         self.held: int | None = None
@@ -82,6 +89,7 @@ class LockedLane:
             self.promised = self.rows.head
         elif all(recover.is_as_made(log.path, metadata) for log in self.logs):
             self._record_holder()
+            self._age_s = None
             for log in (self.finals, self.rows):
                 recover.make_ready(log, metadata)
             if any(metadata.get(name) != value for name, value in changes.items()):
@@ -116,6 +124,22 @@ class LockedLane:
                 self._recovery.lost,
             )
 
+    def log_resumed(self, n_transitions: int, resume: Resume, more: str = "") -> None:
+        """Log that the lane was there, how large it is, and how old; an info if it was expected."""
+        if self._age_s is None:  # it is as it was made
+            return
+        age = max(self._age_s, 0)
+        unit, unit_s = next(one for one in _UNITS if age >= 2 * one[1] or one[1] == 1)
+        _LOG.log(
+            logging.WARNING if resume == "auto" else logging.INFO,
+            "%s: resumed, with %s transitions, last written %.0f %s ago%s",
+            self.path,
+            f"{n_transitions:,}",
+            age / unit_s,
+            unit,
+            more,
+        )
+
     def finished(self) -> int:
         """The steps whose final observations are committed, too."""
         head = self.rows.state.words[COMMITTED]
@@ -149,6 +173,15 @@ class LockedLane:
             durable_writes.write_file(where, holder(), durable=False)
         except (DiskFullError, FileNotFoundError):
             durable_writes.unlink(where)  # no name is better than that of the process before
+
+
+def _last_change(path: AnyPath) -> float:
+    """When a lane was written last, as far as the times of its files tell: s since 1970."""
+    found = [0.0]
+    for name in ("zarr.json", ".live/state", ".live/checkpoint"):
+        with contextlib.suppress(OSError):
+            found.append(path.joinpath(name).stat().st_mtime)
+    return max(found)
 
 
 def holder_of(path: AnyPath) -> str:

@@ -18,6 +18,7 @@ from mmreplay.errors import (
     MmreplayError,
     SchemaError,
     StoreExistsError,
+    StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
 from mmreplay.storage.lane_metadata import (
@@ -31,7 +32,7 @@ from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.request import Request
+from mmreplay.writing.request import Request, merged
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
@@ -107,7 +108,17 @@ def _named_lane(request: Request, store: AnyPath, root: dict[str, Any]) -> AnyPa
             paths = []
         for path in paths:
             if kind_and_name(path)[1] == request.lane:
+                if request.resume is False:
+                    raise StoreExistsError(
+                        f"{path}: the lane {request.lane!r} exists already; choose another name, "
+                        f"or pass resume=True to continue it"
+                    )
                 return path
+        if request.resume is True:
+            raise StoreNotFoundError(
+                f"{store}: no lane {request.lane!r} to resume; check its name, or pass "
+                f"resume='auto' to create it"
+            )
         return _make_lane(request, store, root, paths)
     finally:
         lock.release()
@@ -125,7 +136,7 @@ def _make_lane(
     filled = dataclasses.replace(
         request,
         padding=request.padding or root["padding"],
-        metadata=root.get("env") if request.metadata is None else request.metadata,
+        metadata=merged(root.get("env") or {}, request.metadata or {}),
         capacity=request.capacity if request.capacity is not None else root["capacity"],
     )
     path = store / layout.lane_name(number)

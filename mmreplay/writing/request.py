@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from mmreplay.format import layout, plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath
+
+Resume = bool | Literal["auto"]
+"""True needs a store at the path, False a free path, "auto" takes either."""
 
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
 
@@ -39,12 +42,14 @@ class Request:
     capacity: int | None
     lanes: int | None
     lane: str | None
-    append: bool
+    resume: Resume
     stack_padding: str | None  # of the environment's stacks; counts in a new store
     env_metadata: Mapping[str, Any] | None  # what it says of itself; counts in a new store
     of_one: bool  # `env` is a single environment
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.resume, bool) or self.resume == "auto"):
+            raise SchemaError(f"resume: expected True, False or 'auto', found {self.resume!r:.80}")
         if self.padding not in (None, "reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {self.padding!r}")
         if len(layout.dump({"env": self.metadata or {}})) > _MAX_METADATA_BYTES:
@@ -80,12 +85,12 @@ class Request:
         return {
             "capacity": self.capacity,
             "padding": self.padding or self.stack_padding or "reset",
-            "env": dict((self.env_metadata if self.metadata is None else self.metadata) or {}),
+            "env": merged(self.env_metadata or {}, self.metadata or {}),
             "versions": {"mmreplay": __version__, "numpy": np.__version__},
         }
 
     def changes(self) -> dict[str, Any]:
-        """The attributes to change of a lane that exists."""
+        """The attributes to change of a lane that exists; `env` is merged with what is there."""
         given = {"capacity": self.capacity, "env": self.metadata, "padding": self.padding}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -119,6 +124,13 @@ class Request:
                 f"{path}: expected {_words(there)}, found {_words(asked)}; leave the fields "
                 f"out to take the store's, or choose another path"
             )
+        for name, field in asked.extras.items():
+            stored = there.extras[name].fill
+            if field.fill is not None and repr(field.fill) != repr(stored):  # a NaN equals itself
+                raise SchemaError(
+                    f"{path}: extras/{name}: expected fill {stored}, found {field.fill}; leave it "
+                    f"out to take the store's"
+                )
         for name, field in asked.frames.items():
             spec = specs[asked.frame_paths[name]]
             if field.codec is not None and spec.codec != plan.codec_of(field, spec.path):
@@ -126,6 +138,13 @@ class Request:
                     f"{path}: {spec.path}: expected codec {spec.codec_name!r}, found "
                     f"{field.codec!r}; leave it out to take the store's"
                 )
+
+
+def merged(old: Any, new: Any) -> Any:
+    """JSON with `new` put into `old`: dicts key by key at every depth, all else in its place."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}
+    return new
 
 
 def _words(schema: Schema) -> str:

@@ -142,15 +142,30 @@ class RowValues:
         """Extra values by the path of their column: all that were declared."""
         declared = self._schema.extras
         if extras.keys() != declared.keys():
-            raise SchemaError(
-                f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}; "
-                f"declare them when the store is created, and give all of them with each step, or "
-                f"to `RecordExperience` in the step's info"
-            )
+            extras = completed(declared, extras)
         return {
             f"extras/{name}": declared[name].coerce_loosely(value, name)
             for name, value in extras.items()
         }
+
+
+def completed(
+    declared: Mapping[str, Field], extras: Mapping[str, Any], *lead: int
+) -> dict[str, Any]:
+    """All declared extras: those that are missing are (*lead, ...) of their fill; SchemaError."""
+    out = {
+        name: field.filled(*lead)
+        for name, field in declared.items()
+        if field.fill is not None and name not in extras
+    } | dict(extras)
+    if out.keys() != declared.keys():
+        raise SchemaError(
+            f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}; "
+            f"declare them when the store is created, and give all of them with each step, or to "
+            f"`RecordExperience` in the step's info; mmreplay.Field(..., fill=0) declares what is "
+            f"stored where one is missing"
+        )
+    return out
 
 
 def wrong_keys(name: str, fields: Mapping[str, Field], found: object) -> SchemaError:

@@ -15,7 +15,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema, as_array
-from mmreplay.writing.row_values import wrong_keys
+from mmreplay.writing.row_values import completed, wrong_keys
 
 
 class VectorValues:
@@ -73,9 +73,7 @@ class VectorValues:
         """(n, ...) by the path of the column; those that are not `chosen` may be anything."""
         declared = self._schema.extras
         if extras.keys() != declared.keys():
-            raise SchemaError(
-                f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}"
-            )
+            extras = completed(declared, extras, self._n)
         out = {}
         for name, field in declared.items():
             value = as_array(extras[name], name)

@@ -50,7 +50,7 @@ def test_pixels_are_the_store_s_bytes_and_stacks_those_of_transitions(tmp_path, 
     n_step.fill("3")
     n_step.press("Enter")
     with mmreplay.open(path) as store:
-        names, stack = list(store.schema.frames), store.schema.stack_of() or 1
+        names, stack = list(store.schema.frames), store.schema.stacks()[0] or 1
         whole = store.trajectory(1)
         ranges = {name: _range(page, name) for name in names}
         for padding, step in ((p, s) for p in ("reset", "zero") for s in (0, 2, 19, 20)):

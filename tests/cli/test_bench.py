@@ -74,7 +74,7 @@ def test_compressed_frames_and_dicts(command, folder):
     about = measured(command, "store.zarr")
     assert about["codec"] == "lz4, raw"
     assert about["frame_bytes_per_s"] == pytest.approx(
-        32 * 2 * 4 * (64 + 8) * about["batches_per_s"]
+        32 * 2 * (4 * 64 + 8) * about["batches_per_s"]
     )
 
 

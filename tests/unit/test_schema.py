@@ -1,9 +1,12 @@
 """Fields and schemas: what they accept, and that a value keeps its meaning on the way in."""
 
+import json
+
 import numpy as np
 import pytest
 
-from mmreplay.errors import SchemaError
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.format import parse
 from mmreplay.schema import FRAME, Field, Schema
 
 U8 = Field((2,), "uint8")
@@ -115,6 +118,18 @@ def test_an_array_of_another_dtype_is_refused_although_its_values_would_fit():
         U8.coerce([0.0, 1.0], "x")  # which may mean either
 
 
+def test_floats_are_rounded_to_the_floats_of_a_field_as_an_environment_of_float64_gives_them():
+    numbers = np.random.default_rng(0).normal(size=(3, 4))
+    for dtype in ("float16", "float32", "float64"):
+        for given in (numbers, numbers.astype(np.float32)):
+            same(Field((3, 4), dtype).coerce(given, "x"), given.astype(dtype))
+            same(Field((4,), dtype).coerce_many(given, 3, "x"), given.astype(dtype))
+    with pytest.raises(SchemaError, match="x: expected dtype float32, found float64 that it does"):
+        Field((2,), "float32").coerce(np.array([0, 1e300]), "x")
+    with pytest.raises(SchemaError, match="x: expected dtype float32, found int64"):
+        Field((2,), "float32").coerce(np.array([0, 1]), "x")
+
+
 @pytest.mark.parametrize(
     "value", [[[1], [1, 2]], ["a", "b"], [None, None], [{}, {}], "ab", [1j, 0]]
 )
@@ -203,8 +218,8 @@ def test_a_schema_of_one_frame_names_its_columns():
 def test_a_schema_of_a_dict_names_each_key():
     schema = Schema.make({"image": Field((2, 2)), "pose": Field((3,), "float32")}, ACTION)
     assert list(schema.columns()) == ["frames/image", "frames/pose", "actions", "rewards"]
-    assert schema.stack_of() == 4
-    assert [schema.stack_of(stack) for stack in (None, 1, 7)] == [None, 1, 7]
+    assert schema.stacks() == (4, ("image",))
+    assert [schema.stacks(stack)[0] for stack in (None, 1, 7)] == [None, 1, 7]
     assert schema.is_dict
     assert schema.reward_dtype == np.float32
 
@@ -302,3 +317,49 @@ def test_rows_of_many_lanes_given_to_one_lane_are_refused():
         SchemaError, match=r"frames: expected 4 rows .*, one for each environment, found"
     ):
         one.coerce_many(np.zeros(3, np.uint8), 4, "frames")
+
+
+# ---------------------------------------------------------------- fill
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [
+        *[("float32", x) for x in (0, -1.5, np.nan, np.inf, -np.inf)],
+        *[("int16", -3), ("bool", True), ("uint64", 2**63)],
+    ],
+)
+def test_a_fill_survives_the_text_of_the_store(dtype, fill):
+    schema = Schema.make(Field((2,)), ACTION, {"x": Field((2,), dtype, fill=fill), "y": Field()})
+    text = json.dumps(schema.to_json(), allow_nan=False)
+    read = parse.schema_from_json(json.loads(text), "zarr.json")
+    same(read.extras["x"].filled(3), np.full((3, 2), fill, dtype))
+    assert read.extras["y"].fill is None
+    assert "fill" not in read.to_json()["extras"]["y"]
+    assert read.to_json() == schema.to_json()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("uint8", -1), ("int8", 0.5), ("bool", 2), ("u1", "a")]
+)
+def test_a_fill_that_the_field_does_not_hold_is_refused(dtype, fill):
+    with pytest.raises(SchemaError, match="fill"):
+        Field((), dtype, fill=fill)
+
+
+def test_only_extras_have_a_fill():
+    for frame, action in (
+        (Field((2,), fill=0), ACTION),
+        ({"a": Field((2,), fill=0)}, ACTION),
+        (Field((2,)), Field((), "int64", fill=0)),
+    ):
+        with pytest.raises(SchemaError, match="only extras have a fill, found 0"):
+            Schema.make(frame, action)
+
+
+def test_a_fill_in_a_store_that_is_no_number_is_refused():
+    document = Schema.make(Field((2,)), ACTION, {"x": Field((), "f4", fill=0)}).to_json()
+    for wrong in ("zero", [], {}, 1e300):
+        document["extras"]["x"]["fill"] = wrong
+        with pytest.raises(FormatError, match="schema cannot be read"):
+            parse.schema_from_json(document, "zarr.json")

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 
 import gymnasium
@@ -342,6 +343,31 @@ def test_saved_buffer_is_a_small_file_that_points_at_the_store(tmp_path):
     model.replay_buffer.own = own
     model.learn(300)
     assert_same(model.replay_buffer)
+
+
+def test_resume_needs_a_store_or_a_free_path_and_a_buffer_that_was_open_goes_on(tmp_path, caplog):
+    path = tmp_path / "s.zarr"
+    space, actions = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(3)
+
+    def stepped(resume="auto", buffer=None):
+        buffer = buffer or DiskReplayBuffer(60, space, actions, path=path, resume=resume)
+        seen = np.full((1, 3), buffer.pos, np.float32)
+        buffer.add(seen, seen + 1, np.zeros(1, int), np.zeros(1), np.ones(1, bool), [{}])
+        buffer.close()
+        return buffer
+
+    with pytest.raises(mmreplay.StoreNotFoundError, match="no store here to resume"):
+        stepped(resume=True)
+    buffer = stepped(resume=False)
+    copy = pickle.loads(pickle.dumps(stepped(buffer=buffer)))
+    assert stepped(buffer=copy).size() == 3
+    with pytest.raises(mmreplay.StoreExistsError, match="already exists"):
+        stepped(resume=False)
+    assert not caplog.records
+    assert stepped().size() == 4
+    assert "s.zarr: resumed, with 3 transitions, last written" in caplog.text
+    assert stepped(resume=True).size() == 5
+    assert len(caplog.records) == 1
 
 
 def test_loaded_model_finds_its_buffer_and_opens_it_with_the_first_step(tmp_path):

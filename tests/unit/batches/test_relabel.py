@@ -42,6 +42,7 @@ def layout_of(goal, codec="raw", **changes):
 
 def check_samples(data, model, strategy, terminal, *, probability=0.7):
     how = dataclasses.asdict(data.settings)
+    del how["stacked"]  # no key is a gray image
     hindsight = mmreplay.Hindsight(data, reward, strategy, probability, terminal=terminal)
     checks.forget(data.store, model)
     ids = np.concatenate((model.ids()[:5], model.ids()[-5:]))

@@ -1,6 +1,7 @@
 """`load`: one store, a list of them or a pattern, and with which settings."""
 
 import dataclasses
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import (
+    CorruptStoreError,
     FormatError,
     SchemaError,
     StoreNotFoundError,
 )
 from mmreplay.ids import LANE_SHIFT
+from mmreplay.reading import live_lanes
 from mmreplay.writing import build_lane
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -23,7 +26,7 @@ def test_one_store_is_loaded_with_its_settings(loaded):
     with loaded(stack=2, n_step=3, gamma=0.5, padding="zero", stack_axis=-1) as data:
         assert len(data) == 30
         assert data.sample(4).observation.shape == (4, 3, 2)
-        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None)
+        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None, None)
         assert repr(data) == f"<mmreplay.Dataset {data.store.path} transitions=30>"
         assert data.ids.tolist() == data.store.ids.tolist()
         assert len(data.episodes) == 5
@@ -165,3 +168,59 @@ def test_a_store_of_lanes_with_no_lane_yet_says_what_to_do(make, story, monkeypa
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(SchemaError, match="expected a path, a list of them or a pattern"):
         mmreplay.load(path)
+
+
+@pytest.mark.parametrize("how", ["refresh", "a second later"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        mmreplay.load,
+        lambda path: mmreplay.load([path]),
+        lambda path: mmreplay.load(path, prefetch=1),
+        lambda path: mmreplay.Decorated(mmreplay.load(path)),
+        lambda path: mmreplay.Mixture([mmreplay.load(path)] * 2),
+    ],
+    ids=["load", "list", "prefetch", "decorated", "mixture"],
+)
+def test_the_tutorials_four_actors_started_after_the_learner_are_all_sampled(
+    make, story, monkeypatch, kind, how
+):
+    def drawn():
+        learner.sample(400)  # the one that was read ahead
+        return {*(learner.sample(400).id >> LANE_SHIFT).tolist()}
+
+    now = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    actor = make("a.zarr", lane="actor-0")
+    story.play(actor, 4)
+    learner = kind(actor.path.parent)
+    assert drawn() == {0}
+    for n in range(1, 4):
+        story.play(make("a.zarr", lane=f"actor-{n}", append=True), 4)
+    if how == "refresh":
+        data = getattr(learner, "data", learner)
+        (data[0] if isinstance(data, tuple) else data).refresh()
+    else:
+        now[0] += 1
+    assert drawn() == {0, 1, 2, 3}
+
+
+def test_a_new_lane_that_cannot_be_opened_at_first_is_tried_again(make, story, monkeypatch):
+    now = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    actor = make("a.zarr", lane="actor-0")
+    story.play(actor, 4)
+    with mmreplay.load(actor.path.parent) as learner:
+        story.play(make("a.zarr", lane="actor-1", append=True), 4)
+        for _ in range(2):
+            now[0] += 1
+            with monkeypatch.context() as full:
+                full.setattr(live_lanes, "JoinedLanes", lambda _: no_descriptor_left())
+                with pytest.raises(CorruptStoreError, match="too many open files"):
+                    len(learner)
+        now[0] += 1
+        assert len(learner) == 8
+
+
+def no_descriptor_left():
+    raise CorruptStoreError("too many open files")

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import json
+import os
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from mmreplay.errors import (
     CorruptStoreError,
     DiskFullError,
     SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
 )
 from mmreplay.writing import build_lane
 from tests.support.counter_env import Counter
@@ -43,7 +47,7 @@ def test_a_buffer_records_and_samples(buffer_of, story):
         assert buffer.transitions([4]).reward.tolist() == [2 + 1.25 + 0.75]
         assert buffer.episodes["length"].tolist() == [10]
         assert len(buffer.trajectory(0)) == 10
-        assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0, None)
+        assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0, None, None)
         assert repr(buffer) == f"<mmreplay.ReplayBuffer {buffer.writer.path}>"
         buffer.flush()
     assert not (buffer.writer.path / ".live").exists()
@@ -293,3 +297,54 @@ def test_buffer_that_cannot_be_had_leaves_no_store_unless_it_was_there(
     assert list(tmp_path.iterdir()) == [old]
     mmreplay.create(new, lanes=lanes, **fields).close()
     assert mmreplay.verify(old).sound
+
+
+# ---------------------------------------------------------------- resuming says so
+
+
+def test_a_resumed_buffer_logs_one_line_with_its_size_its_age_and_the_seed(
+    buffer_of, caplog, monkeypatch
+):
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    def lines(age_s, n_steps=1, **how):
+        caplog.clear()
+        with caplog.at_level("INFO"), buffer_of(**how) as buffer:
+            buffer.reset(FRAME)
+            for _ in range(n_steps):
+                buffer.step(0, 1.0, FRAME)
+        os.utime(buffer.writer.path / "zarr.json", (now - age_s, now - age_s))
+        return [(one.levelname, one.message.split(".zarr: ")[1]) for one in caplog.records]
+
+    assert lines(40, 1200) == []
+    for age_s, level, how, age in (
+        (119, "WARNING", {}, "40 seconds"),
+        (7199, "WARNING", {"resume": "auto", "seed": 8}, "119 seconds"),
+        (100_000, "INFO", {"resume": True}, "120 minutes"),
+        (2 * 86_400, "WARNING", {}, "28 hours"),
+        (-50, "WARNING", {}, "2 days"),
+        (0, "WARNING", {}, "0 seconds"),  # of a clock that was set back
+    ):
+        found = lines(age_s, **how)
+        assert [one for one, _ in found] == [level]
+        assert f"last written {age} ago; its random state continues, and seed= is" in found[0][1]
+
+
+def test_the_line_counts_transitions_and_names_no_seed_where_one_counts(make, story, caplog):
+    writer = make("a.zarr")
+    story.play(writer, 1234, "terminated")
+    story.play(writer, 6)
+    writer.close()
+    with ReplayBuffer(writer.path):
+        assert "a.zarr: resumed, with 1,240 transitions, last written" in caplog.text
+        assert "seed" not in caplog.text  # no buffer has written there: it counts
+
+
+def test_resume_true_needs_a_store_and_false_a_free_path(buffer_of):
+    with pytest.raises(StoreNotFoundError, match="no store here to resume"):
+        buffer_of(resume=True)
+    buffer_of(resume=False).close()
+    with pytest.raises(StoreExistsError, match="already exists"):
+        buffer_of(resume=False)
+    buffer_of(resume=True).close()

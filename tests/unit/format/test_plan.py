@@ -93,7 +93,10 @@ def test_whole_inner_chunks_fill_a_shard_of_any_frame():
 def test_rows_from_one_kib_on_are_compressed_and_vectors_are_not():
     assert planned(Field((1023,)))["frames"].codec_name == "raw"
     assert planned(Field((1024,)))["frames"].codec_name == "lz4"
-    assert planned(Field((128,), "float64"))["frames"].codec_name == "lz4"
+    assert planned(Field((348,), "float64"))["frames"].codec_name == "raw"
+    assert planned(Field((84, 84), "float16"))["frames"].codec_name == "raw"
+    assert planned(Field((348,), "float64"), codec="lz4")["frames"].codec_name == "lz4"
+    assert planned(Field((1024,), "int8"))["frames"].codec_name == "lz4"
     assert planned(Field((17,), "float32"))["frames"].codec_name == "raw"
     assert planned(Field((17,), "float32", "zstd"))["frames"].codec_name == "zstd"
     assert planned(Field((84, 84)), codec="raw")["frames"].codec_name == "raw"

@@ -219,7 +219,7 @@ def test_what_it_cannot_write_to_is_refused(tmp_path):
             SchemaError, match=r"a vector environment of 2, .* for a single environment"
         ):
             RecordExperience(SyncVectorEnv([Counter] * 2), writer)
-        with pytest.raises(SchemaError, match="capacity: for a new store at a path only"):
+        with pytest.raises(SchemaError, match="capacity: for a store at a path only"):
             RecordExperience(Counter(), writer, capacity=5)
     mmreplay.create(tmp_path / "v.zarr", env=SyncVectorEnv([Counter] * 3)).close()
     text = "a lane of 3 environments.*, expected one of a single environment"
@@ -500,3 +500,102 @@ def test_actions_are_those_of_the_loop_whatever_the_environment_does_to_them(n, 
         batch = store.transitions(store.ids, stack=None)
     assert (batch.action == 4).all()
     assert (batch.next_observation == 1).all()
+
+
+# ---------------------------------------------------------------- extras that are missing
+
+
+class Sometimes(Walk):
+    """Its info has a score in every third step, and never that of a reset."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.time % 3 == 0:
+            info |= {"score": self.time, "pair": np.full(2, self.time / 2)}
+        return observation, reward, terminated, truncated, info
+
+
+FILLED = {"score": Field((), "float32", fill=np.nan), "pair": Field((2,), "float64", fill=-1)}
+
+
+def check_filled(path):
+    with mmreplay.open(path) as store:
+        n = 0
+        for number in range(len(store.episodes)):
+            one = store.trajectory(number)
+            for t, (score, pair) in enumerate(
+                zip(one.extras["score"], one.extras["pair"], strict=True), 1
+            ):
+                n += 1
+                assert np.array_equal(score, t if t % 3 == 0 else np.nan, equal_nan=True)
+                assert pair.tolist() == [t / 2 if t % 3 == 0 else -1] * 2
+        return n
+
+
+def test_an_extra_that_an_info_lacks_is_its_fill(tmp_path):
+    env = RecordExperience(Sometimes(), tmp_path / "s.zarr", extras=FILLED)
+    played(env, None)
+    env.close()
+    assert check_filled(tmp_path / "s.zarr") == STEPS
+    again = RecordExperience(Sometimes(), tmp_path / "s.zarr")  # the store knows its fill
+    played(again, None)
+    again.close()
+    assert check_filled(tmp_path / "s.zarr") == 2 * STEPS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_of_a_vector_environment_each_one_that_lacks_an_extra_has_the_fill(mode, tmp_path):
+    def make():
+        return SyncVectorEnv([Sometimes] * 3, autoreset_mode=mode)
+
+    env = RecordExperience(make(), tmp_path / "v.zarr", extras=FILLED)
+    played(env, mode)
+    env.close()
+    assert check_filled(tmp_path / "v.zarr") > STEPS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_fill_an_extra_that_is_missing_is_refused_and_nothing_is_stored(mode, tmp_path):
+    extras = {"score": Field((), "float32")}
+    env = RecordExperience(Sometimes(), tmp_path / "s.zarr", extras=extras)
+    env.reset(seed=0)
+    with pytest.raises(SchemaError, match=r"\['score'\], found none.*fill=0"):
+        env.step(np.zeros(2, np.float32))
+    assert env.writer.rows == 0
+    env.close()
+
+    class Late(Sometimes):
+        """Its second step is the third."""
+
+        def reset(self, *, seed=None, options=None):
+            out = super().reset(seed=seed)
+            self.time = 1
+            return out
+
+    envs = SyncVectorEnv([Late, Sometimes], autoreset_mode=mode)
+    env = RecordExperience(envs, tmp_path / "v.zarr", extras=extras)
+    env.reset(seed=0)
+    envs.envs[1].unwrapped.time = 2
+    with pytest.raises(SchemaError, match=r"info of environment 0 has no 'score'.*fill=0"):
+        env.step(np.zeros((2, 2), np.float32))
+    assert env.writer.rows == 0
+    env.close()
+
+
+def test_a_path_takes_resume_and_append_and_an_open_buffer_neither(tmp_path, caplog):
+    path = tmp_path / "s.zarr"
+    with pytest.raises(mmreplay.StoreNotFoundError, match="no store here to resume"):
+        RecordExperience(Walk(), path, resume=True)
+    RecordExperience(Walk(), path, resume=False).close()
+    for refused in ({"resume": False}, {"append": False}):
+        with pytest.raises(mmreplay.StoreExistsError):
+            RecordExperience(Walk(), path, **refused)
+    assert not caplog.records
+    RecordExperience(Walk(), path).close()
+    assert [one.message.split(", last")[0] for one in caplog.records] == [
+        f"{path}: resumed, with 0 transitions"
+    ]
+    with mmreplay.create(path, append=True) as writer:
+        for given in ({"resume": True}, {"capacity": 3}):
+            with pytest.raises(SchemaError, match="for a store at a path only"):
+                RecordExperience(Walk(), writer, **given)

@@ -162,7 +162,7 @@ def test_metadata_is_kept_as_json_has_it(make, story):
     writer.close()
     assert attributes(writer.path)["env"] == writer.metadata["env"]
     make(append=True, metadata={7: {"k": 2, 1: "x"}}).close()
-    assert attributes(writer.path)["env"] == {"7": {"k": 2, "1": "x"}}
+    assert attributes(writer.path)["env"] == writer.metadata["env"] | {"7": {"k": 2, "1": "x"}}
     with pytest.raises(SchemaError, match="a key stands twice"):
         make("other.zarr", metadata={1: 2, "1": 3})
 
@@ -188,3 +188,85 @@ def test_rows_of_another_environment_are_refused(tmp_path):
         mmreplay.create(tmp_path / "s", env=second, append=True)
     with pytest.raises(SchemaError, match="expected CartPole-v0, whose rows this store has"):
         mmreplay.RecordExperience(second, tmp_path / "s", append=True)
+
+
+def test_metadata_is_merged_and_never_erases_where_the_rows_came_from(tmp_path):
+    gymnasium = pytest.importorskip("gymnasium")
+    env, path = gymnasium.make("CartPole-v1"), tmp_path / "s"
+
+    def kept(**how):
+        with mmreplay.create(path, env=env, append=True, **how) as writer:
+            return writer.metadata["env"]
+
+    known = kept(metadata={"run": {"seed": 1, "net": "small"}, "versions": {"mine": "3"}})
+    assert known["id"] == "CartPole-v1"
+    assert known["versions"]["gymnasium"]
+    assert known["versions"]["mine"] == "3"
+    assert kept() == known
+    changed = kept(metadata={"run": {"seed": 2}, "versions": {"yours": "4"}, "new": None})
+    assert changed == known | {
+        "run": {"seed": 2, "net": "small"},
+        "versions": known["versions"] | {"yours": "4"},
+        "new": None,
+    }
+    recorder = mmreplay.RecordExperience(env, path, metadata={"note": "again"})
+    assert recorder.writer.metadata["env"] == changed | {"note": "again", "life_loss": False}
+    recorder.close()
+
+
+def test_lanes_that_are_added_have_the_metadata_of_the_store_too(make):
+    make(lane="a", metadata={"seed": 1, "who": "a"}).close()
+    with make(lane="b", metadata={"seed": 2}) as writer:
+        assert writer.metadata["env"] == {"seed": 2, "who": "a"}
+
+
+# ---------------------------------------------------------------- resume
+
+
+@pytest.mark.parametrize("lane", [None, "actor-0"])
+def test_resume_needs_a_store_or_a_free_path(make, tmp_path, lane):
+    named = {} if lane is None else {"lane": lane}
+    with pytest.raises(StoreNotFoundError, match=r"no store here to resume.*resume='auto'"):
+        make(resume=True, **named)
+    assert not list(tmp_path.iterdir())
+    make(resume=False, **named).close()
+    with pytest.raises(StoreExistsError, match=r"already.*resume=True"):
+        make(resume=False, **named)
+    for resume in (True, "auto"):
+        make(resume=resume, **named).close()
+    if lane is not None:
+        with pytest.raises(StoreNotFoundError, match="no lane 'b' to resume"):
+            make(resume=True, lane="b")
+        make(resume=False, lane="b").close()
+    for wrong in ("yes", 1, 0):
+        with pytest.raises(SchemaError, match="resume: expected True, False or 'auto', found"):
+            make(resume=wrong, **named)
+
+
+# ---------------------------------------------------------------- extras with a fill
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_step_without_an_extra_stores_its_fill_and_the_store_keeps_it(make, lanes):
+    extras = {"x": Field((), "float32", fill=-1), "y": Field((2,), "int8")}
+    n = () if lanes is None else (lanes,)
+    given, frame = {} if lanes is None else {"lanes": lanes}, np.zeros((*n, *FRAME.shape), "u1")
+    flags, y = (np.zeros(n, bool),) * 2, np.ones((*n, 2), "i1")
+    with make(extras=extras, **given) as writer:
+        writer.reset(frame)
+        writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, y=y)
+        writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, y=y, x=np.full(n, 5.0))
+        for wrong in ({}, {"x": np.ones(n)}, {"y": y, "z": y}):
+            with pytest.raises(SchemaError, match=r"extras: expected \['x', 'y'\], found"):
+                writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, **wrong)
+    with make(append=True) as writer:
+        writer.reset(frame)
+        writer.step(np.zeros(n, "i8"), np.ones(n), frame, *flags, y=y)
+    make(append=True, extras={"x": Field((), "float32"), "y": Field((2,), "int8")}).close()
+    with pytest.raises(SchemaError, match=r"extras/x: expected fill -1.0, found 2.0; leave it out"):
+        make(append=True, extras=extras | {"x": Field((), "float32", fill=2)})
+    with mmreplay.open(writer.path) as store:
+        batch = store.transitions(store.ids)
+        assert batch.extras["x"].reshape(3, -1).tolist() == [
+            [x] * (lanes or 1) for x in (-1, 5, -1)
+        ]
