@@ -133,8 +133,12 @@ class _Out:
         self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
         action = {FRAME: stored.schema.action}
         self.action_space = self._space("action", spaces[1], action, losses)
-        spaces = leaves(self.observation_space) + leaves(self.action_space)
-        if not is_hdf5 and any(one.kind == "Discrete" for one in spaces):
+        of_spaces = ((self.observation_space, stored.frames), (self.action_space, action))
+        if not is_hdf5 and any(
+            one.kind == "Discrete" and fields[one.name].dtype != np.int64
+            for space, fields in of_spaces
+            for one in leaves(space)
+        ):
             losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
         about: dict[str, str] = known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in extras}
