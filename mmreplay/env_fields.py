@@ -6,8 +6,10 @@ with a `start` is stored with the environment's own values.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import inspect
+import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,6 +25,7 @@ from mmreplay.schema import Field
 
 try:
     from gymnasium import Env, Space, Wrapper, spaces
+    from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
     from gymnasium.wrappers import FrameStackObservation
 except ImportError as error:
@@ -39,6 +42,7 @@ Action: TypeAlias = Any
 """Whatever the action space holds: an array or a number."""
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
+_MOST_RECIPE = 100_000
 _NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 
 
@@ -147,10 +151,56 @@ def env_metadata(env: AnyEnv) -> dict[str, Any]:
     return {
         "id": env_name(env),
         "n_envs": getattr(env, "num_envs", 1),
+        **recipe(env),
         **action_range(env),
         **({"action_names": names} if names else {}),
         "versions": versions(),
     }
+
+
+def recipe(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, str]:
+    """``env_spec`` that `gymnasium.make` takes for one environment, and its two spaces, as JSON.
+
+    They are Minari's, but for one number in place of equal bounds. What JSON cannot hold, or takes
+    too much room, is left out; so is the specification of a vector with wrappers of its own.
+    """
+    one = _first(env) if type(env) is SyncVectorEnv else env
+    given: Any = spec or (None if isinstance(one, VectorEnv) else one.spec)
+    out = {}
+    if isinstance(given, EnvSpec) and all(w.kwargs is not None for w in given.additional_wrappers):
+        with contextlib.suppress(ValueError, TypeError):  # functions, arrays
+            out["env_spec"] = given.to_json()
+    if isinstance(env, VectorEnv):
+        observation, action = env.single_observation_space, env.single_action_space
+    else:
+        observation, action = _unstacked(env)[0], env.action_space
+    for name, space in (("observation_space", observation), ("action_space", action)):
+        with contextlib.suppress(TypeError):  # keys of a Dict that are no texts
+            out[name] = json.dumps(_space_json(space))
+    return {name: text for name, text in out.items() if len(text) <= _MOST_RECIPE}
+
+
+def _space_json(space: Space[Any]) -> dict[str, Any]:
+    """A space that `env_fields` takes."""
+    if isinstance(space, spaces.Dict):
+        of_keys = {key: _space_json(one) for key, one in space.spaces.items()}
+        return {"type": "Dict", "subspaces": of_keys}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "subspaces": [_space_json(one) for one in space.spaces]}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "n": space.n}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}
+    out: dict[str, Any] = {"type": "Box", "dtype": str(space.dtype)}
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {**out, "type": "MultiDiscrete", "nvec": nvec, "start": start}
+    box: Any = space
+    out["shape"] = list(box.shape)
+    for name, bound in (("low", box.low), ("high", box.high)):
+        is_one = bound.size and (bound == bound.flat[0]).all()
+        out[name] = bound.flat[0].item() if is_one else bound.tolist()
+    return out
 
 
 def action_range(env: AnyEnv) -> dict[str, int]:

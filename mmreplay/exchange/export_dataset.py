@@ -5,6 +5,7 @@ Invariant: what is written has its name only when it is whole and durable; the s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -62,7 +63,8 @@ def export_dataset(
     Args:
         src: the store: closed, live or left by a crash.
         format: one of `exchange_formats`.
-        dst: a file or directory, depending on the format, that does not exist yet.
+        dst: a file or directory, depending on the format, that does not exist yet; of ``minari``
+            also a dataset id, which is put into Minari's folder.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows.
         options: of the format; see docs/exchange.md.
 
@@ -82,9 +84,12 @@ def export_dataset(
         raise SchemaError(f"{format}: this format has no export")
     checked = checked_options(chosen.write, options, format)
     source = user_paths.absolute_path(src, "src")
-    where = path_of_new_store(dst, "dst").absolute()
     losses = Losses()
-    with Store([source]) as store:
+    with contextlib.ExitStack() as stack:
+        if chosen.place is not None:
+            dst = stack.enter_context(chosen.place(dst, checked))
+        where = path_of_new_store(dst, "dst").absolute()
+        store = stack.enter_context(Store([source]))
         stored = Stored(store, losses, progress)
         if not stored.n_steps:
             raise EmptyBufferError(f"{source}: nothing to export: no whole episode")

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -44,7 +45,7 @@ class ExchangeFormat:
         not_in: what an import does not carry; None if there is no import.
         not_out: what an export does not carry; None if there is no export.
         takes_arrays: an import takes objects in memory as well as a path.
-        read, write: functions of the package.
+        read, write, find, place: functions of the package.
     """
 
     name: str
@@ -54,6 +55,8 @@ class ExchangeFormat:
     not_in: str | None = None
     not_out: str | None = None
     takes_arrays: bool = False
+    find: Callable[[Any], Any] | None = None
+    place: Callable[[Any, dict[str, Any]], AbstractContextManager[Any]] | None = None
 
     @property
     def import_options(self) -> dict[str, list[str]]:
@@ -100,12 +103,14 @@ _ALL = (
     ),
     ExchangeFormat(
         "minari",
-        "a Minari dataset of HDF5, Arrow or Parquet files",
+        "a Minari dataset of HDF5, Arrow or Parquet files, by its path or its id",
         minari.read,
         minari_export.write,
         not_in="texts in observations and infos, infos of resets, actions of several arrays, "
         "options of episodes that are not numbers or not in all of them",
-        not_out="the environment, unless the store was imported from Minari; lanes",
+        not_out="the environment, unless the store was made with one or came from Minari; lanes",
+        find=minari.find,
+        place=minari_export.place,
     ),
     ExchangeFormat(
         "d4rl",

@@ -83,7 +83,8 @@ def import_dataset(
 
     Args:
         format: one of `exchange_formats`.
-        src: a file or directory; of ``arrays`` also a mapping of arrays by name.
+        src: a file or directory; of ``arrays`` also a mapping of arrays by name, of ``minari``
+            also the id of a dataset in Minari's folder.
         dst: a directory that does not exist yet.
         columns: names of the columns to convert, as in the source, besides actions, rewards and
             ends of episodes; None for all. A name also stands for all below it: "infos" for
@@ -108,7 +109,8 @@ def import_dataset(
         raise SchemaError(f"{format}: this format has no import")
     checked = checked_options(chosen.read, options, format)
     is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
-    source = _source_path(src) if is_path else src
+    found = src if chosen.find is None else chosen.find(src)
+    source = _source_path(found) if is_path else found
     where = path_of_new_store(dst, "dst").absolute()
     losses = Losses(columns, leave_out)
     what = source if isinstance(source, Path) else "src"
@@ -218,12 +220,13 @@ def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
 
 def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:
     """The same steps with rewards of the store's dtype; counts those that this rounds."""
-    for run in steps:
+    for n_runs, run in enumerate(steps):
         given = run.reward
         with np.errstate(over="ignore"):  # becomes infinite, as in `step`
             stored = given.astype(dtype)
         n_rounded = 0
         if given.dtype != dtype:
+            losses.add(f"the dtype of rewards: {given.dtype}, stored as {dtype}", n_runs == 0)
             # Python compares integers with floats exactly, unlike numpy; a NaN is not a loss.
             pairs = zip(given.tolist(), stored.tolist(), strict=True)
             n_rounded = sum(a != b and a == a for a, b in pairs)  # noqa: PLR0124

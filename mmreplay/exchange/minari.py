@@ -8,6 +8,8 @@ other metadata, for an export.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Frames, block_steps
-from mmreplay.errors import FormatError
+from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import has_values
 from mmreplay.exchange.losses import Losses
@@ -26,6 +28,9 @@ from mmreplay.exchange.spaces import compacted, leaves, only
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
+
+ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
+"""As Minari reads it, with a version."""
 
 OURS = "mmreplay"
 """In the metadata of our exports: ``extras`` are the infos that are a store's extra columns."""
@@ -37,6 +42,33 @@ _STEP = ("actions", "terminations", "truncations")
 _MOST_METADATA = 400_000
 NO_SEED = np.int64(-1)
 """A missing seed; 2**64 - 1 where seeds are uint64."""
+
+
+def folder_of(given: object) -> Path | None:
+    """Where Minari keeps the dataset of this id; None for a path, which ``./NAME-v0`` is too."""
+    if not isinstance(given, str) or not ID.fullmatch(given):
+        return None
+    root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
+    return Path(root).absolute() / given
+
+
+def find(given: Any) -> Any:
+    """A path as it is given, or the folder of the dataset of this id."""
+    folder = folder_of(given)
+    if folder is None:
+        return given
+    is_path, is_id = os.path.lexists(given), folder.is_dir()
+    if is_path and is_id and not folder.samefile(given):
+        raise SchemaError(
+            f"src: {given!r} is a path here, and a dataset in {folder}; give ./{given}, or the "
+            f"whole path of the other"
+        )
+    if not is_path and not is_id:
+        raise StoreNotFoundError(
+            f"{given}: there is no such path, and no dataset at {folder}; `minari download "
+            f"{given}` gets it if it is one of Minari's"
+        )
+    return folder if is_id else given
 
 
 @contextmanager
@@ -178,6 +210,8 @@ class _Dataset:
         if len(json.dumps(about)) > _MOST_METADATA:
             self._losses.add("metadata of more than 400 kB")
             about["metadata"] = {}
+        if (dtype := self._first["rewards"].dtype).kind in "iu":
+            about["reward_dtype"] = dtype.name
         spec = own.get("env_spec")
         env_id = json.loads(spec).get("id") if isinstance(spec, str) else None
         return {"minari": about} | ({"id": env_id} if env_id else {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,23 +15,54 @@ from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.minari import NO_SEED, OURS
+from mmreplay.exchange.minari import ID, NO_SEED, OURS, folder_of
 from mmreplay.exchange.spaces import (
     expanded,
     leaf_name,
     leaves,
+    recorded,
     space_of_actions,
     spaces_of,
 )
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
+from mmreplay.system import disk_errors
 
 _EXTRA = "minari"
-_ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
-"""As Minari reads it, with a version."""
-
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _NOT_OF_NAMES = re.compile(r"[^-_\w]")
+
+
+@contextmanager
+def place(given: Any, options: dict[str, Any]) -> Iterator[Any]:
+    """A path as it is given, or the folder of an id, in a namespace as Minari makes one.
+
+    Then the option ``dataset_id`` is this id. After an error no new folder is left.
+    """
+    folder = folder_of(given)
+    if folder is None:
+        yield given
+        return
+    if options.setdefault("dataset_id", given) != given:
+        raise SchemaError(
+            f"minari: dataset_id: expected {given!r}, as the target is this dataset in "
+            f"{folder.parent}, found {options['dataset_id']!r}; leave one out, or give a path"
+        )
+    names = need("minari.namespace", _EXTRA)
+    made = [one for one in folder.parents if not one.exists()]
+    try:
+        with disk_errors.writing("making a folder for Minari", folder.parent):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except BaseException:
+        for one in made:
+            with suppress(OSError):  # others may use it by now
+                one.rmdir()
+        raise
+    namespace = given.rpartition("/")[0]
+    if namespace and namespace not in names.list_local_namespaces():
+        names.create_namespace(namespace)
 
 
 def write(
@@ -71,7 +103,7 @@ def _checked_id(known: Mapping[str, Any], target: Path, given: object) -> str:
     if given is None:
         name = _NOT_OF_NAMES.sub("-", target.name.removesuffix(".zarr")).strip("-") or "dataset"
         given = known.get("dataset_id") or f"mmreplay/{name}-v0"
-    if not isinstance(given, str) or not _ID.fullmatch(given):
+    if not isinstance(given, str) or not ID.fullmatch(given):
         raise SchemaError(
             f"minari: dataset_id: expected [NAMESPACE/]NAME-vNUMBER of letters, digits, '_' and "
             f"'-', with 2 or more in a namespace, as in dataset_id='cartpole/random-v0', found "
@@ -84,19 +116,29 @@ class _Out:
     """The parts of an export; `others` are attributes of episodes besides seed and options."""
 
     def __init__(self, stored: Stored, losses: Losses, *, is_hdf5: bool) -> None:
-        self._stored, self._is_hdf5 = stored, is_hdf5
+        self._stored, self._losses, self._is_hdf5 = stored, losses, is_hdf5
         extras = stored.schema.extras
         found = stored.metadata.get("minari")
         known: dict[str, Any] = found if isinstance(found, dict) else {}
         self.metadata: dict[str, Any] = dict(known.get("metadata", {}))
+        self._reward_dtype = known.get("reward_dtype")
         spaces = [self.metadata.pop(f"{name}_space", None) for name in ("observation", "action")]
         if "env_spec" not in self.metadata:
-            losses.add("the specification of the environment: not recorded in this store")
+            try:
+                spec = stored.metadata["env_spec"]
+                need("gymnasium.envs.registration", _EXTRA).EnvSpec.from_json(spec)
+                self.metadata["env_spec"] = spec
+            except (AttributeError, LookupError, TypeError, ValueError):  # none, or anyone's own
+                losses.add("the specification of the environment: not recorded in this store")
         self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
         action = {FRAME: stored.schema.action}
         self.action_space = self._space("action", spaces[1], action, losses)
-        spaces = leaves(self.observation_space) + leaves(self.action_space)
-        if not is_hdf5 and any(one.kind == "Discrete" for one in spaces):
+        of_spaces = ((self.observation_space, stored.frames), (self.action_space, action))
+        if not is_hdf5 and any(
+            one.kind == "Discrete" and fields[one.name].dtype != np.int64
+            for space, fields in of_spaces
+            for one in leaves(space)
+        ):
             losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
         about: dict[str, str] = known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in extras}
@@ -125,6 +167,8 @@ class _Out:
             bounds = [(int(r.action.min()), int(r.action.max())) for r in self._stored.runs()]
             low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
             return space_of_actions(low, high, action.dtype, self._stored.metadata, losses)
+        if (space := recorded(self._stored.metadata.get(f"{name}_space"), fields)) is not None:
+            return space
         losses.add(
             f"{name} bounds: not recorded in this store; exported as the full range of the dtype"
         )
@@ -148,7 +192,7 @@ class _Out:
                 options=options,
                 observations=_nested(self.observation_space, frames),
                 actions=np.concatenate([r.action for r in runs]),
-                rewards=np.concatenate([r.reward for r in runs]),
+                rewards=self._rewards_of(runs),
                 terminations=terminal,
                 truncations=truncated,
                 infos=self._infos_of(runs),
@@ -170,6 +214,17 @@ class _Out:
         if about:
             self.others.append(about)
         return seed, options
+
+    def _rewards_of(self, runs: list[Steps]) -> Array:
+        """In the dtype that they were imported from."""
+        stored = np.concatenate([r.reward for r in runs])
+        if self._reward_dtype not in _INTEGERS:
+            return stored
+        with np.errstate(invalid="ignore"):
+            out = stored.astype(self._reward_dtype)
+        what = f"rewards that are no {self._reward_dtype}, as in the source: rounded"
+        self._losses.add(what, int((out != stored).sum()))
+        return out
 
     def _infos_of(self, runs: list[Steps]) -> dict[str, Any]:
         out: dict[str, Any] = {}

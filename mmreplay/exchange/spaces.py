@@ -35,6 +35,7 @@ class Leaf:
     name: str
     path: tuple[str | int, ...]
     kind: str
+    dtype: str
     shape: tuple[int, ...]
     is_image: bool
 
@@ -71,7 +72,7 @@ def _leaf(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Leaf:
         shape = np.shape(space["nvec"])
     else:
         shape = tuple(space["n"]) if isinstance(space["n"], list) else (space["n"],)
-    return Leaf(leaf_name(path), path, kind, shape, is_image)
+    return Leaf(leaf_name(path), path, kind, space.get("dtype", "int8"), shape, is_image)
 
 
 def only(
@@ -116,6 +117,24 @@ def expanded(text: str) -> dict[str, Any] | None:
     except (ValueError, zlib.error):
         return None
     return out if isinstance(out, dict) else None
+
+
+def recorded(text: object, fields: Mapping[str, Field]) -> dict[str, Any] | None:
+    """The space that was recorded with a store, all bounds filled in; None unless it fits."""
+    if not isinstance(text, str):
+        return None
+    try:
+        space: dict[str, Any] = json.loads(text)
+        found = {one.name: (one.shape, one.dtype) for one in leaves(space)}
+    except (FormatError, LookupError, TypeError, ValueError, RecursionError):  # anyone's own text
+        return None
+    if found != {key: (one.shape, one.dtype.name) for key, one in fields.items()}:
+        return None
+    for _, one in _walk(space, ()):
+        for name in ("low", "high") if one["type"] == "Box" else ():
+            if not isinstance(one[name], list):
+                one[name] = np.full(one["shape"], one[name]).tolist()
+    return space
 
 
 def space_of_actions(

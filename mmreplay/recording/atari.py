@@ -14,13 +14,14 @@ truncated episode that frame counts, so the emulator's frame limit is replaced b
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from gymnasium.vector import VectorWrapper
 from gymnasium.vector.utils import batch_space
 
@@ -82,18 +83,30 @@ def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
     }
 
 
+def spec_of_one(spec: EnvSpec) -> EnvSpec:
+    """The specification of one game with its preprocessing, which Gymnasium alone can make."""
+    how = {"noop_max": NOOP_MAX, "frame_skip": FRAME_SKIP, "screen_size": SCREEN}
+    # Not in `max_episode_steps`, whose limit is below the preprocessing: in frames.
+    limit = {"max_episode_steps": max_steps(spec)}
+    return dataclasses.replace(
+        spec,
+        disable_env_checker=True,
+        kwargs={**spec.kwargs, "frameskip": 1, "max_num_frames_per_episode": 0},
+        additional_wrappers=tuple(
+            WrapperSpec(name, f"gymnasium.wrappers:{name}", given)
+            for name, given in (("AtariPreprocessing", how), ("TimeLimit", limit))
+        ),
+    )
+
+
 def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     """One game; raises MissingExtraError if OpenCV is not installed."""
-    env = gymnasium.make(spec, disable_env_checker=True, frameskip=1, max_num_frames_per_episode=0)
     try:
-        env = gymnasium.wrappers.AtariPreprocessing(
-            env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN
-        )
+        return gymnasium.make(spec_of_one(spec))
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingExtraError(
             'the Atari preprocessing needs OpenCV: pip install "mmreplay[atari]"'
         ) from error
-    return gymnasium.wrappers.TimeLimit(env, max_steps(spec))
 
 
 class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):

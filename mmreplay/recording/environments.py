@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.env_fields import AnyEnv, EnvFields, action_names, env_fields, env_name
+from mmreplay.env_fields import AnyEnv, EnvFields, action_names, env_fields, env_name, recipe
 from mmreplay.errors import MissingExtraError, MmreplayError
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.recording import atari
@@ -30,7 +30,7 @@ class World:
     """The environments to step, and what is known of them.
 
     The spaces are those of one environment. `preprocessing` is that of an Atari game's frames;
-    `owned` environments were made here, and are closed here.
+    `owned` environments were made here, and are closed here; `recipe` is how to make one again.
     """
 
     env: AnyEnv
@@ -41,6 +41,7 @@ class World:
     preprocessing: dict[str, Any] | None
     action_names: list[str] | None
     owned: bool
+    recipe: dict[str, str]
 
     @property
     def n_envs(self) -> int:
@@ -126,7 +127,8 @@ def _from_id(env_id: str, n_envs: int) -> World:
             return _from_env(make(), 1, owned=True, name=name)
         env = atari.make_one(spec) if n_envs == 1 else atari.AtariGames(spec, n_envs)
         done = atari.preprocessing(spec, n_envs)
-        return _from_env(env, n_envs, owned=True, name=name, preprocessing=done)
+        one = atari.spec_of_one(spec)
+        return _from_env(env, n_envs, owned=True, name=name, preprocessing=done, spec=one)
     except (gymnasium.error.Error, ImportError) as error:
         if isinstance(error, MmreplayError):
             raise
@@ -148,13 +150,15 @@ def _from_env(
     owned: bool,
     name: str | None = None,
     preprocessing: dict[str, Any] | None = None,
+    spec: EnvSpec | None = None,
 ) -> World:
     if isinstance(env, VectorEnv):
         spaces = env.single_observation_space, env.single_action_space
     else:
         spaces = env.observation_space, env.action_space
     name, names = name or env_name(env), action_names(env)
-    world = World(env, env_fields(env), *spaces, name, preprocessing, names, owned)
+    fields, again = env_fields(env), recipe(env, spec)
+    world = World(env, fields, *spaces, name, preprocessing, names, owned, again)
     if n_envs not in (None, world.n_envs):
         raise MmreplayError(
             f"envs: found {n_envs}, but {world.name} has {world.n_envs}; leave envs out, or give a "

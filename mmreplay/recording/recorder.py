@@ -284,6 +284,7 @@ def _metadata(
         "id": world.name,
         "n_envs": world.n_envs,
         "preprocessing": world.preprocessing,
+        **world.recipe,
         **action_range(world.env),
         **({"action_names": world.action_names} if world.action_names else {}),
         "life_loss": life_loss,

@@ -1,12 +1,13 @@
 """Minari's HDF5 read without Minari; with it, and written, see tests/exchange."""
 
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from mmreplay import FormatError, import_dataset
+from mmreplay import FormatError, SchemaError, StoreNotFoundError, import_dataset
 from tests.support.minari_dataset import put, write_minari
 
 
@@ -26,6 +27,34 @@ def test_what_is_no_dataset_is_refused(dataset, tmp_path):
     (dataset / "data" / "main_data.hdf5").write_bytes(b"no HDF5")
     with pytest.raises(FormatError, match="cannot be read as minari: OSError"):
         import_dataset("minari", dataset, tmp_path / "a.zarr")
+
+
+def test_an_id_is_found_in_the_folder_of_minari_and_nothing_else_is_taken_for_it(
+    tmp_path, quick_disk, monkeypatch
+):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.chdir(tmp_path)
+    expected = r"^door/human-v2: there is no such path, and no dataset at .*/minari/door/human-v2; "
+    with pytest.raises(StoreNotFoundError, match=expected):
+        import_dataset("minari", "door/human-v2", "a.zarr")
+    write_minari(tmp_path / "minari" / "door" / "human-v2")
+    assert import_dataset("minari", "door/human-v2", "a.zarr").transitions == 7
+    write_minari(tmp_path / "set-v0")
+    assert import_dataset("minari", "set-v0", "b.zarr").transitions == 7
+    write_minari(tmp_path / "door" / "human-v2")
+    with pytest.raises(SchemaError, match=r"^src: 'door/human-v2' is a path here, and a dataset"):
+        import_dataset("minari", "door/human-v2", "c.zarr")
+    assert import_dataset("minari", "./door/human-v2", "c.zarr").transitions == 7
+    assert import_dataset("minari", Path("door/human-v2"), "d.zarr").transitions == 7
+    monkeypatch.chdir(tmp_path / "minari")
+    assert import_dataset("minari", "door/human-v2", tmp_path / "e.zarr").transitions == 7
+
+
+def test_the_folder_of_minari_is_at_home_by_default(tmp_path, quick_disk, monkeypatch):
+    monkeypatch.delenv("MINARI_DATASETS_PATH", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_minari(tmp_path / ".minari" / "datasets" / "set-v0")
+    assert import_dataset("minari", "set-v0", tmp_path / "a.zarr").transitions == 7
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_arrays_of_a_tree():
         ("an_image", ("an image",), (40, 36, 3), True),
         ("unlike", ("unlike",), (2,), False),
     ]
-    assert leaves(box((3,))) == [Leaf("frame", (), "Box", (3,), False)]
+    assert leaves(box((3,))) == [Leaf("frame", (), "Box", "float32", (3,), False)]
 
 
 def test_texts_are_left_out_and_parts_of_one_name_refused():

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
+from gymnasium.envs.registration import EnvSpec
 
 import mmreplay
 from mmreplay.recording import atari
@@ -174,6 +175,23 @@ def test_the_store_names_the_preprocessing_and_the_sticky_actions_of_the_id(game
         assert env["preprocessing"]["frame_skip"] == 4
         assert env["preprocessing"]["max_steps"] == 27_000
         assert env["runs"][0]["versions"]["ale-py"] == ale_py.__version__
+
+
+def test_gymnasium_alone_makes_the_recorded_game_again(game, steady_game):
+    one = steady_game(1, 4)
+    for path in (one, game(2)):
+        with mmreplay.open(path) as store:
+            about = store.info()["env"]
+            frames = store.trajectory(0).observation[:3]
+        env = gymnasium.make(EnvSpec.from_json(about["env_spec"]))
+        assert [type(layer).__name__ for layer in (env, env.env)] == [
+            "TimeLimit",
+            "AtariPreprocessing",
+        ]
+        assert (env.observation_space.shape, env.action_space.n) == ((84, 84), about["n_actions"])
+        if path == one:
+            assert np.array_equal(env.reset(seed=about["runs"][0]["seed"])[0], frames[0])
+        env.close()
 
 
 def test_a_lost_life_is_terminal_only_on_request(game, tmp_path):

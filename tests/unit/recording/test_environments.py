@@ -1,11 +1,15 @@
 """How `record` gets its environment: by id, from a factory, or as it is given."""
 
+import json
+
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 
-from mmreplay import MmreplayError, RecordExperience, ReplayBuffer
+from mmreplay import FrameStack, MmreplayError, RecordExperience, ReplayBuffer
 from mmreplay.recording.environments import resolve_id
 from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter, metadata
@@ -110,6 +114,75 @@ def test_the_number_of_actions_is_kept_whichever_occur(tmp_path, space, expected
         assert {
             key: about[key] for key in ("n_actions", "action_start") if key in about
         } == expected
+
+
+BOX = spaces.Box(-1, np.array([1, 2], np.float32), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (BOX, {"dtype": "float32", "shape": [2], "low": -1.0, "high": [1.0, 2.0]}),
+        (spaces.Discrete(3, start=-1), {"dtype": "int64", "start": -1, "n": 3}),
+        (spaces.MultiDiscrete([2, 3]), {"dtype": "int64", "nvec": [2, 3], "start": [0, 0]}),
+        (spaces.MultiBinary((2, 3)), {"n": [2, 3]}),
+    ],
+)
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_store_has_the_spaces_of_one_environment(tmp_path, space, expected, n):
+    class Chosen(Counter):
+        def __init__(self):
+            super().__init__(5)
+            self.action_space = space
+            self.observation_space = spaces.Dict({"a": spaces.Tuple([space])})
+
+    env = Chosen() if n == 1 else SyncVectorEnv([Chosen] * n)
+    ReplayBuffer(tmp_path / "a.zarr", env=env).close()
+    about, one = metadata(tmp_path / "a.zarr"), {"type": type(space).__name__, **expected}
+    assert json.loads(about["action_space"]) == one
+    in_tuple = {"type": "Tuple", "subspaces": [one]}
+    assert json.loads(about["observation_space"]) == {"type": "Dict", "subspaces": {"a": in_tuple}}
+    assert "env_spec" not in about
+
+
+class Bare(gymnasium.Wrapper):
+    """A wrapper that does not keep its arguments."""
+
+
+def made(**options):
+    return gymnasium.make("CartPole-v1", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "has_spec"),
+    [
+        (lambda: made(max_episode_steps=30), True),
+        (lambda: gymnasium.wrappers.ClipReward(made(), -1, 1), True),
+        (lambda: gymnasium.wrappers.TransformReward(made(), abs), False),
+        (lambda: Bare(made()), False),
+        (lambda: FrameStack(made(), 3), True),
+        (lambda: SyncVectorEnv([lambda: made(max_episode_steps=30)] * 2), True),
+        (lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync"), True),
+        (lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point"), 0),
+        (lambda: gymnasium.wrappers.vector.ClipReward(SyncVectorEnv([made]), -1, 1), False),
+    ],
+)
+def test_gymnasium_makes_the_environment_of_a_store_again_where_it_can(tmp_path, make, has_spec):
+    env = make()
+    ReplayBuffer(tmp_path / "a.zarr", env=env).close()
+    text = metadata(tmp_path / "a.zarr").get("env_spec")
+    assert (text is not None) == has_spec
+    if text is not None:
+        one = env.envs[0] if isinstance(env, SyncVectorEnv) else env
+        assert gymnasium.make(EnvSpec.from_json(text)).spec == one.spec
+    env.close()
+
+
+def test_a_specification_of_more_than_100_kb_is_left_out(tmp_path):
+    env = made()
+    env.spec.kwargs["note"] = "x" * 100_000
+    ReplayBuffer(tmp_path / "a.zarr", env=env).close()
+    assert {"env_spec", "action_space"} & {*metadata(tmp_path / "a.zarr")} == {"action_space"}
 
 
 def test_a_new_store_says_for_which_environment_it_was_made_unless_told_otherwise(tmp_path):
