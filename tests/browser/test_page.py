@@ -169,8 +169,7 @@ def test_time_is_in_transitions_of_one_environment_and_of_many(tmp_path, look):
             for step in range(length):
                 writer.step([0] * 4, [1] * 4, zeros, ~none if step == length - 1 else none, none)
     page = look(tmp_path / "one.zarr", tmp_path / "many.zarr")
-    page.page.locator(".u-label", has_text="transitions").first.wait_for()
-    page.page.locator(".chip", has_text="many.zarr").click()
+    page.page.get_by_role("button", name="many.zarr", exact=True).click()
     page.sees("8 episodes")
     ends = page.page.evaluate(
         """async () => {
