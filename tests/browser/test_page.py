@@ -173,7 +173,7 @@ def test_time_is_in_transitions_of_one_environment_and_of_many(tmp_path, look):
     page.sees("8 episodes")
     ends = page.page.evaluate(
         """async () => {
-            const { page } = await import("./model.js");
+            const { page } = await import("./static/model.js");
             return page.stores.map((one) => [...one.table.times]);
         }"""
     )
