@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
-	@echo 'make demo       record 20,000 steps of Breakout, look at them, verify them, sample from them'
+	@echo 'make demo       record 20,000 steps of Breakout, verify them, sample from them, draw the best episode'
 	@echo 'make test       run the tests'
 	@echo 'make quick      run those of the engine and the oracle: half a minute'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'

@@ -61,7 +61,7 @@ _STYLE: Any = {
 }
 
 
-class _Curves(Figure):
+class Curves(Figure):
     """A figure that notebooks show without pyplot."""
 
     def _repr_png_(self) -> bytes:
@@ -182,7 +182,7 @@ def _column(store: Store, path: str) -> Numbers:
 
 
 def _figure(shown: Sequence[_Shown]) -> Figure:
-    figure = _Curves(figsize=(9, 6), layout="constrained")
+    figure = Curves(figsize=(9, 6), layout="constrained")
     (returns, lengths), (rewards, actions) = figure.subplots(2, 2)
     _curves(returns, "return of an episode", [(one, one.returns) for one in shown])
     _curves(lengths, "steps of an episode", [(one, one.lengths) for one in shown])
