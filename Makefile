@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
-	@echo 'make demo       record 20,000 steps of Breakout, look at them, verify them, sample from them'
+	@echo 'make demo       record 20,000 steps of Breakout, verify them, sample from them, draw the best episode'
 	@echo 'make test       run the tests'
 	@echo 'make quick      run those of the engine and the oracle: half a minute'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
@@ -37,13 +37,18 @@ help:
 	@echo 'make bench-peers  measure other libraries beside it: 2.5 GB of packages, twenty minutes'
 	@echo 'make clean      remove the environment, builds, caches and the demo'
 
-demo: $(VENV)/.extras-atari
+demo: $(VENV)/.extras-demo
 	rm -rf demo
 	mkdir demo
 	$(BIN)/mmreplay record ALE/Breakout-v5 demo/breakout.zarr --steps 20000 --envs 8
 	$(BIN)/mmreplay info demo/breakout.zarr
 	$(BIN)/mmreplay verify demo/breakout.zarr
 	$(BIN)/mmreplay bench demo/breakout.zarr
+	@best=$$($(BIN)/mmreplay episodes demo/breakout.zarr --sort return --limit 1 | awk 'NR == 2 { print $$1 }'); \
+	set -x; $(BIN)/mmreplay render demo/breakout.zarr --episode $$best --out demo/best.gif
+	@echo
+	@echo 'The best episode is demo/best.gif. Next, look at every step in a web page:'
+	@echo '$(BIN)/mmreplay view demo/breakout.zarr'
 
 SIDE_BY_SIDE = -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
@@ -126,28 +131,28 @@ clean:
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-# The stamp of an extra that holds others sets theirs too: dev holds test, test holds atari.
+# The stamp of an extra that holds others sets theirs too: dev holds test, test holds demo's.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
-$(VENV)/.extras-atari: pyproject.toml | $(BIN)/python
-	@echo "Installing mmreplay[atari] into $(VENV): about a minute the first time"
-	$(INSTALL) '.[atari]'
+$(VENV)/.extras-demo: pyproject.toml | $(BIN)/python
+	@echo "Installing mmreplay[atari,pictures,view] into $(VENV): about a minute the first time"
+	$(INSTALL) '.[atari,pictures,view]'
 	@touch $@
 
 $(VENV)/.extras-test: pyproject.toml | $(BIN)/python
 	@echo "Installing mmreplay[test] into $(VENV): about a minute the first time"
 	$(INSTALL) '.[test]'
-	@touch $@ $(VENV)/.extras-atari
+	@touch $@ $(VENV)/.extras-demo
 
 $(VENV)/.extras-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing mmreplay[dev] into $(VENV): about a minute the first time"
 	$(INSTALL) '.[dev]'
-	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-atari
+	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-demo
 
 $(VENV)/.extras-browser: pyproject.toml | $(BIN)/python
 	@echo "Installing mmreplay[browser] into $(VENV): about a minute the first time"
 	$(INSTALL) '.[browser]'
-	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-atari
+	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-demo
 
 # The system's own: what Playwright would download is another one, of 500 MB.
 $(VENV)/.chromium: | $(BIN)/python

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .wording import echo_json, echo_table, grid, size
+from .wording import Whole, echo_json, echo_table, grid, size
 
 if TYPE_CHECKING:
     import mmreplay
@@ -20,14 +20,14 @@ _WARM_UP_BATCHES = 16
 @click.argument("path", type=click.Path())
 @click.option(
     "--batch-size",
-    type=click.IntRange(1, 65_536),
+    type=Whole(1, 65_536),
     default=32,
     show_default=True,
     help="Transitions per batch.",
 )
 @click.option(
     "--stack",
-    type=click.IntRange(1, 1024),
+    type=Whole(1, 1024),
     help="Frames per stack.  [default: 4 for gray images, else no stacks]",
 )
 @click.option(

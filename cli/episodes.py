@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .wording import echo, echo_json, number
+from .wording import Whole, echo, echo_json, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ _LARGEST_FIRST = ("return", "length")
     help="id: oldest first; return and length: largest first.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
-@click.option("--limit", type=click.IntRange(min=0), help="Show at most this many.")
+@click.option("--limit", type=Whole(min=0), help="Show at most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as one JSON object.")
 def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bool) -> None:
     """List the episodes of the store at PATH.

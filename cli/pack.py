@@ -8,7 +8,7 @@ import re
 import click
 
 from .progress import progress
-from .wording import count, echo, echo_json, size
+from .wording import Whole, count, echo, echo_json, size, times
 
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?\Z")
 _MOST = 100_000_000
@@ -42,8 +42,8 @@ def _numbers(
     metavar="NAME[:LEVEL]",
     help="Compression of frames: raw, lz4, zstd, or with a level: zstd:9.  [default: as in SRC]",
 )
-@click.option("--chunk-frames", type=click.IntRange(min=1), help="Frames compressed together.")
-@click.option("--shard-frames", type=click.IntRange(min=1), help="Frames per file.")
+@click.option("--chunk-frames", type=Whole(min=1), help="Frames compressed together.")
+@click.option("--shard-frames", type=Whole(min=1), help="Frames per file.")
 @click.option("--min-return", type=float, help="Keep the episodes with at least this return.")
 @click.option(
     "--episodes",
@@ -59,9 +59,7 @@ def _numbers(
     metavar="N,N-N",
     help="Keep the episodes of these environments of vector stores, counted from 0.",
 )
-@click.option(
-    "--capacity", type=click.IntRange(min=1), help="Keep at most this many steps, the newest."
-)
+@click.option("--capacity", type=Whole(min=1), help="Keep at most this many steps, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def pack(
     sources: tuple[str, ...],
@@ -99,8 +97,11 @@ def pack(
         echo_json(made.to_json())
         return
     left = f", {made.left_out:,} left out" if made.left_out else ""
+    than = f"the {'sources' if len(sources) > 1 else 'source'}"
+    more = made.bytes_on_disk / max(made.source_bytes, 1)
+    grown = f"; {times(1 / more)} {than}" if more > 1 else ""
     echo(
         f"{made.path}: {count(made.transitions, 'transition')} in "
-        f"{count(made.episodes, 'episode')}{left}; {size(made.bytes_on_disk)}, "
-        f"the {'sources' if len(sources) > 1 else 'source'} {size(made.source_bytes)}"
+        f"{count(made.episodes, 'episode')}{left}; {size(made.bytes_on_disk)}, {than} "
+        f"{size(made.source_bytes)}{grown}"
     )

@@ -18,16 +18,17 @@ def progress(what: str, unit: str = "bytes") -> Iterator[Callable[..., None] | N
         return
     from rich import progress as columns
     from rich.console import Console
+    from rich.table import Column
 
-    text = columns.TextColumn("{task.fields[text]}")
-    amount = (
-        (columns.DownloadColumn(),) if unit == "bytes" else (columns.MofNCompleteColumn(), text)
-    )
+    whole = Column(no_wrap=True)  # where a line is too long, the bar becomes shorter
+    text = columns.TextColumn("{task.fields[text]}", table_column=whole)
+    done_of_total = columns.MofNCompleteColumn(table_column=whole)
+    amount = (columns.DownloadColumn(),) if unit == "bytes" else (done_of_total, text)
     # Without a thread that refreshes it: that would slow down a recording, and a pack forks.
     bar = columns.Progress(
         columns.BarColumn(),
         *amount,
-        columns.TimeRemainingColumn(),
+        columns.TimeRemainingColumn(table_column=whole),
         console=Console(stderr=True),
         transient=True,
         auto_refresh=False,

@@ -13,32 +13,39 @@ from typing import TYPE_CHECKING
 import click
 
 from .progress import progress
-from .wording import age, count, echo, echo_json, size
+from .wording import Whole, age, count, echo, echo_json, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult
 
 
+def _policy(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if value != "random" and not all(value.partition(":")):
+        raise click.BadParameter(f"expected random or MODULE:CALLABLE, found {value!r}")
+    return value
+
+
 @click.command("record")
 @click.argument("env_id")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--steps", type=click.IntRange(min=1), required=True, help="Steps to record.")
+@click.option("--steps", type=Whole(min=1), required=True, help="Steps to record.")
 @click.option(
     "--envs",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     help="Environments that step together.  [default: 1; with --append, the store's]",
 )
 @click.option(
     "--policy",
     default="random",
     show_default=True,
+    callback=_policy,
     metavar="random|MODULE:CALLABLE",
     help="The policy: random actions, or your own CALLABLE(observation) -> action. On Atari it "
     "receives single (84, 84) uint8 frames, not stacks.",
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=0,
     show_default=True,
     help="Seed of the environments and the policy.",
@@ -49,9 +56,7 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
     help="Codec of the frames: raw, lz4 or zstd, optionally with a level: zstd:9.  "
     "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]",
 )
-@click.option(
-    "--capacity", type=click.IntRange(min=1), metavar="N", help="Keep only the newest N steps."
-)
+@click.option("--capacity", type=Whole(min=1), help="Keep only the newest N steps.")
 @click.option("--append", is_flag=True, help="Continue an existing store of the same environment.")
 @click.option(
     "--life-loss",

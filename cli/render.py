@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .progress import progress
-from .wording import count, echo, number, size
+from .wording import Whole, count, echo, number, size
 
 
 @click.command("render")
@@ -24,12 +24,10 @@ from .wording import count, echo, number, size
     help="Number of the episode in `mmreplay episodes`; negative numbers count from the end.",
 )
 @click.option("--key", help="Which image to draw, if an observation has several.")
-@click.option(
-    "--fps", type=click.IntRange(min=1), default=30, show_default=True, help="Frames per second."
-)
+@click.option("--fps", type=Whole(min=1), default=30, show_default=True, help="Frames per second.")
 @click.option(
     "--scale",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     help="Enlarge the frames by this factor.  [default: what fits a screen]",
 )
 def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: int | None) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from .wording import count, echo, size
+from .wording import Whole, count, echo, size
 
 _MOST_PORT = 65_535
 
@@ -16,7 +16,7 @@ _MOST_PORT = 65_535
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--port",
-    type=click.IntRange(min=0, max=_MOST_PORT),
+    type=Whole(min=0, max=_MOST_PORT),
     default=0,
     show_default="a free one",
     help="Port to listen on.",
@@ -33,8 +33,7 @@ _MOST_PORT = 65_535
 )
 @click.option(
     "--frames",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Whole(min=1),
     default=20_000,
     show_default=True,
     help="With --export: at most N frames per store, in whole episodes.",

@@ -20,6 +20,21 @@ _TEN = 10
 _LARGE = 1e15
 
 
+class Whole(click.IntRange):
+    """A whole number within limits, in digits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; for `1e6` the message says what to write."""
+        try:
+            return int(super().convert(int(value), param, ctx))
+        except ValueError:
+            self.fail(f"{value!r}: expected a whole number in digits, as 1000000", param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """As the help shows it."""
+        return "N"
+
+
 def echo_json(document: Mapping[str, Any]) -> None:
     """One JSON object on stdout."""
     click.echo(json.dumps(document, indent=2, allow_nan=False))

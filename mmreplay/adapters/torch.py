@@ -15,7 +15,7 @@ import numpy as np
 from mmreplay.adapters.source import Listed, LoadSettings, fields_of, opened, with_each
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
-from mmreplay.errors import MissingExtraError
+from mmreplay.errors import MissingExtraError, SchemaError
 
 try:
     import torch
@@ -76,7 +76,10 @@ def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
     """The arrays of a batch as tensors on a device; on the CPU they share its memory.
 
     To a CUDA device they are copied through page-locked memory, without waiting for the copy.
+    Raises SchemaError for a `SequenceBatch`.
     """
+    if not isinstance(batch, Batch):
+        raise SchemaError(f"expected a Batch, found {batch!r}; use torch.from_numpy on its arrays")
     memory: dict[int, torch.Tensor] = {}
 
     def view(array: Any) -> torch.Tensor:

@@ -26,6 +26,7 @@ from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
+from mmreplay.errors import ClosedError
 from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
@@ -356,8 +357,14 @@ class Dataset(WindowSource):
         self.close()
 
     def __repr__(self) -> str:
-        what = "" if self._selection is None else " selected"
-        return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}{what}>"
+        capacity = getattr(self, "capacity", None)
+        what = "" if capacity is None else f" capacity={capacity}"
+        what += "" if self._selection is None else " selected"
+        try:
+            n = f"transitions={len(self)}"
+        except ClosedError:
+            n = "closed"
+        return f"<mmreplay.{type(self).__name__} {self.store.path} {n}{what}>"
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()

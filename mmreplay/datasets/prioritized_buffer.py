@@ -225,6 +225,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> npt.NDArray[np.float64]:
         valid, sampler = self.store.live.valid_ids(ids), self.sampler
         return self.store.live.look(lambda index: what(sampler, index, valid(index)))
-
-    def __repr__(self) -> str:
-        return f"<mmreplay.PrioritizedReplayBuffer {self.writer.path}>"

@@ -213,9 +213,6 @@ class ReplayBuffer(Dataset):
         finally:
             super().close()
 
-    def __repr__(self) -> str:
-        return f"<mmreplay.ReplayBuffer {self.writer.path}>"
-
 
 def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
     """Returns the random state to save, without keeping the buffer alive."""

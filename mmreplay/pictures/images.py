@@ -54,14 +54,17 @@ def _without_channels(frame: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def limits_of(frames: Sequence[npt.NDArray[Any]]) -> Limits | None:
     """The values of some frames that become black and white; None for bytes.
 
-    The first of 0 to 1, -1 to 1 and 0 to 255 that holds them all, else their minimum and maximum.
+    The first of 0 to 1, -1 to 1 and 0 to 255 that holds them all, if they span at least half of it
+    or are all equal; else their minimum and maximum, as for depths of a few metres.
     """
     if all(frame.dtype == np.uint8 for frame in frames):
         return None
     values = np.concatenate([frame[np.isfinite(frame)].ravel() for frame in frames])
     low, high = (float(values.min()), float(values.max())) if values.size else _USUAL[0]
-    usual = (one for one in _USUAL if one[0] <= low and high <= one[1])
-    return next(usual, (low, high))
+    usual = next((one for one in _USUAL if one[0] <= low and high <= one[1]), None)
+    if usual and (low == high or 2 * (high - low) >= usual[1] - usual[0]):
+        return usual
+    return low, high
 
 
 def to_bytes(frame: npt.NDArray[Any], limits: Limits | None) -> Image:

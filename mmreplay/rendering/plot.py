@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import os
 import warnings
@@ -58,6 +59,15 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mmreplay",  # the same data, the same file
 }
+
+
+class Curves(Figure):
+    """A figure that notebooks show without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        with io.BytesIO() as out, mpl.rc_context(_STYLE):
+            self.savefig(out, format="png")
+            return out.getvalue()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,7 +182,7 @@ def _column(store: Store, path: str) -> Numbers:
 
 
 def _figure(shown: Sequence[_Shown]) -> Figure:
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Curves(figsize=(9, 6), layout="constrained")
     (returns, lengths), (rewards, actions) = figure.subplots(2, 2)
     _curves(returns, "return of an episode", [(one, one.returns) for one in shown])
     _curves(lengths, "steps of an episode", [(one, one.lengths) for one in shown])

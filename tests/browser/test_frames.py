@@ -133,22 +133,54 @@ def test_values_beyond_those_that_were_looked_at_are_not_cut_off(tmp_path, look)
     assert np.all(page.frame() == 128)
     page.press("ArrowRight", "ArrowRight")
     page.at(2).stack_at(2)
-    assert np.all(page.frame() == 100)  # of 0 to 255
+    assert np.all(page.frame() == 255)  # of 0 to 100
     page.press("ArrowLeft")
     page.at(1)
     assert np.all(page.frame() == 1)
 
 
-def test_vectors_are_lines_and_numbers(tmp_path, look):
+@pytest.mark.parametrize(("dtype", "low", "high"), [("float32", 0.5, 4.5), ("uint16", 500, 4500)])
+def test_depths_are_painted_over_their_own_range(tmp_path, look, dtype, low, high):
+    depth = np.linspace(low, high, 35).reshape(5, 7).astype(dtype)
+    frame = Field(depth.shape, dtype)
+    with mmreplay.create(tmp_path / "s.zarr", frame, Field((), "int64"), flush_s=0) as writer:
+        writer.reset(depth)
+        for _ in range(3):
+            writer.step(0, 0.0, depth)
+        writer.step(0, 0.0, depth + depth.dtype.type(high - low))  # seldom looked at, twice as far
+    page = look(tmp_path / "s.zarr", place="#/0/0/0").at(0).stack_at(0)
+    assert np.array_equal(page.frame(), painted(depth, (low, high)))
+    assert np.array_equal(page.stack(0)[0], page.frame())
+    page.press("End")
+    page.at(4)
+    assert page.frame().max() == 255
+    assert page.frame().min() == 128
+
+
+def test_vectors_are_lines_and_numbers_also_as_the_agent_sees_them(tmp_path, look):
     record_pictures(tmp_path / "s.zarr", frame=Field((3,), "float32"))
     page = look(tmp_path / "s.zarr", place="#/0/9/4")
     page.page.locator('.frames figure.chart[data-step="4"] canvas').wait_for()
-    with mmreplay.open(tmp_path / "s.zarr") as store:
-        values = store.trajectory(1).observation[4]
     legend = page.page.locator(".frames .chart .value").filter(has_text=re.compile(r"\d"))
     legend.first.wait_for()
-    shown = legend.text_content().split()
-    assert [float(one) for one in shown] == pytest.approx(values.tolist(), rel=1e-4)
+    page.page.get_by_label("Padding").select_option("zero")
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        values = store.trajectory(1).observation
+        assert numbers_of(legend) == [pytest.approx(values[4].tolist(), rel=1e-4)]
+        for step in (4, 0):
+            page.page.get_by_label("stack", exact=True).fill("2")
+            page.press("Enter")
+            _go(page, step)
+            page.stack_at(step)
+            batch = store.transitions([9 + step], stack=2, padding="zero")
+            for side, stacks in enumerate((batch.observation, batch.next_observation)):
+                strip = page.page.locator("section.stack .strip").nth(side).locator("code")
+                expected = [pytest.approx(one, rel=1e-4) for one in stacks[0].tolist()]
+                assert numbers_of(strip) == expected
+
+
+def numbers_of(texts):
+    return [[float(one) for one in text.split()] for text in texts.all_text_contents()]
 
 
 def test_environments_that_step_together(tmp_path, look):

@@ -160,6 +160,26 @@ def test_a_hundred_thousand_episodes_are_a_few_rows_of_the_page(tmp_path, serve,
     assert float(shown) == float(f"{np.random.default_rng(0).normal(size=n).max():.5g}")
 
 
+def test_time_is_in_transitions_of_one_environment_and_of_many(tmp_path, look):
+    record_pictures(tmp_path / "one.zarr")
+    none, zeros = np.zeros(4, bool), np.zeros((4, *FRAME.shape), np.uint8)
+    with mmreplay.create(tmp_path / "many.zarr", FRAME, Field((), "int64"), lanes=4) as writer:
+        for length in (10, 20):
+            writer.reset(zeros)
+            for step in range(length):
+                writer.step([0] * 4, [1] * 4, zeros, ~none if step == length - 1 else none, none)
+    page = look(tmp_path / "one.zarr", tmp_path / "many.zarr")
+    page.page.get_by_role("button", name="many.zarr", exact=True).click()
+    page.sees("8 episodes")
+    ends = page.page.evaluate(
+        """async () => {
+            const { page } = await import("./static/model.js");
+            return page.stores.map((one) => [...one.table.times]);
+        }"""
+    )
+    assert ends == [[9, 30, 37], [10, 20, 30, 40, 60, 80, 100, 120]]
+
+
 def test_several_stores_are_on_the_same_axes(tmp_path, look):
     for name in "ab":
         record_pictures(tmp_path / f"{name}.zarr")

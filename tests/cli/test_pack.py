@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -15,6 +16,15 @@ def test_one_store(command, store):
         r"packed\.zarr: 30 transitions in 5 episodes; [\d.]+ kB, the source [\d.]+ kB\n", result.out
     )
     assert mmreplay.verify("packed.zarr").sound
+
+
+def test_a_result_that_is_larger_than_its_sources_says_so(command, write, play):
+    with write(frame=mmreplay.Field((64, 64), "uint8", "zstd"), flush_s=0) as writer:
+        writer.reset(np.zeros((64, 64), np.uint8))
+        for _ in range(30):
+            writer.step(1, 1.0, np.zeros((64, 64), np.uint8))
+    result = command("pack", "store.zarr", "packed.zarr", "--codec", "raw")
+    assert re.search(r"kB; [\d.]+ times larger than the source\n\Z", result.out)
 
 
 def test_a_choice_of_two_stores(command, store, write, play):

@@ -94,7 +94,7 @@ def test_help_imports_nothing_heavy():
         (["bench", "a", "--batch-size", "0"], "Error: Invalid value for '--batch-size'"),
         (
             ["bench", "a", "--stack", "x"],
-            "Invalid value for '--stack': 'x' is not a valid integer range",
+            "Invalid value for '--stack': 'x': expected a whole number in digits",
         ),
         (["bench", "a", "--seconds", "0"], "Error: Invalid value for '--seconds'"),
     ],

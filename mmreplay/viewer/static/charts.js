@@ -5,7 +5,7 @@ import { color, count, el, fill, number, seriesColor, share } from "./dom.js";
 const { uPlot } = window;
 const BUCKETS = 300;
 
-function axes(xFormat) {
+function axes(xFormat, label) {
 	const common = {
 		stroke: color("quiet"),
 		grid: { stroke: color("line"), width: 1 },
@@ -13,7 +13,16 @@ function axes(xFormat) {
 		font: "11px system-ui, sans-serif",
 	};
 	return [
-		{ ...common, grid: { show: false }, size: 28, values: (_, all) => all.map(xFormat) },
+		{
+			...common,
+			grid: { show: false },
+			size: 28,
+			label,
+			labelSize: 16,
+			labelGap: -6,
+			labelFont: common.font,
+			values: (_, all) => all.map(xFormat),
+		},
 		{ ...common, size: 52, values: (_, all) => all.map(short) },
 	];
 }
@@ -76,7 +85,7 @@ export class Chart {
 export function overTime(stores, key) {
 	let last = 1;
 	for (const { table } of stores) {
-		for (let k = 0; k < table.n; k++) last = Math.max(last, table.time(k) + table.length[k]);
+		for (const time of table.times) last = Math.max(last, time);
 	}
 	const most = Math.max(...stores.map(({ table }) => table.n), 1);
 	const n = Math.min(BUCKETS, Math.max(most, 8));
@@ -90,7 +99,7 @@ export function overTime(stores, key) {
 		for (let k = 0; k < table.n; k++) {
 			const value = table[key][k];
 			if (table.end[k] === 0 || !table.isWhole(k) || !Number.isFinite(value)) continue;
-			const bucket = Math.min(Math.floor(((table.time(k) + table.length[k]) * n) / last), n - 1);
+			const bucket = Math.min(Math.floor((table.times[k] * n) / last), n - 1);
 			sums[bucket] += value;
 			counts[bucket] += 1;
 			if (first[bucket] < 0) first[bucket] = k;
@@ -108,7 +117,7 @@ export function drawOverTime(chart, stores, key, pick) {
 	const options = {
 		key: ["time", stores.map((one) => one.number), data[0].length > 60],
 		scales: { x: { time: false } },
-		axes: axes(short),
+		axes: axes(short, "transitions"),
 		cursor: {
 			y: false,
 			points: { size: 6 },

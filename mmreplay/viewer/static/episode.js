@@ -505,15 +505,17 @@ export class EpisodeView {
 		let isWhole = true;
 		for (const [side, places] of [["seen", found.seen], ["following", found.following]]) {
 			places.forEach((frame, n) => {
-				for (const { column, canvases } of this.strips[n][side]) {
+				for (const { column, node } of this.strips[n][side]) {
 					const row = frame < 0 ? { data: null, offset: 0, damage: frame < -1 && "evicted" } : data.row(column, frame);
 					if (!row) {
 						isWhole = false;
 						continue;
 					}
-					canvases.classList.toggle("missing", Boolean(row.damage));
-					paint(canvases, column.shape, row.damage ? null : row.data, row.offset, this.range(column, row));
-					canvases.title = frame < 0 ? row.damage || "padding" : `frame ${frame}${row.damage ? ": damaged" : ""}`;
+					node.classList.toggle("missing", Boolean(row.damage));
+					node.title = frame < 0 ? row.damage || "padding" : `frame ${frame}${row.damage ? ": damaged" : ""}`;
+					const block = row.damage ? null : row.data;
+					if (node.tagName === "CANVAS") paint(node, column.shape, block, row.offset, this.range(column, row));
+					else node.textContent = row.damage || vectorText(column, block, row.offset);
 				}
 			});
 		}
@@ -529,18 +531,17 @@ export class EpisodeView {
 	makeStrips(k) {
 		const strip = (node) =>
 			Array.from({ length: k }, () => {
-				const canvases = this.pictures.map(({ column }) => ({
+				const shown = this.views.map(({ column, canvas }) => ({
 					column,
-					canvases: el("canvas", { class: "small", "data-column": column.name }),
+					node: el(canvas ? "canvas" : "code", { class: "small", "data-column": column.name }),
 				}));
-				node.append(el("div", { class: "of-stack" }, canvases.map((one) => one.canvases)));
-				return canvases;
+				node.append(el("div", { class: "of-stack" }, shown.map((one) => one.node)));
+				return shown;
 			});
 		fill(this.seen);
 		fill(this.following);
 		const [seen, following] = [strip(this.seen), strip(this.following)];
 		this.strips = seen.map((one, n) => ({ seen: one, following: following[n] }));
-		this.stack.classList.toggle("pictureless", this.pictures.length === 0);
 	}
 
 	copy() {
@@ -653,6 +654,12 @@ export class EpisodeView {
 function shownValues(values) {
 	const shown = values.slice(0, MOST_VALUES).map(number).join("  ");
 	return values.length > MOST_VALUES ? `${shown}  … ${number(values.length)} in all` : shown;
+}
+
+// A vector of a stack; without data zeros.
+function vectorText(column, data, offset) {
+	const items = column.shape.reduce((a, b) => a * b, 1);
+	return shownValues(data ? Array.from(data.subarray(offset, offset + items)) : new Array(items).fill(0));
 }
 
 // A list of names and values, whose elements stay as long as the names do.

@@ -88,6 +88,7 @@ export class Table {
 		this.whole = this.evicted.filter((one) => one === 0).length;
 		this.environments = (store.about.lanes || []).map((one) => one.environments);
 		this.places = null;
+		this.ends = null;
 	}
 
 	id(k) {
@@ -98,9 +99,21 @@ export class Table {
 		return this.evicted[k] === 0;
 	}
 
-	// Where an episode stands in time: the row of its first step.
-	time(k) {
+	// The row of an episode's first step.
+	begin(k) {
 		return Math.floor(this.row[k] / (this.environments[this.lane[k]] || 1));
+	}
+
+	// (n,) when each episode ended: the transitions of all episodes that ended by then, its own too.
+	get times() {
+		if (this.ends) return this.ends;
+		const end = (k) => this.begin(k) + this.length[k];
+		this.ends = new Float64Array(this.n);
+		let total = 0;
+		for (const k of [...this.row.keys()].sort((a, b) => end(a) - end(b))) {
+			this.ends[k] = total += this.length[k];
+		}
+		return this.ends;
 	}
 
 	env(k) {

@@ -91,8 +91,6 @@ export function paint(canvas, shape, data, offset, range) {
 	context.putImageData(image, 0, 0);
 }
 
-const USUAL = [[0, 1], [-1, 1], [0, 255], [-128, 127], [0, 65535]]; // as in documents.py
-
 // The range, or one that holds this frame as well: nothing is cut off.
 export function widened(range, data, offset, items) {
 	let [low, high] = range;
@@ -101,8 +99,7 @@ export function widened(range, data, offset, items) {
 		if (value < low && value > -Infinity) low = value;
 		if (value > high && value < Infinity) high = value;
 	}
-	if (low === range[0] && high === range[1]) return range;
-	return USUAL.find(([a, b]) => a <= low && high <= b) || [low, high];
+	return low === range[0] && high === range[1] ? range : [low, high];
 }
 
 // 0 to 255; what is no number is black.

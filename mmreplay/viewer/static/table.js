@@ -41,7 +41,7 @@ function valueOf(table, key, k) {
 	// What is left of an episode has neither.
 	if ((key === "#" || key === "return") && !table.isWhole(k)) return undefined;
 	if (key === "#") return k;
-	if (key === "row") return table.time(k);
+	if (key === "row") return table.begin(k);
 	if (key === "env") return table.env(k);
 	return table[key][k];
 }

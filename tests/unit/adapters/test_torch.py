@@ -39,6 +39,13 @@ def flat(lists):
 # ---------------------------------------------------------------- tensors
 
 
+def test_sequences_are_refused_with_what_to_use(stores):
+    with mmreplay.load(stores("vectors")) as data:
+        batch = data.sample_sequences(2, 2)
+        with pytest.raises(mmreplay.SchemaError, match=r"found SequenceBatch.*torch\.from_numpy"):
+            to_tensors(batch)
+
+
 SETTINGS = [
     {},
     {"stack": 4, "n_step": 3},

@@ -38,7 +38,9 @@ def test_other_shapes_are_not_images(shape):
 @pytest.mark.parametrize(
     ("values", "limits"),
     [
-        ([0.25, 0.5], (0, 1)),
+        ([0.25, 0.75], (0, 1)),
+        ([0.9, 0.99], (0.9, 0.99)),  # of a depth buffer
+        ([0.4, 3.7], (0.4, 3.7)),  # metres
         ([-0.5, 1.0], (-1, 1)),
         ([0.0, 200.0], (0, 255)),
         ([-3.0, 2.0], (-3, 2)),
@@ -46,7 +48,7 @@ def test_other_shapes_are_not_images(shape):
         ([7.0, np.nan], (0, 255)),
     ],
 )
-def test_limits_are_the_usual_range_that_holds_all_values(values, limits):
+def test_limits_are_the_usual_range_that_the_values_fill_or_their_own(values, limits):
     assert limits_of([np.array([one]) for one in values]) == limits
 
 

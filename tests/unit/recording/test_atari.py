@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 import mmreplay
 from mmreplay.recording import atari
@@ -105,6 +106,27 @@ def test_without_random_starts_one_and_several_environments_record_the_same(stea
         assert many.episodes["terminated"].any()
         assert many.episodes["return"].max() >= 1
         assert_same_rows(columns(many, 1), columns(one))
+
+
+def test_one_environment_is_gymnasiums_preprocessing_and_its_stacks(recorded):
+    single = AtariPreprocessing(gymnasium.make("ALE/Breakout-v5", frameskip=1))
+    env = FrameStackObservation(single, 4)
+    with mmreplay.open(recorded("ALE/Breakout-v5", 1, 8)) as store:
+        batch = store.transitions(store.ids, stack=4)
+    rewards, non_terminals = [], []
+    observation, _ = env.reset(seed=8)
+    for n, action in enumerate(batch.action):
+        assert np.array_equal(batch.observation[n], observation)
+        observation, reward, terminated, _, _ = env.step(action)
+        assert np.array_equal(batch.next_observation[n], observation)
+        rewards.append(reward)
+        non_terminals.append(not terminated)
+        if terminated:
+            observation, _ = env.reset()
+    assert batch.reward.tolist() == rewards
+    assert batch.non_terminal.tolist() == non_terminals
+    assert sum(rewards) == 2
+    assert non_terminals.count(False) == 1
 
 
 class OneLane:

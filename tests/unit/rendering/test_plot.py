@@ -1,5 +1,6 @@
 """Curves whose data are those of the stores, in files that can be read."""
 
+import io
 import resource
 import xml.etree.ElementTree as ET
 
@@ -49,6 +50,13 @@ def test_returns_and_lengths_are_those_of_the_episodes_that_ended(make, story):
     assert np.array_equal(lines(lengths)[0], [[9, 9], [20, 11]])
     mean = (ended["return"][0] + ended["return"][1]) / 2
     assert np.allclose(lines(returns)[1][:, 1], [ended["return"][0], mean])
+
+
+def test_a_notebook_shows_the_figure(make, story):
+    writer = make()
+    story.play_every_end(writer)
+    with Image.open(io.BytesIO(plot(writer.path)._repr_png_())) as shown:
+        assert (shown.format, shown.size) == ("PNG", (900, 600))
 
 
 def test_lanes_are_taken_side_by_side(make, story):
