@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 
-import mmreplay
 from mmreplay.errors import DiskFullError
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.effort import by_effort
@@ -15,7 +14,6 @@ from tests.support.interrupts import interrupted
 from tests.support.modelled_lane import Play
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
 
 
 @pytest.mark.parametrize(("kind", "lanes"), [("lz4", None), ("dict", 3)])
