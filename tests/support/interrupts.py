@@ -9,12 +9,12 @@ import mmreplay
 PACKAGE = str(Path(mmreplay.__file__).parent)
 
 
-def interrupted(do, is_wanted, *folders):
-    """Interrupt a call at the first line of some folders for which `is_wanted(frame)` is true.
+def interrupted(do, is_wanted, *places):
+    """Interrupt a call at the first line for which `is_wanted(frame)` is true.
 
-    Returns whether there was such a line.
+    `places` are the beginnings of the modules that count. Returns whether there was such a line.
     """
-    where = tuple(f"{PACKAGE}/{folder}/" for folder in folders)
+    where = tuple(f"{PACKAGE}/{place}" for place in places)
 
     def in_line(frame, event, _):
         if event == "line" and not _is_with(frame) and is_wanted(frame):

@@ -68,7 +68,7 @@ def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
             nonlocal hit
             head = one.writer.files.rows.head
             lines = itertools.count(1)
-            hit = interrupted(do, lambda _: next(lines) == at, "writing")
+            hit = interrupted(do, lambda _: next(lines) == at, "writing/")
             if hit and ending == "go on" and one.writer.files.rows.head == head:
                 do()
             if hit and ending == "flush":
