@@ -120,9 +120,7 @@ class EpisodeSums:
 
     def _followed(self, index: Index, known: _Sums | None) -> _Sums:
         lanes = range(index.n_lanes)
-        before = [_Ended() for _ in lanes]
-        if known is not None and known.index is index:
-            before = known.ended
+        before = known.ended if known and known.index is index else [_Ended() for _ in lanes]
         found = [index.episodes(lane) for lane in lanes]
         pairs = [
             ended.followed(episodes, index, lane, self._count)

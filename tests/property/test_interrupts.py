@@ -67,7 +67,8 @@ def split(data):
 
 
 def stated(data):
-    consumed(itertools.islice(data.batches(8), 2))
+    with contextlib.closing(data.batches(8)) as batches:  # an interrupt in `__del__` would be lost
+        consumed(itertools.islice(batches, 2))
     data.load_state_dict(data.state_dict())
     return consumed(data.batches(8))
 
