@@ -145,9 +145,10 @@ class Epochs:
             raise SchemaError(
                 f"state: expected what state_dict() returned, found another: {error!s:.200}"
             ) from error
-        self.seed, self.unshared_seed = seed, None
-        self._next, self._at = at.epoch, at
-        self._loaded = at if at.position else None
+        loaded = at if at.position else None
+        self.seed, self.unshared_seed, self._next, self._at, self._loaded = (
+            seed, None, at.epoch, at, loaded,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ batches
 

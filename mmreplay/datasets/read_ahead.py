@@ -207,9 +207,8 @@ class ReadAhead:
         """Discard what is ahead, and end the threads; the store was closed before."""
         with self._lock:
             self._cancel()
-            threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.end()
+        if self._threads is not None:
+            self._threads.end()
 
 
 def _finished(draw: Draw[Read], batch: Read) -> Read:

@@ -76,8 +76,9 @@ class LaneFinals:
         if self._newest is None:
             first = (self._head - 1) * self.n
             ended = self.ids[int(self.ids.searchsorted(first)) :] - first
-            self._newest = np.zeros(self.n, np.bool_)
-            self._newest[ended % self.n] = True
+            newest = np.zeros(self.n, np.bool_)
+            newest[ended % self.n] = True
+            self._newest = newest
         return self._newest
 
     def from_row(self, row: int) -> int:
@@ -125,10 +126,9 @@ class LaneFinals:
             return
         ends = self.ids[max(self._sorted - self.base, 0) :]
         keys = (ends % self.n << LANE_SHIFT) + ends // self.n
-        self._new = np.sort(np.concatenate((self._new, keys)))
-        if self._new.size > max(_FEW, self._old.size // _FEWER):
-            old = self._old[self._old & ROW_MASK >= self.ids[0] // self.n]
+        old, new = self._old, np.sort(np.concatenate((self._new, keys)))
+        if new.size > max(_FEW, old.size // _FEWER):
+            old = old[old & ROW_MASK >= self.ids[0] // self.n]
             # Two ascending runs, which a stable sort merges.
-            self._old = np.sort(np.concatenate((old[:-1], self._new)), kind="stable")
-            self._new = _NO_KEYS
-        self._sorted = self.stop
+            old, new = np.sort(np.concatenate((old[:-1], new)), kind="stable"), _NO_KEYS
+        self._old, self._new, self._sorted = old, new, self.stop

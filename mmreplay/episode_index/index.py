@@ -155,8 +155,12 @@ class Index:
         self.version += 1
 
     def close(self) -> None:
-        """Let go of all maps; from now on only numbers of transitions may be asked for."""
-        del self._sources, self._step, self._ends
+        """Let go of all maps; from now on only numbers of transitions may be asked for.
+
+        A second call does nothing.
+        """
+        for name in ("_sources", "_step", "_ends"):
+            self.__dict__.pop(name, None)
         for one in self._lanes:
             one.finals = LaneFinals(one.n)
 

@@ -201,9 +201,9 @@ class JoinedLanes:
         return not any(self.readers[lane].finals.has_moved(known) for lane, known in pending)
 
     def close(self) -> None:
-        """Let go of all maps."""
+        """Let go of all maps; a second call does nothing."""
         self.columns = {}
-        del self._finals
+        self.__dict__.pop("_finals", None)
         self.index.close()
 
     def after_fork_in_child(self) -> None:

@@ -56,8 +56,8 @@ class LiveLanes:
         """Open all lanes of the stores; those of `known` have the first numbers, in this order."""
         self.path = roots[0]
         self.roots = tuple(roots)
-        self.paths = list(known)
-        self._add_new_lanes()
+        found = [lane for root in roots for lane in lane_paths(root)]
+        self.paths = [*known, *(path for path in found if path not in known)]
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
@@ -144,11 +144,10 @@ class LiveLanes:
             raise ClosedError(f"{self.path}: this store was closed; open it again to read")
 
     def close(self) -> None:
-        """Let go of all maps; a second call does nothing."""
+        """Let go of all maps; a second call does so if the first one was interrupted."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._joined.close()
+            self._closed = True
+            self._joined.close()
 
     # ------------------------------------------------------------ what is there
 

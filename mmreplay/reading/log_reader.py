@@ -142,7 +142,8 @@ class LogReader:
     def is_in_place(self) -> bool:
         """Whether the path still holds what was loaded: not once it was reopened or repaired."""
         if self._state is not None:
-            return self._state.is_in_place()
+            state = self._state
+            return state.is_in_place() and (self.is_live or state.has_session_of_path())
         return self._stamp == file_stamp(self._lane)
 
     def check_in_place(self) -> None:

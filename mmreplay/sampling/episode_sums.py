@@ -23,7 +23,7 @@ _ROOM = 64
 _BLOCK, _LONG = 256, 1 << 16  # of bounds that are searched
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that takes longer
 class _Ended:
     """The finished episodes of one lane."""
 
@@ -37,36 +37,36 @@ class _Ended:
     # (h + 1,) the counts of the first partly evicted ones
     skipped: Ids = field(default_factory=lambda: np.zeros(1, np.int64))
 
-    def follow(
+    def followed(
         self, episodes: LaneEpisodes, index: Index, lane: int, count: Callable[[Ids], Ids]
-    ) -> int:
-        """Add new finished episodes, and drop those that cannot be sampled; returns the count."""
-        if self.origin + self.n < episodes.known:  # those in between are unknown
-            self.origin, self.n = episodes.known, 0
-            self.sums[0] = 0
-        gone = episodes.start - self.origin
-        if gone > max(self.n // 2, _KEEP):
-            gone = min(gone, self.n)
-            kept = self.n - gone
-            self.sums[: kept + 1] = self.sums[gone : self.n + 1]
-            self.origin += gone
-            self.n = kept
-        stop = episodes.stop - self.origin
-        if stop > self.n:
-            if stop >= len(self.sums):
-                self.sums = np.resize(self.sums, stop + stop // 2 + 1)
-            _, steps = index.ended(lane, np.arange(self.origin + self.n, episodes.stop))
-            self.sums[self.n + 1 : stop + 1] = self.sums[self.n] + count(steps).cumsum()
-            self.n = stop
-        self.start = episodes.start - self.origin
-        total = int(self.sums[self.n] - self.sums[self.start])
-        if episodes.cut.size or self.below.size:
-            cut = episodes.cut - self.origin
-            counts = self.sums[cut + 1] - self.sums[cut]
-            self.skipped = np.append(0, counts.cumsum())
-            self.below = self.sums[cut] - self.skipped[:-1]
-            total -= int(self.skipped[-1])
-        return total
+    ) -> tuple[_Ended, int]:
+        """With new finished episodes, without those that cannot be sampled; and the count.
+
+        Both may share `sums`, of which this one has its first `n + 1` only.
+        """
+        origin, n, sums = self.origin, self.n, self.sums
+        if origin + n < episodes.known:  # those in between are unknown
+            origin, n, sums = episodes.known, 0, np.zeros(_ROOM, np.int64)
+        gone = episodes.start - origin
+        if gone > max(n // 2, _KEEP):
+            gone = min(gone, n)
+            origin, n, sums = origin + gone, n - gone, sums[gone : n + 1].copy()
+        stop = episodes.stop - origin
+        if stop > n:
+            if stop >= len(sums):
+                sums = np.resize(sums, stop + stop // 2 + 1)
+            _, steps = index.ended(lane, np.arange(origin + n, episodes.stop))
+            sums[n + 1 : stop + 1] = sums[n] + count(steps).cumsum()
+            n = stop
+        out = _Ended(origin, n, sums, episodes.start - origin)
+        total = int(sums[n] - sums[out.start])
+        if episodes.cut.size:
+            cut = episodes.cut - origin
+            counts = sums[cut + 1] - sums[cut]
+            out.skipped = np.append(0, counts.cumsum())
+            out.below = sums[cut] - out.skipped[:-1]
+            total -= int(out.skipped[-1])
+        return out, total
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids]:
         """The numbers of the episodes of these ranks, and the ranks within them."""
@@ -75,6 +75,27 @@ class _Ended:
             sought += self.skipped[self.below.searchsorted(sought, "right")]
         found = _interval(self.sums[: self.n + 1], sought)
         return found + self.origin, sought - self.sums[found]
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that takes longer
+class _Sums:
+    """The sums of one moment: replaced whole, so that an interrupt leaves these or other ones.
+
+    `bounds` are the counts before each part: a part is one listed episode, or all finished ones of
+    a lane. `steps` are of each part; `begins` and `over` the first part of each lane, and that of
+    its finished ones. `joined` has those of all lanes.
+    """
+
+    index: Index
+    version: int
+    ended: list[_Ended]
+    bounds: Ids
+    steps: Ids
+    found: list[LaneEpisodes]
+    begins: Ids
+    over: Ids
+    strides: Ids
+    joined: tuple[Ids, Ids, Ids, Ids] | None = None
 
 
 class EpisodeSums:
@@ -86,67 +107,40 @@ class EpisodeSums:
 
     def __init__(self, count: Callable[[Ids], Ids], *, whole: bool = False) -> None:
         self._count, self._whole = count, whole
-        self._index: Index | None = None
-        self._version = -1
-        self._ended: list[_Ended] = []
-        # The counts before each part: a part is one listed episode, or all finished ones of a lane.
-        self._bounds = np.zeros(1, np.int64)
-        self._steps = np.empty(0, np.int64)  # of each part
-        self._found: list[LaneEpisodes] = []
-        self._begins = self._over = np.empty(0, np.int64)  # of each lane: first part, finished ones
-        self._strides = np.empty(0, np.int64)
-        self._joined: tuple[Ids, Ids, Ids, Ids] | None = None
+        self._now: _Sums | None = None
 
     def follow(self, index: Index) -> int:
         """Follow an index; returns the count of all episodes."""
-        if index is self._index and index.version == self._version:
-            if self._joined is None and len(self._ended) > 1:
-                self._join()
-            return int(self._bounds[-1])
-        self._joined, self._version = None, -1
-        if index is not self._index:
-            self._index = index
-            self._ended = [_Ended() for _ in range(index.n_lanes)]
-        found = [index.episodes(lane) for lane in range(index.n_lanes)]
-        totals = [
-            ended.follow(episodes, index, lane, self._count)
-            for lane, (ended, episodes) in enumerate(zip(self._ended, found, strict=True))
+        now = self._now
+        if now is None or index is not now.index or index.version != now.version:
+            now = self._now = self._followed(index, now)
+        elif now.joined is None and len(now.ended) > 1:
+            now.joined = _joined(now)
+        return int(now.bounds[-1])
+
+    def _followed(self, index: Index, known: _Sums | None) -> _Sums:
+        lanes = range(index.n_lanes)
+        before = known.ended if known and known.index is index else [_Ended() for _ in lanes]
+        found = [index.episodes(lane) for lane in lanes]
+        pairs = [
+            ended.followed(episodes, index, lane, self._count)
+            for lane, ended, episodes in zip(lanes, before, found, strict=True)
         ]
-        self._strides = np.array([episodes.stride for episodes in found])
         # Without a copy for a single lane: it may have many environments.
         steps = [episodes.steps for episodes in found]
-        self._steps = steps[0] if len(steps) == 1 else np.concatenate(steps)
+        parts = steps[0] if len(steps) == 1 else np.concatenate(steps)
         if self._whole:
-            self._steps = self._steps * np.concatenate([episodes.whole() for episodes in found])
-        sizes = [episodes.steps.size for episodes in found]
-        self._begins = np.cumsum([0, *sizes[:-1]])
-        self._over = self._begins + np.array([episodes.place for episodes in found])
-        counts = self._count(self._steps)
-        counts[self._over] = totals
-        self._bounds = np.empty(counts.size + 1, np.int64)
-        self._bounds[0] = 0
-        np.cumsum(counts, out=self._bounds[1:])
-        self._found = found
-        self._version = index.version
-        return int(self._bounds[-1])
-
-    def _join(self) -> None:
-        """Join the finished episodes of all lanes: worth it if the index does not change."""
-        index: Index = self._index  # type: ignore[assignment]
-        counts: list[Ids] = []
-        firsts: list[Ids] = []
-        steps: list[Ids] = []
-        for lane, ended in enumerate(self._ended):
-            numbers = np.arange(ended.origin + ended.start, ended.origin + ended.n)
-            here = np.diff(ended.sums[ended.start : ended.n + 1])
-            cut = index.episodes(lane).cut - numbers[:1]
-            here[cut] = 0
-            counts.append(here)
-            for parts, part in zip((firsts, steps), index.ended(lane, numbers), strict=True):
-                parts.append(part)
-        offsets = np.cumsum([0, *(counted.sum() for counted in counts)])
-        bounds = np.append(0, np.concatenate(counts).cumsum())
-        self._joined = bounds, np.concatenate(firsts), np.concatenate(steps), offsets
+            parts = parts * np.concatenate([episodes.whole() for episodes in found])
+        begins = np.cumsum([0, *(one.size for one in steps[:-1])])
+        over = begins + np.array([episodes.place for episodes in found])
+        counts = self._count(parts)
+        counts[over] = [total for _, total in pairs]
+        bounds = np.empty(counts.size + 1, np.int64)
+        bounds[0] = 0
+        np.cumsum(counts, out=bounds[1:])
+        strides = np.array([episodes.stride for episodes in found])
+        ended = [one for one, _ in pairs]
+        return _Sums(index, index.version, ended, bounds, parts, found, begins, over, strides)
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids, Ids]:
         """The episodes of `ranks` (B,), each below the count that `follow` returned.
@@ -154,19 +148,19 @@ class EpisodeSums:
         (B,) each: the id of the oldest step that can be sampled, the number of steps from it on,
         the rank within the episode's count, and the distance between the ids of its steps.
         """
-        index: Index = self._index  # type: ignore[assignment]
-        parts = self._bounds.searchsorted(ranks, "right") - 1
-        within = ranks - self._bounds[parts]
-        steps = self._steps[parts]
+        now: _Sums = self._now  # type: ignore[assignment]
+        parts = now.bounds.searchsorted(ranks, "right") - 1
+        within = ranks - now.bounds[parts]
+        steps = now.steps[parts]
         firsts = np.empty_like(steps)
-        lanes = self._begins.searchsorted(parts, "right") - 1
-        is_over = parts == self._over[lanes]
+        lanes = now.begins.searchsorted(parts, "right") - 1
+        is_over = parts == now.over[lanes]
         one_by_one, over = (~is_over).nonzero()[0], is_over.nonzero()[0]
         for lane in distinct(lanes[one_by_one]).tolist():
             here = one_by_one[lanes[one_by_one] == lane]
-            firsts[here] = self._found[lane].firsts(parts[here] - self._begins[lane])
-        if self._joined is not None:
-            bounds, every_first, every_steps, offsets = self._joined
+            firsts[here] = now.found[lane].firsts(parts[here] - now.begins[lane])
+        if now.joined is not None:
+            bounds, every_first, every_steps, offsets = now.joined
             sought = within[over] + offsets[lanes[over]]
             episodes = _interval(bounds, sought)
             within[over] = sought - bounds[episodes]
@@ -174,9 +168,27 @@ class EpisodeSums:
         else:
             for lane in distinct(lanes[over]).tolist():
                 here = over[lanes[over] == lane]
-                numbers, within[here] = self._ended[lane].at(within[here])
-                firsts[here], steps[here] = index.ended(lane, numbers)
-        return firsts, steps, within, self._strides[lanes]
+                numbers, within[here] = now.ended[lane].at(within[here])
+                firsts[here], steps[here] = now.index.ended(lane, numbers)
+        return firsts, steps, within, now.strides[lanes]
+
+
+def _joined(now: _Sums) -> tuple[Ids, Ids, Ids, Ids]:
+    """The finished episodes of all lanes as one: worth it if the index does not change."""
+    counts: list[Ids] = []
+    firsts: list[Ids] = []
+    steps: list[Ids] = []
+    for lane, ended in enumerate(now.ended):
+        numbers = np.arange(ended.origin + ended.start, ended.origin + ended.n)
+        here = np.diff(ended.sums[ended.start : ended.n + 1])
+        cut = now.found[lane].cut - numbers[:1]
+        here[cut] = 0
+        counts.append(here)
+        for parts, part in zip((firsts, steps), now.index.ended(lane, numbers), strict=True):
+            parts.append(part)
+    offsets = np.cumsum([0, *(counted.sum() for counted in counts)])
+    bounds = np.append(0, np.concatenate(counts).cumsum())
+    return bounds, np.concatenate(firsts), np.concatenate(steps), offsets
 
 
 class SelectedSums:

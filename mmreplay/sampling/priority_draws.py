@@ -175,6 +175,7 @@ class PrioritizedSampler:
         column.values[positions] = values
         if column.generation != generation:
             self._masses.load(column.values)
+            self.largest = max(self.largest, float(column.values.max()))  # of what it left
         elif positions.size:
             self._masses.set(positions, values)
         self._take_over(index)

@@ -96,9 +96,8 @@ class RankBased(Masses):
         order = present[np.argsort(-self._priorities[present], kind="stable")]
         masses = np.zeros(self._priorities.size)
         masses[order] = self._masses(1, order.size)
-        self._tree = SumTree(masses)
-        self._n_came = self._n_given = 0
-        self._due = max(order.size // _GIVEN_PER_SORT, 1)
+        due = max(order.size // _GIVEN_PER_SORT, 1)
+        self._tree, self._n_came, self._n_given, self._due = SumTree(masses), 0, 0, due
 
     def _masses(self, first: int, count: int) -> Doubles:
         """Of `count` ranks from `first` on."""

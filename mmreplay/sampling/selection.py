@@ -64,9 +64,8 @@ class Selection:
         self.keys, self.steps = keys, steps
         self.environments, self.uuids = tuple(environments), tuple(uuids)
         self.of_lanes = Keys(environments)
-        self._index: Index | None = None
-        self._oldest: Ids = np.empty(0, np.int64)
-        self._now: SelectedIndex | None = None
+        # With the index and its oldest rows, replaced together.
+        self._now: tuple[Index, Ids, SelectedIndex] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without the index."""
@@ -87,21 +86,20 @@ class Selection:
 
     def now(self, index: Index) -> SelectedIndex:
         """What can be sampled now; SchemaError if its newest rows were lost."""
-        if index is not self._index:
+        known = self._now
+        if known is None or index is not known[0]:
             self._check(index)
-            self._index, self._now = index, None
+            known = None
         oldest = np.array(
             [index.window(lane)[1] // n for lane, n in enumerate(self.environments)], np.int64
         )
-        if self._now is None or not np.array_equal(oldest, self._oldest):
+        if known is None or not np.array_equal(oldest, known[1]):
             lanes = self.keys >> LANE_SHIFT
             gone = np.clip(oldest[lanes] - self.of_lanes.rows(self.keys), 0, self.steps)
             left = (gone < self.steps).nonzero()[0]
-            self._now = SelectedIndex(
-                self, self.keys[left] + gone[left], self.steps[left] - gone[left]
-            )
-            self._oldest = oldest
-        return self._now
+            now = SelectedIndex(self, self.keys[left] + gone[left], self.steps[left] - gone[left])
+            known = self._now = index, oldest, now
+        return known[2]
 
     def _check(self, index: Index) -> None:
         lasts = self.of_lanes.ids(self.keys + self.steps - 1)

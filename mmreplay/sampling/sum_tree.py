@@ -60,12 +60,11 @@ class SumTree:
         self._stale.append(positions)
 
     def settle(self) -> None:
-        """Sum up the changes."""
+        """Sum up the changes; again from the start if it was interrupted."""
         stale = self._stale
         if not stale:
             return
         nodes = positions = stale[0] if len(stale) == 1 else np.concatenate(stale)
-        self._stale = []
         for groups, sums in zip(self._groups, self._levels[1:], strict=True):
             nodes = nodes >> _BITS
             if nodes.size > _FEW:
@@ -74,6 +73,7 @@ class SumTree:
         self._levels[-1].cumsum(out=self._bounds[1:])
         if self._leasts:
             self._settle_leasts(positions)
+        self._stale = []
 
     def _settle_leasts(self, nodes: Positions) -> None:
         below = self._levels[0]
@@ -88,13 +88,14 @@ class SumTree:
         """The smallest mass above 0; infinity if there is none."""
         self.settle()
         if not self._leasts:
-            below = self._levels[0]
+            below, every = self._levels[0], []
             for sums in self._levels[1:] or [np.zeros(_padded(len(below) // _FANOUT))]:
                 leasts = np.full(len(sums), np.inf)
                 groups = below.reshape(-1, _FANOUT)
                 leasts[: len(groups)] = _least_of(groups)
-                self._leasts.append(leasts)
+                every.append(leasts)
                 below = leasts
+            self._leasts = every
         return float(self._leasts[-1].min())
 
     @property

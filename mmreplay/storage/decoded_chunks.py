@@ -1,6 +1,7 @@
 """`DecodedChunks`: inner chunks of one column, kept as they were decoded last.
 
 Invariant: a slot keeps its chunk while a thread reads it, and is read only once its chunk is in it.
+After an interrupt in the middle nothing is kept any more, and nobody waits for what it left undone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.ids import Array, Ids
-from mmreplay.system import forks
+from mmreplay.system import forks, threads
 
 Bytes = npt.NDArray[np.uint8]
 _TAKEN = np.iinfo(np.int64).max
@@ -39,9 +40,11 @@ class DecodedChunks:
         self._keys: list[int | None] = [None] * n_chunks
         self._used = np.zeros(n_chunks, np.int64)  # when, by `_time`
         self._n_readers = np.zeros(n_chunks, np.int64)
-        self._is_ready = np.ones(n_chunks, np.bool_)
+        # Of each slot: set once its chunk is in it, or will not be.
+        self._filled: list[threads.Flag | None] = [None] * n_chunks
         self._time = self._n_failures = 0
-        self._changed = threading.Condition()
+        self._is_over = False
+        self._lock = threading.Lock()  # not a `Condition`, in which an interrupt leaves it locked
 
     @contextmanager
     def hold(self, keys: list[int], decode: Callable[[int, Bytes], None]) -> Iterator[Ids | None]:
@@ -51,34 +54,44 @@ class DecodedChunks:
             yield slots
         finally:
             if slots is not None:
-                with self._changed:
+                with self._lock:
                     self._n_readers[slots] -= 1
 
     def _claim(self, keys: list[int], decode: Callable[[int, Bytes], None]) -> Ids | None:
-        while True:
-            with self._changed:
-                n_failures = self._n_failures
-                slots = np.array([self._slots.get(key, -1) for key in keys], np.int64)
-                missing = (slots < 0).nonzero()[0]
-                if missing.size:
-                    room = self._room(missing.size, slots)
-                    if room is None:
-                        return None
-                    slots[missing] = room
-                    for at, slot in zip(missing.tolist(), room.tolist(), strict=True):
-                        self._put(slot, keys[at])
-                self._time += 1
-                self._used[slots] = self._time
-                self._n_readers[slots] += 1
-            mine = [(keys[at], int(slots[at])) for at in missing.tolist()]
-            self._fill(mine, slots, decode)
-            with self._changed:
-                while not self._is_ready[slots].all():
-                    self._changed.wait()
-                if self._n_failures == n_failures:
-                    return slots
-                # Another thread could not decode what this one waited for: this one will tell why.
-                self._n_readers[slots] -= 1
+        filled = threads.Flag()
+        try:
+            while not self._is_over:
+                with self._lock:
+                    n_failures = self._n_failures
+                    slots = np.array([self._slots.get(key, -1) for key in keys], np.int64)
+                    missing = (slots < 0).nonzero()[0]
+                    if missing.size:
+                        room = self._room(missing.size, slots)
+                        if room is None:
+                            return None
+                        slots[missing] = room
+                        for at, slot in zip(missing.tolist(), room.tolist(), strict=True):
+                            self._put(slot, keys[at], filled)
+                    self._time += 1
+                    self._used[slots] = self._time
+                    self._n_readers[slots] += 1
+                    others = {self._filled[slot] for slot in slots.tolist()} - {filled, None}
+                self._fill([(keys[at], int(slots[at])) for at in missing.tolist()], slots, decode)
+                filled.set()
+                for other in others:
+                    other.wait()
+                with self._lock:
+                    if self._n_failures == n_failures and not self._is_over:
+                        return slots
+                    # Another thread could not decode what this one waited for: this one tells why.
+                    self._n_readers[slots] -= 1
+                filled = threads.Flag()
+        except BaseException as error:
+            self._is_over |= not isinstance(error, Exception)
+            raise
+        finally:
+            filled.set()
+        return None
 
     def _room(self, n: int, held: Ids) -> Ids | None:
         """Slots that no thread reads, except those to be held; None if there are too few."""
@@ -89,36 +102,29 @@ class DecodedChunks:
         room = used.argpartition(n - 1)[:n]
         return None if used[room].max() == _TAKEN else np.sort(room)
 
-    def _put(self, slot: int, key: int | None) -> None:
+    def _put(self, slot: int, key: int | None, filled: threads.Flag | None) -> None:
         """Give a slot another key, whose chunk is still to come."""
         before = self._keys[slot]
         if before is not None:
             del self._slots[before]
-        self._keys[slot] = key
+        self._keys[slot], self._filled[slot] = key, filled
         if key is not None:
             self._slots[key] = slot
-        self._is_ready[slot] = key is None
 
     def _fill(
         self, mine: list[tuple[int, int]], slots: Ids, decode: Callable[[int, Bytes], None]
     ) -> None:
         """Decode chunks into their slots, which this thread has claimed."""
-        if not mine:
-            return
         try:
             for key, slot in mine:
                 decode(key, self._parts[slot])
         except BaseException:
-            with self._changed:
+            with self._lock:
                 for _, slot in mine:
-                    self._put(slot, None)
+                    self._put(slot, None, None)
                 self._n_readers[slots] -= 1
                 self._n_failures += 1
-                self._changed.notify_all()
             raise
-        with self._changed:
-            self._is_ready[[slot for _, slot in mine]] = True
-            self._changed.notify_all()
 
 
 _DECODED: weakref.WeakSet[DecodedChunks] = weakref.WeakSet()

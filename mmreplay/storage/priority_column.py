@@ -187,6 +187,7 @@ class PriorityColumn:
         self._lane = lane
         spec = _find_or_create(lane, environments)
         self._spec = spec if environments is None else spec.entries(environments)
+        self.values: npt.NDArray[np.float64]
         self.generation = 0
         base, head = window
         n = environments or 1
@@ -200,23 +201,23 @@ class PriorityColumn:
         stop = max(-(-head // self._spec.chunk_rows), start)
         # What may find no room on the disk comes first, so that nothing changes then.
         self._allocate(start, stop)
-        self._files = SideBySide([self._spec], [start], [2 * (stop - start) + 1], writable=True)
-        self.values: npt.NDArray[np.float64] = self._files.rows
-        self.generation += 1
-        self._map(stop)
+        files = SideBySide([self._spec], [start], [2 * (stop - start) + 1], writable=True)
+        self._map(files, stop)
+        # Together: an interrupt leaves the old positions, or all of the new ones.
+        self._files, self.values, self.generation = files, files.rows, self.generation + 1
 
     def _allocate(self, start: int, stop: int) -> None:
         for chunk in range(start, stop):
             path = chunk_files.chunk_path(self._lane, self._spec, chunk)
             durable_writes.allocate(path, self._spec.chunk_bytes)
 
-    def _map(self, stop: int) -> None:
+    def _map(self, files: SideBySide, stop: int) -> None:
         """Map the chunk files below `stop`."""
-        for chunk in range(self._files.stop[0], stop):
+        for chunk in range(files.stop[0], stop):
             # Another thread may have evicted it just now; of rows that are gone nothing is kept.
             with contextlib.suppress(FileNotFoundError):
-                self._files.put(0, chunk, chunk_files.chunk_path(self._lane, self._spec, chunk))
-            self._files.stop[0] = chunk + 1
+                files.put(0, chunk, chunk_files.chunk_path(self._lane, self._spec, chunk))
+            files.stop[0] = chunk + 1
 
     # ------------------------------------------------------------ positions
 
@@ -244,7 +245,7 @@ class PriorityColumn:
             self._layout(window)
             return
         self._allocate(self._files.stop[0], stop)
-        self._map(stop)
+        self._map(self._files, stop)
 
     def sync(self) -> None:
         """Make them durable."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.storage.checkpoint import PAGE_BYTES, Checkpoint, CheckpointFile
-from mmreplay.system import durable_writes, memory_maps, platform
+from mmreplay.system import checked_reads, durable_writes, memory_maps, platform
 from mmreplay.system.held_directories import AnyPath
 
 _MAGIC = int.from_bytes(b"MMRSTATE", "little")
@@ -128,6 +128,17 @@ class State:
         except OSError:
             return False
         return (about.st_dev, about.st_ino) == self._identity
+
+    def has_session_of_path(self) -> bool:
+        """Whether the file at the path has the session that is mapped.
+
+        On an overlay file system a file keeps its inode when a writer gets a copy of its own.
+        """
+        try:
+            there = checked_reads.read_at(self.path, 8 * SESSION, 8, PAGE_BYTES)
+        except (OSError, CorruptStoreError):
+            return False
+        return int.from_bytes(there, "little") == self.words[SESSION]
 
     def distrust(self) -> None:
         """The next opening goes back to the checkpoint, as after a power cut."""

@@ -342,3 +342,41 @@ def test_a_full_file_system_is_an_error_and_ends_no_process(tmp_path, measured, 
 if __name__ == "__main__":
     disk, name, seed = sys.argv[1:]
     print(json.dumps(Squeezed(Path(disk), name, int(seed)).run()))
+
+
+# ---------------------------------------------------------------- layers, as of containers
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+@pytest.mark.parametrize("end", [faults.kill, mmreplay.Writer.close])
+def test_a_reader_of_a_lower_layer_notices_a_writer_in_the_upper_one(tmp_path, codec, end):
+    """Whose files are copies with the same inodes; those that a reader has mapped do not change."""
+
+    def play(path, end):
+        fields = mmreplay.Field((2,), "uint8", codec), mmreplay.Field((), "int64")
+        writer = mmreplay.create(path, *fields, append=True, flush_s=0)
+        writer.reset(np.zeros(2, np.uint8))
+        for row in range(writer.rows, writer.rows + 50):
+            writer.step(row, 1.0, np.full(2, row + 1, np.uint8))
+        writer.flush()
+        end(writer)
+
+    with mounted("tmpfs", tmp_path, 64 << 20) as disk:
+        lower, upper, work, both = (disk.path / name for name in ("lower", "upper", "work", "both"))
+        for folder in (lower, upper, work, both):
+            folder.mkdir()
+        play(lower / "s.zarr", faults.kill)
+        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        try:
+            layers = mounts.Mount("overlay", both, None, options)
+        except OSError as error:
+            pytest.skip(f"cannot be mounted here: {error}")
+        with mmreplay.load(both / "s.zarr", stack=None) as data:
+            assert len(data) == 50
+            play(both / "s.zarr", end)
+            assert len(data.refresh()) == 100
+            batch = data.transitions(data.ids)
+            assert batch.action.tolist() == [*range(100)]
+            assert batch.next_observation[:, 0].tolist() == [*range(1, 101)]
+        del data, batch
+        layers.detach()

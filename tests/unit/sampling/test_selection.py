@@ -43,4 +43,4 @@ def test_a_pickle_holds_the_runs_and_not_the_index():
     copy = pickle.loads(pickle.dumps(selection))
     assert copy.digest == selection.digest != selection.taken(np.array([True, False])).digest
     assert copy.uuids == ("a",)
-    assert copy._index is None
+    assert copy._now is None

@@ -85,6 +85,30 @@ def test_a_chunk_that_cannot_be_decoded_is_not_kept(decoder):
     assert decoder.calls == [1, 2, 3, 4]
 
 
+def test_after_an_interrupt_nothing_is_kept_and_nobody_waits(decoder):
+    kept, inside, go_on, found = chunks(4), threading.Event(), threading.Event(), []
+
+    def interrupt(key, part):
+        inside.set()
+        go_on.wait()
+        raise KeyboardInterrupt
+
+    def wait():
+        inside.wait()
+        go_on.set()
+        with kept.hold([1, 2], decoder) as slots:
+            found.append(slots)
+
+    other = threading.Thread(target=wait)
+    other.start()
+    with pytest.raises(KeyboardInterrupt), kept.hold([1], interrupt):
+        pass
+    other.join()
+    assert found == [None]
+    with kept.hold([3], decoder) as slots:
+        assert slots is None
+
+
 def test_threads_with_little_room_read_what_they_asked_for():
     kept, wrong = chunks(6), []
 
@@ -118,7 +142,7 @@ def decode(key, part):
     part[:] = key
 
 def wait(key, part):
-    with kept._changed:
+    with kept._lock:
         inside.set()
         never.wait()
 

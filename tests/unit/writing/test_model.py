@@ -1,23 +1,19 @@
 """Calls that find no room or are interrupted in any line: zarr reads afterwards what a model says."""
 
 import errno
-import linecache
+import itertools
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import mmreplay
 from mmreplay.errors import DiskFullError
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.effort import by_effort
+from tests.support.interrupts import interrupted
 from tests.support.modelled_lane import Play
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-WRITING = str(Path(mmreplay.__file__).parent / "writing")
 
 
 @pytest.mark.parametrize(("kind", "lanes"), [("lz4", None), ("dict", 3)])
@@ -53,38 +49,6 @@ def test_a_call_that_finds_no_room_changes_nothing_and_works_later(tmp_path, kin
     assert n_refused > 2
 
 
-def _is_with(frame):
-    """Python interrupts nothing between the end of a block and what its `with` does then."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return line.strip().startswith("with ")
-
-
-def interrupted(do, at):
-    """Interrupt a call at the `at`-th line of `writing` that it runs; whether it came to that."""
-    left = at
-
-    def in_line(frame, event, _):
-        nonlocal left
-        if event == "line" and not _is_with(frame):
-            left -= 1
-            if not left:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return in_line
-
-    before = sys.gettrace()
-    sys.settrace(
-        lambda frame, *_: in_line if frame.f_code.co_filename.startswith(WRITING) else None
-    )
-    try:
-        do()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 @pytest.mark.parametrize(("kind", "lanes"), [("lz4", None), ("lz4", 3)])
 @pytest.mark.parametrize("call", ["step", "last step", "reset", "reset after a flush"])
 def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
@@ -103,7 +67,8 @@ def test_a_call_may_be_interrupted_in_any_line(tmp_path, kind, lanes, call):
         def attempt(do, at=at, ending=ending):
             nonlocal hit
             head = one.writer.files.rows.head
-            hit = interrupted(do, at)
+            lines = itertools.count(1)
+            hit = interrupted(do, lambda _: next(lines) == at, "writing/")
             if hit and ending == "go on" and one.writer.files.rows.head == head:
                 do()
             if hit and ending == "flush":
