@@ -91,6 +91,8 @@ class Ends:
         if owed.any():
             self.end_newest(owed)
             over |= owed
+        if over.any() and self._lane.promised == head:  # as in `end_newest`, if it was interrupted
+            flush.flush_finals(self._lane)
         ends[over] = 1
         self._lane.held = None
         return over
