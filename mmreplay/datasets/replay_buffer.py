@@ -182,10 +182,10 @@ class ReplayBuffer(Dataset):
         )
 
     def _saved_state(self) -> dict[str, Any]:
-        """Saved with each flush: the random state."""
+        """Saved with each flush: the random state, and what a prioritized buffer had saved."""
         bits = self.generator.bit_generator
         with bits.lock:
-            return {**bits.state}
+            return {**self._restored, **bits.state}
 
     @property
     def capacity(self) -> int | None:
