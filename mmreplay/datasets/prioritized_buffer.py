@@ -91,8 +91,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         files = self.writer.files
         base, _, head = index.window(0)
         self._column = PriorityColumn(files.path, (base, head), files.environments)
-        kept = self._restored.get("sampler")
-        kept = kept if isinstance(kept, dict) else {}  # another program may have written it
+        kept = self._restored.get("sampler", {})
         largest, n_batches = kept.get("largest"), kept.get("batches")
         is_sound = isinstance(largest, float) and 0 < largest <= MAX_PRIORITY
         self._sampler = PrioritizedSampler(

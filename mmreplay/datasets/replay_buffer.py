@@ -192,10 +192,10 @@ class ReplayBuffer(Dataset):
         )
 
     def _saved_state(self) -> dict[str, Any]:
-        """Saved with each flush: the random state."""
+        """Saved with each flush: the random state, and what a prioritized buffer had saved."""
         bits = self.generator.bit_generator
         with bits.lock:
-            return {**bits.state}
+            return {**self._restored, **bits.state}
 
     @property
     def capacity(self) -> int | None:
@@ -230,9 +230,9 @@ def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
 
 
 def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
-    """Set the random state, and return all that was saved with it."""
+    """Set the random state; returns a prioritized buffer's saved numbers, as "sampler"."""
     try:
-        document: dict[str, Any] = json.loads(saved)
+        document = json.loads(saved)
         generator.bit_generator.state = document
     except (
         ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
@@ -240,4 +240,8 @@ def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str
         raise CorruptStoreError(
             f"{path}: the saved random state cannot be read: {error!s:.200}; run `mmreplay verify`"
         ) from error
-    return document
+    sampler = document.get("sampler")
+    known = sampler if isinstance(sampler, dict) else {}  # another program may have written it
+    numbers = {name: known.get(name) for name in ("largest", "batches")}
+    kept = {name: one for name, one in numbers.items() if type(one) in {int, float}}
+    return {"sampler": kept} if kept else {}

@@ -134,13 +134,12 @@ class JoinedLanes:
                 continue
             if not new.schema.same_data(old.schema):
                 raise SchemaError(
-                    f"{new.path}: another store, of other rows, stands at this path by now; the "
-                    f"one that was open here was moved or removed: open it where it is now"
+                    f"{new.path}: another store, with other columns, is now at this path; the one "
+                    f"that was open was moved or removed: open it where it is now"
                 )
             _LOG.warning(
-                "%s: another store stands at this path by now, as after a repair, or once a store "
-                "was moved and another made; this reader goes on with that one (uuid %s; before "
-                "%s)",
+                "%s: another store is now at this path, as after a repair, or after one was moved "
+                "and another made; this reader continues with it (uuid %s; before %s)",
                 new.path,
                 new.metadata["uuid"],
                 old.metadata["uuid"],

@@ -91,6 +91,10 @@ class Ends:
         if owed.any():
             self.end_newest(owed)
             over |= owed
+        # Not durable if an interrupt came in the middle of `end_newest`.
+        is_durable = self._lane.finals.checkpoint.best.head == self._words[COMMITTED]
+        if over.any() and self._lane.promised == head and not is_durable:
+            flush.flush_finals(self._lane)
         ends[over] = 1
         self._lane.held = None
         return over

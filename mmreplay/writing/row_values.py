@@ -61,7 +61,7 @@ class Overlap:
         if newest.shape != field.shape:
             raise SchemaError(
                 f"{name}: expected shape {field.shape}, found LazyFrames of {stack.count()} frames "
-                f"of shape {newest.shape}, of which the newest is stored; declare the field of one "
+                f"of shape {newest.shape}; only the newest one is stored: declare the field as one "
                 f"frame, mmreplay.Field({newest.shape}, {newest.dtype.name!r}), and choose stack= "
                 f"when sampling"
             )

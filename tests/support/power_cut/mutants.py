@@ -277,8 +277,8 @@ def _finals_committed_first() -> list[Change]:
 def _final_observations_not_pending(_: Any, ends: Any, ids: Any, *__: Any) -> None:
     row = int(ids[0]) // ends._n
     if row == ends._lane.rows.head:  # of a step, and not of a reset
-        for path in ends._paths:
-            ends._flat(path, row + 1)[ids % ends._n] = 0
+        for path in ends._frames:
+            ends._rows.stored(path, row + 1).reshape(ends._n, -1)[ids % ends._n] = 0
 
 
 @_replaces(Ends, "ended")
@@ -325,7 +325,8 @@ def _keeping_ends(owner: Any, name: str) -> list[Change]:
 
 @_replaces(VectorWriter, "_leave_out")
 def _values_of_those_left_out_kept(real: Any, self: VectorWriter, t: int, absent: Any) -> int:
-    with changed([(self, "_columns", ("step",))]):
+    log = self._rows.log
+    with changed([(log, "specs", {"step": log.specs["step"]})]):
         return real(self, t, absent)
 
 

@@ -301,7 +301,7 @@ def test_damaged_priorities_are_refused_and_cost_no_row(prioritized_of):
     with pytest.raises(FormatError, match=r"delete .* to start with new priorities"):
         prioritized_of()
     shutil.rmtree(where.parent)
-    assert set(priorities_of(prioritized_of()).values()) == {1.0}
+    assert set(priorities_of(prioritized_of()).values()) == {100.0}
 
 
 def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(prioritized_of):

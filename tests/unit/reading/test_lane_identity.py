@@ -26,5 +26,5 @@ def test_a_reader_says_that_another_store_has_its_path_by_now(tmp_path, caplog):
         assert not caplog.records
         path.rename(tmp_path / "moved too.zarr")
         mmreplay.create(path, Field((3,)), Field((), "int64")).close()
-        with pytest.raises(SchemaError, match="another store, of other rows"):
+        with pytest.raises(SchemaError, match="another store, with other columns"):
             store.refresh()
