@@ -18,7 +18,6 @@ from mmreplay.adapters.frame_stacks import (
     Frames,
     Mask,
     Stacks,
-    as_observations,
     same_bytes,
     stacks_of,
     stacks_seen,
@@ -262,23 +261,39 @@ class DiskReplayBuffer(ReplayBuffer):
                 f"before and a new one; {_ADVICE}"
             )
         cut = np.zeros(self.n_envs, np.bool_)
-        if self.handle_timeout_termination and ended.any():
+        if self.handle_timeout_termination:
             cut[:] = [info.get("TimeLimit.truncated", False) for info in infos]
         buffer.step(
             np.asarray(action).reshape(self.n_envs, self.action_dim).astype(self._action_dtype),
             np.asarray(reward, np.float32).reshape(self.n_envs),
             self._as_space(stacks.newest(following)),
             ended & ~cut,
-            ended & cut,
+            cut,
         )
         self._last = {name: array.copy() for name, array in following.items()}
-        self._ended = ended
+        self._ended = ended | cut
         self._count(buffer.writer.rows, self._first)
 
     def _arrays(self, obs: Any) -> dict[str, Array]:
-        """Observations by name, (N, *shape) each, of the dtypes that are stored."""
-        parts = obs if self._is_dict else {FRAME: obs}
-        return as_observations(self.path, parts, self._shapes, self._dtypes, self.n_envs)
+        """Observations by name, (N, *shape) each, of the dtypes that are stored.
+
+        As numpy broadcasts, more or fewer axes of 1 may be at the front. The (N,) numbers of
+        Discrete spaces become (N, 1).
+        """
+        out = {}
+        for name, each in self._shapes.items():
+            array = np.asarray(obs[name] if self._is_dict else obs)
+            shape = (self.n_envs, *each)
+            if _core(array.shape) not in (_core(shape), shape[: 1 if each == (1,) else None]):
+                advice = "check the order of the environment's wrappers"
+                if array.shape[1:] == each:
+                    advice = f"go on with {self.n_envs} environments, or choose another path"
+                raise SchemaError(
+                    f"{self.path}: {name}: expected observations of shape {shape}, as the space "
+                    f"says, found {array.shape}; {advice}"
+                )
+            out[name] = array.reshape(shape).astype(self._dtypes[name], copy=False)
+        return out
 
     def _as_space(self, frames: dict[str, Any]) -> Any:
         """Frames or observations by name, as the environments' space has them."""
@@ -361,3 +376,7 @@ class DiskReplayBuffer(ReplayBuffer):
         powers = self.gamma ** np.arange(self.n_steps, dtype=np.float32).reshape(1, -1)
         steps = counts.sum(axis=1, keepdims=True).astype(np.float32)
         return (rewards * powers * counts).sum(axis=1, keepdims=True), self.gamma**steps
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return _core(shape[1:]) if shape[:1] == (1,) else shape

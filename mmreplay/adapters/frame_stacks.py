@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,26 +98,6 @@ def same_bytes(one: Array, other: Array) -> Mask:
         np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (one, other)
     )
     return _equal(bytes_of_one, bytes_of_other)
-
-
-def as_observations(
-    path: Path,
-    parts: Mapping[str, Any],
-    shapes: Mapping[str, Shape],
-    dtypes: Mapping[str, np.dtype[Any]],
-    n_envs: int,
-) -> dict[str, Array]:
-    """Observations as (N, *shape) arrays of these dtypes; only axes of 1 may differ."""
-    out = {}
-    for name, each in shapes.items():
-        array, shape = np.asarray(parts[name]), (n_envs, *each)
-        if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
-            raise SchemaError(
-                f"{path}: {name}: expected observations of shape {shape}, as the space says, found "
-                f"{array.shape}; check the order of the environment's wrappers"
-            )
-        out[name] = array.reshape(shape).astype(dtypes[name], copy=False)
-    return out
 
 
 def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding: str) -> Stacks:

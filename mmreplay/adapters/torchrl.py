@@ -146,14 +146,18 @@ class StoreStorage(LazyStackStorage):
         """Transitions by number, a slice, a list, an array or a tensor; see `to_tensordict`.
 
         Slice samplers pass a tuple with one of these.
+
+        Raises:
+            IndexError: a number out of range, or what numpy does not take as an index.
         """
         if isinstance(index, tuple) and len(index) == 1:
             (index,) = index
         size = len(self)
         chosen = index.cpu().numpy() if torch.is_tensor(index) else index
-        numbers = np.asarray(range(size)[chosen] if isinstance(chosen, slice) else chosen)
-        if numbers.dtype == np.bool_:
-            numbers = numbers.nonzero()[0]
+        chosen = range(size)[chosen] if isinstance(chosen, slice) else chosen
+        numbers = np.asarray(() if isinstance(chosen, tuple) else chosen)
+        if numbers.dtype.kind not in "iu":  # a mask, `...` or nothing
+            numbers = np.arange(size)[chosen]
         if numbers.size and not -size <= numbers.min() <= numbers.max() < size:
             raise IndexError(f"{self.data!r}: index {index}: there are {size} transitions")
         flat = numbers.reshape(-1).astype(np.int64) % max(size, 1)
@@ -186,8 +190,10 @@ class StoreStorage(LazyStackStorage):
         """Empty: the store itself keeps the data."""
         return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing: the store itself keeps the data."""
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Does nothing, nor do `dumps` and `loads`: the store itself keeps the data."""
+
+    dumps = loads = load_state_dict
 
     def __repr__(self) -> str:
         return f"<StoreStorage {self.data!r}>"

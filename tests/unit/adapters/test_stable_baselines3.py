@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 
 import gymnasium
@@ -389,6 +390,45 @@ def test_loaded_model_finds_its_buffer_and_opens_it_with_the_first_step(tmp_path
     assert model.replay_buffer.size() == 32
 
 
+def test_loaded_model_with_another_number_of_environments_needs_another_path(tmp_path):
+    model = trained(tmp_path / "s.zarr")
+    model.save(tmp_path / "model.zip")
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    model.replay_buffer.close()
+    four = environments(Vectors, 4)
+    copy = SAC.load(tmp_path / "model.zip", env=four)  # to evaluate it, for example
+    with pytest.raises(mmreplay.SchemaError, match="a lane of 2 environments, expected 4"):
+        copy.learn(4)
+    copy.load_replay_buffer(tmp_path / "buffer.pkl")
+    with pytest.raises(mmreplay.SchemaError, match="go on with 2 environments, or choose another"):
+        copy.learn(4)
+    kwargs = {"path": tmp_path / "other.zarr"}
+    copy = SAC.load(tmp_path / "model.zip", env=four, replay_buffer_kwargs=kwargs)
+    copy.learn(8)
+    assert copy.replay_buffer.size() == 2
+    assert mmreplay.load(tmp_path / "s.zarr").store.lanes[0].rows == 30
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("handle", [True, False])
+def test_time_limit_without_done_ends_an_episode_as_in_its_own(tmp_path, handle, n):
+    own = NStepReplayBuffer if n > 1 else ReplayBuffer
+    more = {"n_steps": n} if n > 1 else {}
+    given = {"n_envs": 2, "device": "cpu", "handle_timeout_termination": handle, **more}
+    both = [
+        DiskReplayBuffer(60, NUMBERS, spaces.Discrete(3), path=tmp_path / "s.zarr", **given),
+        own(60, NUMBERS, spaces.Discrete(3), **given),
+    ]
+    random = np.random.default_rng(0)
+    for step in range(9):
+        seen, after = (np.full((2, 3), number, "float32") for number in (step, step + 1))
+        infos = [{"TimeLimit.truncated": step == 4}, {}]
+        arguments = random.integers(0, 3, 2), random.normal(size=2), np.zeros(2, bool), infos
+        for buffer in both:
+            buffer.add(seen, after, *arguments)
+    assert_same(both[0], own=both[1])
+
+
 def test_episode_that_is_seen_from_its_middle_is_refused_with_advice(tmp_path):
     with pytest.raises(mmreplay.SchemaError, match=r"to begin with a stack of 2 .*set_env\(env\)"):
         filled(tmp_path / "s.zarr", 1, first=5)
@@ -402,16 +442,83 @@ def test_observation_that_is_no_stack_is_refused_with_advice(tmp_path):
         buffer.add(last, last + 1, *np.zeros((3, 2)), [{}, {}])
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 5, 3), (60,)])
-def test_observations_of_another_shape_than_the_space_s_are_refused(tmp_path, shape):
-    space, action = spaces.Box(0, 255, (3, 4, 5), np.uint8), spaces.Box(-1, 1, (1,))
-    buffer = DiskReplayBuffer(40, space, action, "cpu", 1, path=tmp_path / "s.zarr")
-    frames = np.zeros(shape, np.uint8)
-    with pytest.raises(
-        mmreplay.SchemaError, match=r"expected observations of shape \(1, 3, 4, 5\)"
-    ):
-        buffer.add(frames, frames, np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), [{}])
+IMAGES = spaces.Box(0, 255, (3, 4, 5), np.uint8)
+NUMBERS = spaces.Box(-9, 9, (3,))
+SHAPES = {
+    "channels last": (IMAGES, (4, 5, 3)),
+    "channels in the middle": (IMAGES, (4, 3, 5)),
+    "width before height": (IMAGES, (3, 5, 4)),
+    "flat": (IMAGES, (60,)),
+    "grey, channels last": (spaces.Box(0, 255, (1, 4, 5), np.uint8), (4, 5, 1)),
+    "a column": (spaces.Box(-9, 9, (3, 1)), (1, 3)),
+    "a bit vector, flat": (spaces.MultiBinary((2, 3)), (6,)),
+}
+
+
+def added(path, space, frames, n, own=None):
+    """A buffer, or its own, to which frames were added as the observations of a step."""
+    action = spaces.Box(-1, 1, (1,))
+    buffer = (
+        DiskReplayBuffer(40, space, action, "cpu", n, path=path)
+        if own is None
+        else own(40, space, action, "cpu", n)
+    )
+    none = np.zeros(n, bool)
+    buffer.add(frames, frames, np.zeros((n, 1), "float32"), none, none, [{}] * n)
+    return buffer
+
+
+def as_part(frames, space, name):
+    """The same in a dict of observations."""
+    if name is None:
+        return space, frames
+    return spaces.Dict({name: space, "other": NUMBERS}), {
+        name: frames,
+        "other": np.zeros((len(frames), 3), "float32"),
+    }
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("name", [None, "camera"])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_observations_of_another_shape_than_the_space_s_are_refused_as_by_its_own(
+    tmp_path, kind, name, n
+):
+    space, shape = SHAPES[kind]
+    wanted = re.escape(str((n, *space.shape)))
+    space, frames = as_part(np.zeros((n, *shape), space.dtype), space, name)
+    with pytest.raises(ValueError, match="broadcast"):
+        added(None, space, frames, n, ReplayBuffer if name is None else DictReplayBuffer)
+    text = rf"{name or 'frame'}: expected observations of shape {wanted}, .* order of .* wrappers"
+    with pytest.raises(mmreplay.SchemaError, match=text):
+        added(tmp_path / "s.zarr", space, frames, n)
     assert not (tmp_path / "s.zarr").exists()
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (IMAGES, (3, 4, 5)),
+        (spaces.Discrete(5), ()),
+        (spaces.MultiDiscrete([3, 4]), (2,)),
+        (spaces.MultiBinary((2, 3)), (2, 3)),
+        (spaces.Box(-9, 9, (2,), np.float64), (2,)),
+    ],
+)
+def test_observations_of_the_space_s_shape_are_those_of_its_own(tmp_path, space, shape, n):
+    frames = np.random.default_rng(0).integers(0, 3, (n, *shape)).astype(space.dtype)
+    forms = [frames, frames[None]] if shape else [frames]  # numpy drops axes of 1 at the front
+    forms += [frames[0]] * (n == 1)
+    for number, form in enumerate(forms):
+        buffer = added(tmp_path / f"{number}.zarr", space, form, n)
+        assert_same(buffer, own=added(None, space, form, n, ReplayBuffer))
+
+
+def test_one_observation_is_not_that_of_all_environments(tmp_path):
+    frames = np.zeros((1, 3), "float32")
+    with pytest.raises(mmreplay.SchemaError, match=r"\(4, 3\), .* go on with 4 environments, or"):
+        added(tmp_path / "s.zarr", NUMBERS, frames, 4)
 
 
 def test_empty_buffer_and_one_for_other_environments_say_so(tmp_path):

@@ -66,6 +66,27 @@ def test_an_index_is_a_place_among_the_ids(stores):
     assert storage.contains([-601, 0, 600]).tolist() == [False, True, False]
 
 
+def test_what_is_no_index_is_refused_and_what_numpy_takes_is_not(stores):
+    storage = StoreStorage(stores("two lanes"), stack=None)
+    ids = storage.data.ids
+    for index in (..., (...,), (), (slice(3, 9),), ([4, 1],), [], (np.arange(600) < 4,)):
+        assert storage.get(index)["id"].tolist() == ids[index].tolist()
+    two = torch.arange(6).reshape(2, 3)
+    assert storage.get((two,))["id"].tolist() == ids[:6].reshape(2, 3).tolist()
+    short, floats = torch.ones(7, dtype=torch.bool), torch.ones(2)
+    for wrong in (1.0, floats, short, (1, 2), (two, two), "id", ("next", "reward")):
+        with pytest.raises(IndexError):
+            storage.get(wrong)
+
+
+def test_checkpoints_of_torchrl_leave_the_data_to_the_store(stores, tmp_path):
+    buffer = TensorDictReplayBuffer(storage=StoreStorage(stores("one lane")), batch_size=2)
+    buffer.dumps(tmp_path)
+    buffer.loads(tmp_path)
+    assert len(buffer.sample()) == 2
+    assert not (tmp_path / "storage").exists()
+
+
 def test_returns_over_n_steps_have_the_discount_that_value_estimators_take(stores):
     storage = StoreStorage(stores("one lane"), stack=None, n_step=3, gamma=0.9)
     sample = storage[:]
