@@ -185,14 +185,15 @@ def test_a_specification_of_more_than_100_kb_is_left_out(tmp_path):
     assert {"env_spec", "action_space"} & {*metadata(tmp_path / "a.zarr")} == {"action_space"}
 
 
-def test_a_new_store_says_for_which_environment_it_was_made_unless_told_otherwise(tmp_path):
+def test_a_store_says_for_which_environment_it_was_made_and_metadata_is_added(tmp_path):
     envs = gymnasium.make_vec("CartPole-v1", 3)
     path = tmp_path / "store.zarr"
     ReplayBuffer(path, env=envs).close()
-    assert (metadata(path)["id"], metadata(path)["n_envs"]) == ("CartPole-v1", 3)
+    first = metadata(path)
+    assert (first["id"], first["n_envs"]) == ("CartPole-v1", 3)
     ReplayBuffer(path, env=envs, metadata={"run": 7}).close()
     ReplayBuffer(path, env=envs).close()
-    assert metadata(path) == {"run": 7}
+    assert metadata(path) == {**first, "run": 7}
 
 
 def test_a_vector_environment_without_an_id_has_that_of_its_first(tmp_path):

@@ -45,9 +45,6 @@ def test_attributes_that_nobody_could_read_again_are_not_written(make, story):
         assert (writer.path / "zarr.json").read_bytes() == before
         with mmreplay.open(writer.path) as store:
             story.check(store)
-    make(append=True, metadata={}).close()
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
 
 
 def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
