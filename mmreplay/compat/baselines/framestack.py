@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from mmreplay.compat.baselines.lazyframes import LazyFrames
+from mmreplay.compat.baselines.uniform import LazyFrames
 from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.recording.frame_stack import FrameStack as CoreFrameStack

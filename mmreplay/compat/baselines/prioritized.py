@@ -1,12 +1,12 @@
 """`PrioritizedReplayBuffer` of OpenAI's baselines.
 
-Invariant: a priority reaches the transition that was drawn, unless it was evicted.
+Invariant: a position means the transition that is there now, as in the original.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,19 +64,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not beta > 0:
             raise SchemaError(f"beta: expected a number above 0, found {beta!r}")
         batch = self.core.sample(batch_size)
-        places = batch.extras["number"] % self._capacity
-        # The store draws with beta = 1.
-        weights = batch.weight.astype(np.float64) ** beta
-        drawn = zip(places.tolist(), batch.id.tolist(), strict=True)
-        return *self._shaped(batch), weights, [_Drawn(place, row) for place, row in drawn]
+        weights = batch.weight.astype(np.float64) ** beta  # the store draws with beta = 1
+        return *self._shaped(batch), weights, (batch.extras["number"] % self._capacity).tolist()
 
     def update_priorities(self, idxes: Sequence[int], priorities: npt.ArrayLike) -> None:
         """Set priorities.
 
         Args:
-            idxes: positions. Those that `sample` returned mean the transitions that were drawn; if
-                another one has taken the place since, nothing happens. Plain numbers, also those
-                of an array, mean the transitions that are there now.
+            idxes: positions; each means the transition that is there now.
             priorities: one for each, above 0.
 
         Raises:
@@ -92,21 +87,4 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise InvalidIdError(f"idxes: there is no transition at {places[wrong][0]}")
         core: Any = self.core
         ids = core.store.live.look(lambda index: index.at(ranks))
-        for at, place in enumerate(idxes):
-            if isinstance(place, _Drawn):
-                ids[at] = place.row
         core.update_priorities(ids, given)
-
-
-class _Drawn(int):
-    """A position that remembers the id that was drawn there."""
-
-    row: int
-
-    def __new__(cls, place: int, row: int) -> Self:
-        out = super().__new__(cls, place)
-        out.row = row
-        return out
-
-    def __reduce__(self) -> tuple[type[_Drawn], tuple[int, int]]:
-        return _Drawn, (int(self), self.row)

@@ -1,4 +1,4 @@
-"""`ReplayBuffer` of OpenAI's baselines.
+"""`ReplayBuffer` and `LazyFrames` of OpenAI's baselines.
 
 Invariant: a sampled observation equals ``np.asarray`` of the one that was added; each frame of
 LazyFrames is stored once.
@@ -7,13 +7,13 @@ LazyFrames is stored once.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
-from mmreplay.compat.baselines.lazyframes import LazyFrames, join_last
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import SchemaError
@@ -21,6 +21,47 @@ from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.schema import Field
 
 Array = npt.NDArray[Any]
+
+
+class LazyFrames:
+    """Frames (..., c) that read as one array (..., k * c), joined again each time.
+
+    Args:
+        frames: k arrays of one shape and dtype, oldest first; shared, not copied.
+
+    Raises:
+        SchemaError: no frames, or frames that differ in shape or dtype.
+
+    Attributes:
+        stack: the same frames as `mmreplay.LazyFrames`, which a writer takes.
+    """
+
+    __slots__ = ("stack",)
+
+    def __init__(self, frames: Iterable[npt.ArrayLike]) -> None:
+        self.stack = Stack(frames)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """A fresh array.
+
+        Raises:
+            ValueError: ``copy=False``.
+        """
+        return _joined(self.stack.__array__(dtype, copy)[None])[0]  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(np.asarray(self))
+
+    def __getitem__(self, i: Any) -> Any:
+        return np.asarray(self)[i]
+
+    def count(self) -> int:
+        """Length of the last axis: frames, if each has one channel."""
+        return int(np.asarray(self).shape[-1])
+
+    def frame(self, i: int) -> Array:
+        """Element i of the last axis: frame i without its channel axis, if each has one."""
+        return np.asarray(self)[..., i]
 
 
 class ReplayBuffer(DeferredStore):
@@ -123,7 +164,7 @@ class ReplayBuffer(DeferredStore):
     def _shaped(self, batch: Any) -> tuple[Array, Array, Array, Array, Array]:
         seen, following = batch.observation, batch.next_observation
         if self._kept.get("join"):
-            seen, following = join_last(seen), join_last(following)
+            seen, following = _joined(seen), _joined(following)
         done = (~batch.non_terminal).astype(self._kept.get("done", "bool"))
         return seen, batch.action, batch.reward, following, done
 
@@ -144,3 +185,9 @@ def _same(some: list[Array], others: list[Array]) -> bool:
         one is other or (one.shape == other.shape and one.tobytes() == other.tobytes())
         for one, other in zip(some, others, strict=True)
     )
+
+
+def _joined(stacks: Array) -> Array:
+    """(B, k, ..., c) as (B, ..., k * c), the oldest frame's channels first."""
+    last = np.moveaxis(stacks, 1, -2)
+    return last.reshape(*last.shape[:-2], -1)

@@ -5,7 +5,6 @@ more keyword, ``path=``, and is a context manager. docs/compat.md lists the diff
 """
 
 from mmreplay.compat.nnabla_rl.hindsight import HindsightReplayBuffer
-from mmreplay.compat.nnabla_rl.iterator import BufferIterator
 from mmreplay.compat.nnabla_rl.prioritized import (
     PrioritizedReplayBuffer,
     ProportionalPrioritizedAtariBuffer,
@@ -14,6 +13,7 @@ from mmreplay.compat.nnabla_rl.prioritized import (
     RankBasedPrioritizedReplayBuffer,
 )
 from mmreplay.compat.nnabla_rl.replay_buffer import (
+    BufferIterator,
     DecorableReplayBuffer,
     MemoryEfficientAtariBuffer,
     ReplacementSamplingReplayBuffer,

@@ -13,8 +13,7 @@ import numpy as np
 
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience, checked, info_of
-from mmreplay.compat.nnabla_rl.reader import Draw
-from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
+from mmreplay.compat.nnabla_rl.replay_buffer import Draw, ReplayBuffer
 from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
@@ -73,17 +72,16 @@ class HindsightReplayBuffer(ReplayBuffer):
     def _runs(self, draw: Draw, num_steps: int) -> tuple[Any, dict[str, Any]]:
         if num_steps > 1:
             raise NotImplementedError("num_steps: expected 1, as goals are of one step each")
-        buffer = self._recorder.core
         if self._hindsight is None:
             self._hindsight = Hindsight(
-                buffer,
+                self.core,
                 functools.partial(_rewards, self._reward_function),
                 probability=self._probability,
                 achieved_goal=_ACHIEVED,
                 desired_goal=_DESIRED,
             )
-        batch = self._hindsight.relabel(buffer.store.live.look(draw))
-        return self._reader.experiences(batch), {"weights": np.ones((len(batch), 1))}
+        batch = self._hindsight.relabel(self.core.store.live.look(draw))
+        return self._experiences(batch), {"weights": np.ones((len(batch), 1))}
 
 
 def _rewards(

@@ -8,18 +8,17 @@ Source: Schaul et al. (2016), "Prioritized Experience Replay".
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.reader import checked_count
-from mmreplay.compat.nnabla_rl.recorder import Open
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as Buffer
+from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
@@ -44,17 +43,21 @@ class Prioritized(ReplayBuffer):
         first_mass: float = 1.0,
         by_batch: bool = False,
     ) -> None:
-        checked_count("capacity", capacity)
         self._how, self._first_mass, self._by_batch = how, first_mass, by_batch
         self._drawn: Ids | None = None
-        super().__init__(capacity, path=path)
+        super().__init__(whole_number("capacity", capacity), path=path)
 
-    def _opener(self) -> Open:
-        return functools.partial(_opened, self._how, self._first_mass, stack=self._states().stack)
+    def _begin(self, kind: type[CoreBuffer] = Buffer, **settings: Any) -> None:
+        how = self._how
+        super()._begin(kind, **settings, **dataclasses.asdict(how))
+        if how.alpha and not len(self):  # no experience has an error yet
+            with np.errstate(over="ignore"):
+                priority = np.power(self._first_mass, 1 / how.alpha)
+            self._buffer.sampler.largest = float(np.clip(priority, MIN_PRIORITY, MAX_PRIORITY))
 
     @property
     def _buffer(self) -> Buffer:
-        return cast("Buffer", self._recorder.core)
+        return cast("Buffer", self.core)
 
     def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
         """Draw by priority, one from each of B equal shares; see `ReplayBuffer.sample`.
@@ -63,8 +66,8 @@ class Prioritized(ReplayBuffer):
             SchemaError (a ValueError): there are fewer experiences; a value out of its range.
             RuntimeError: every run is shorter, or the last sample's priorities were not updated.
         """
-        checked_count("num_samples", num_samples)
-        checked_count("num_steps", num_steps)
+        whole_number("num_samples", num_samples)
+        whole_number("num_steps", num_steps)
         self._check_updated()
         if num_samples > (count := len(self)):
             raise SchemaError(f"num_samples: expected at most {count}, found {num_samples}")
@@ -72,18 +75,19 @@ class Prioritized(ReplayBuffer):
         batch = buffer.sample(num_samples)
         ids, weights = batch.id, batch.weight.astype(np.float64)
         if num_steps == 1:
-            found: Any = self._reader.experiences(batch)
+            found: Any = self._experiences(batch)
         else:
             buffer.store.live.look(lambda index: self._redraw(index, ids, weights, num_steps, beta))
-            draw = self._reader.beginning(ids, num_steps)
-            found, _ = self._runs(draw, num_steps)
+            found, _ = self._runs(
+                lambda index: self._found_runs(index, num_steps).ids_from(ids), num_steps
+            )
         return self._given(found, ids, weights)
 
     def _redraw(
         self, index: Index, ids: Ids, weights: npt.NDArray[Any], num_steps: int, beta: float
     ) -> None:
         """Replace experiences at which no run begins by others, drawn by priority."""
-        runs, sampler = self._reader.runs(index, num_steps), self._buffer.sampler
+        runs, sampler = self._found_runs(index, num_steps), self._buffer.sampler
         if not runs.count:
             raise RuntimeError(f"num_steps: there is no run of {num_steps}")
         for _ in range(_ROUNDS):
@@ -135,15 +139,6 @@ class Prioritized(ReplayBuffer):
         found = np.asarray(errors).reshape(-1)
         self._buffer.update_priorities(self._drawn[: found.size], found)
         self._drawn = None
-
-
-def _opened(how: Prioritization, first_mass: float, *given: Any, **settings: Any) -> Buffer:
-    buffer = Buffer(*given, **{**settings, **dataclasses.asdict(how)})
-    if how.alpha and not len(buffer):  # no experience has an error yet
-        with np.errstate(over="ignore"):
-            priority = np.power(first_mass, 1 / how.alpha)
-        buffer.sampler.largest = float(np.clip(priority, MIN_PRIORITY, MAX_PRIORITY))
-    return buffer
 
 
 def _how(

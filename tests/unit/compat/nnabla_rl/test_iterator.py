@@ -48,5 +48,5 @@ def test_shuffled_epochs_have_every_experience_in_orders_of_numpys_seed(buffer):
 
 
 def test_a_batch_size_below_1_is_refused(buffer):
-    with pytest.raises(ValueError, match="batch_size: expected 1 or more"):
+    with pytest.raises(ValueError, match="batch_size: expected a whole number, 1 or more"):
         nnabla_rl.BufferIterator(buffer, 0)
