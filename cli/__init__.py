@@ -31,8 +31,12 @@ _COMMANDS = {
 }
 """Name -> help in the list of commands, without importing them all."""
 
-_OTHER_NAMES = {"import": ("exchange", "import_dataset"), "export": ("exchange", "export_dataset")}
-"""Module and function of commands that are not in a module of their name."""
+_MODULES = {
+    **dict.fromkeys(("import", "export"), "exchange"),
+    **dict.fromkeys(("verify", "repair", "snapshot"), "maintenance"),
+    **dict.fromkeys(("render", "plot"), "pictures"),
+}
+"""Module of each command that is not in a module of its name."""
 
 
 class _LazyGroup(click.Group):
@@ -46,7 +50,8 @@ class _LazyGroup(click.Group):
         """The command, imported."""
         if cmd_name not in _COMMANDS:
             return None
-        module, name = _OTHER_NAMES.get(cmd_name, (cmd_name, cmd_name))
+        module = _MODULES.get(cmd_name, cmd_name)
+        name = f"{cmd_name}_dataset" if module == "exchange" else cmd_name
         command: click.Command = getattr(import_module(f".{module}", __name__), name)
         return command
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +32,8 @@ def info(path: str, as_json: bool) -> None:
     parts: list[Any] = [_title(path, about), "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]
-    for name, unit in (("return", "return"), ("length", "steps")):
-        lines = _chart(ended[name], unit)
-        parts += ["", *lines] if lines else []
+    if len(ended):
+        parts += ["", _spread(ended["return"], "return"), _spread(ended["length"], "steps")]
     echo_table(*parts)
 
 
@@ -155,21 +153,13 @@ def _lanes(about: Mapping[str, Any]) -> Any:
     return table(heads, rows, right=(0, *range(3, len(heads))))
 
 
-def _chart(values: npt.NDArray[Any], unit: str) -> list[str]:
+def _spread(values: npt.NDArray[Any], unit: str) -> str:
     import numpy as np
 
-    from .histogram import histogram
-
-    if not len(values):
-        return []
-    # Of the same episodes as the bars: a writer may have ended more meanwhile.
     with np.errstate(over="ignore", invalid="ignore"):
         spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
     words = ", ".join(
         f"{key} {number(float(value)) if np.isfinite(value) else 'none'}"
         for key, value in spread.items()
     )
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    bar = "█" if encoding.lower().startswith("utf") else "#"
-    lines = histogram(values, bar)
-    return [f"{unit} per episode: {words}", *(f"  {line}" for line in lines)]
+    return f"{unit} per episode: {words}"

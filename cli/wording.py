@@ -108,13 +108,16 @@ def age(seconds: float) -> str:
     return f"{seconds / hour:.1f} h" if seconds < 2 * day else f"{seconds / day:.1f} days"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int]) -> Table:
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()
+) -> Table:
     """A table without lines; columns whose numbers are in `right` are right-aligned."""
     from rich.table import Table
     from rich.text import Text
 
     to_right = set(right)
     out = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    out.show_header = any(heads)
     for place, head in enumerate(heads):
         align: Any = "right" if place in to_right else "left"
         out.add_column(Text(head), justify=align, overflow="fold")
@@ -125,14 +128,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterabl
 
 def grid(rows: Iterable[tuple[str, str]]) -> Table:
     """A table of names and values."""
-    from rich.table import Table
-    from rich.text import Text
-
-    out = Table.grid(padding=(0, 3, 0, 0))
-    out.add_column(style="bold", no_wrap=True)
-    out.add_column(overflow="fold")
-    for name, value in rows:
-        out.add_row(Text(plain(name)), Text(plain(value)))
+    out = table(("", ""), rows)
+    out.columns[0].style, out.columns[0].no_wrap = "bold", True
     return out
 
 

@@ -1,6 +1,8 @@
-"""``mmreplay render``: an episode as a film or a contact sheet."""
+"""``mmreplay render`` and ``mmreplay plot``: pictures of episodes, and curves."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
@@ -46,4 +48,22 @@ def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: 
         f"{made.path}: {count(made.frames, 'frame')} of episode {made.episode:,} "
         f"({count(made.steps, 'step')}, return {number(made.total)}, {ended}), "
         f"{width}x{height} pixels, {size(made.path.stat().st_size)}"
+    )
+
+
+@click.command("plot")
+@click.argument("paths", metavar="PATH...", type=click.Path(), nargs=-1, required=True)
+@click.option("--out", type=click.Path(), required=True, help="File to create: .svg or .png.")
+def plot(paths: tuple[str, ...], out: str) -> None:
+    """Draw returns and lengths over time, and the distributions of rewards and actions.
+
+    Several stores share the same axes. Time is counted in steps.
+    """
+    import mmreplay
+
+    with progress("plot", "stores") as show:
+        mmreplay.plot(paths, out, progress=show)
+    echo(
+        f"{out}: returns, lengths, rewards and actions of {count(len(paths), 'store')}, "
+        f"{size(Path(out).stat().st_size)}"
     )
