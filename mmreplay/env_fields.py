@@ -104,12 +104,8 @@ def env_fields(env: AnyEnv) -> EnvFields:
             f"mmreplay.adapters.stable_baselines3.DiskReplayBuffer; else give frame=, action= and "
             f"lanes= instead of env="
         )
-    padding = None
-    if isinstance(env, VectorEnv):
-        observation, action = env.single_observation_space, env.single_action_space
-        lanes: int | None = env.num_envs
-    else:
-        (observation, padding), action, lanes = _unstacked(env), env.action_space, None
+    (observation, padding), action = _unstacked(env), spaces_of(env)[1]
+    lanes = env.num_envs if isinstance(env, VectorEnv) else None
     if isinstance(action, (spaces.Dict, spaces.Tuple)):
         raise SchemaError(
             f"action_space: {type(action).__name__} is several arrays, one can be stored; wrap the "
@@ -145,20 +141,28 @@ def env_fields(env: AnyEnv) -> EnvFields:
     return EnvFields(frame, action_field, lanes, paths, padding)
 
 
-def env_metadata(env: AnyEnv) -> dict[str, Any]:
-    """Default metadata of a store for this environment."""
-    names = action_names(env)
-    return {
-        "id": env_name(env),
-        "n_envs": getattr(env, "num_envs", 1),
-        **recipe(env),
-        **action_range(env),
-        **({"action_names": names} if names else {}),
-        "versions": versions(),
-    }
+def env_metadata(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, Any]:
+    """Default metadata of a store for this environment, which `spec` makes again."""
+    out: dict[str, Any] = {"id": env_name(env), "n_envs": getattr(env, "num_envs", 1)}
+    out |= _recipe(env, spec)
+    space = spaces_of(env)[1]
+    if isinstance(space, spaces.Discrete):
+        out["n_actions"] = int(space.n)
+        if space.start:
+            out["action_start"] = int(space.start)
+    if names := _action_names(env):
+        out["action_names"] = names
+    return {**out, "versions": _versions()}
 
 
-def recipe(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, str]:
+def spaces_of(env: AnyEnv) -> tuple[Space[Any], Space[Any]]:
+    """The observation and action space of one environment."""
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def _recipe(env: AnyEnv, spec: EnvSpec | None) -> dict[str, str]:
     """``env_spec`` that `gymnasium.make` takes for one environment, and its two spaces, as JSON.
 
     They are Minari's, but for one number in place of equal bounds. What JSON cannot hold, or takes
@@ -170,11 +174,8 @@ def recipe(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, str]:
     if isinstance(given, EnvSpec) and all(w.kwargs is not None for w in given.additional_wrappers):
         with contextlib.suppress(ValueError, TypeError):  # functions, arrays
             out["env_spec"] = given.to_json()
-    if isinstance(env, VectorEnv):
-        observation, action = env.single_observation_space, env.single_action_space
-    else:
-        observation, action = _unstacked(env)[0], env.action_space
-    for name, space in (("observation_space", observation), ("action_space", action)):
+    both = _unstacked(env)[0], spaces_of(env)[1]
+    for name, space in zip(("observation_space", "action_space"), both, strict=True):
         with contextlib.suppress(TypeError):  # keys of a Dict that are no texts
             out[name] = json.dumps(_space_json(space))
     return {name: text for name, text in out.items() if len(text) <= _MOST_RECIPE}
@@ -203,15 +204,6 @@ def _space_json(space: Space[Any]) -> dict[str, Any]:
     return out
 
 
-def action_range(env: AnyEnv) -> dict[str, int]:
-    """``n_actions`` of a Discrete space, and its ``action_start`` if that is not 0; else empty."""
-    space = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
-    if not isinstance(space, spaces.Discrete):
-        return {}
-    start = int(space.start)
-    return {"n_actions": int(space.n)} | ({"action_start": start} if start else {})
-
-
 def env_name(env: AnyEnv) -> str:
     """The id of an environment, or of the first of several; its class if it has no id."""
     for one in (env, _first(env)):
@@ -228,7 +220,7 @@ def _first(env: AnyEnv) -> AnyEnv:
     return first
 
 
-def action_names(env: AnyEnv) -> list[str] | None:
+def _action_names(env: AnyEnv) -> list[str] | None:
     """Action names from ``get_action_meanings`` of the (first) environment; None without it."""
     if isinstance(env, VectorEnv) and (ale := getattr(env.unwrapped, "ale", None)) is not None:
         # ale-py's vector environment has no single environments.
@@ -237,7 +229,7 @@ def action_names(env: AnyEnv) -> list[str] | None:
     return [str(name) for name in meanings()] if callable(meanings) else None
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Versions of what makes the frames, for the store's metadata."""
     out = {}
     for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
@@ -266,14 +258,14 @@ def _layers(env: Any) -> Iterator[Any]:
         yield from _layers(env.envs[0])
 
 
-def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
+def _unstacked(env: AnyEnv) -> tuple[Space[Any], str | None]:
     """The space of one frame, and the padding of stacks if a wrapper has a `frame_space`."""
-    for layer in _layers(env):
+    for layer in [] if isinstance(env, VectorEnv) else _layers(env):
         frame_space = getattr(layer, "frame_space", None)
         # An outer wrapper that changes the observation has another space.
         if frame_space is not None and layer.observation_space is env.observation_space:
             return frame_space, getattr(layer, "padding", None)
-    return env.observation_space, None
+    return spaces_of(env)[0], None
 
 
 def advice_on_stacks(env: AnyEnv) -> str | None:
@@ -293,7 +285,7 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
         if stack is None:
             return None
         space = layer.single_observation_space
-    stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
+    stored = _unstacked(env)[0]
     # An outer wrapper may extract the newest frame.
     if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
         return None

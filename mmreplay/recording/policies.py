@@ -22,6 +22,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import math
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,8 +32,9 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from mmreplay.env_fields import Action, Observation
-from mmreplay.errors import MmreplayError
+from mmreplay.errors import MmreplayError, SchemaError
 from mmreplay.recording.autoreset import Mask, lane_of
+from mmreplay.schema import Field
 
 Policy = Callable[..., Any]
 PolicyLike = str | Policy
@@ -55,15 +58,11 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
             f"policy: expected 'random', 'module:callable' or a callable, found {policy!r:.80}"
         )
     try:
-        found: Any = importlib.import_module(module)
+        found = operator.attrgetter(path)(importlib.import_module(module))
     except Exception as error:  # the user's module may raise anything while it is imported
         raise MmreplayError(
-            f"policy {policy!r}: importing {module} raised {type(error).__name__}: {error}"
+            f"policy {policy!r}: importing it raised {type(error).__name__}: {error}"
         ) from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise MmreplayError(f"policy {policy!r}: {module} has no {path!r}")
-        found = getattr(found, name)
     if not callable(found):
         raise MmreplayError(
             f"policy {policy!r}: expected a callable policy(observation), found an "
@@ -163,35 +162,26 @@ def _checked_by(checked: Policy, policy: Policy) -> Policy:
 
 def _checker(space: Space[Any], batch: tuple[int, ...]) -> Policy:
     """A function that converts the result of a policy to an action, or refuses it."""
-    shape, dtype = (*batch, *(space.shape or ())), np.dtype(space.dtype)
+    field = Field((*batch, *(space.shape or ())), np.dtype(space.dtype))
     # Many environments clip actions outside other spaces themselves.
-    limits = None
+    low, high = -math.inf, math.inf
     if isinstance(space, spaces.Discrete):
-        limits = int(space.start), int(space.start) + int(space.n) - 1
-    quick = limits if not shape else None
+        low, high = int(space.start), int(space.start) + int(space.n) - 1
+    is_one_number = isinstance(space, spaces.Discrete) and not batch
 
     def checked(action: object) -> Action:
-        if quick is not None and type(action) is int and quick[0] <= action <= quick[1]:
+        if is_one_number and type(action) is int and low <= action <= high:
             return action  # the most frequent case
         try:
-            array = np.asarray(action)
-        except ValueError:  # a tuple of an action and something else, for example
-            array = np.empty((), dtype=object)
-        expected = None
-        if array.shape != shape or array.dtype.kind not in "biuf":
-            what = "actions" if batch else "an action"
-            expected = f"{what} of shape {shape} and dtype {dtype}"
-        elif dtype.kind in "iu" and array.dtype.kind == "f":
-            expected = f"whole numbers: the action space is {space}"
-        elif limits is not None and ((array < limits[0]) | (array > limits[1])).any():
-            expected = f"{limits[0]} to {limits[1]}: the action space is {space}"
-        if expected is not None:
-            found = f"an array of shape {array.shape} and dtype {array.dtype}"
+            out = field.coerce_loosely(action, "action")
+        except SchemaError as error:
+            raise MmreplayError(f"the policy returned {action!r:.80}: {error}") from error
+        if ((out < low) | (out > high)).any():
             raise MmreplayError(
-                f"the policy returned {found if array.ndim else repr(action)}, expected {expected}"
+                f"the policy returned {action!r:.80}, expected {low} to {high}: the action space "
+                f"is {space}"
             )
-        out = array.astype(dtype, copy=False)
-        return out if shape else out[()]
+        return out if field.shape else out[()]
 
     return checked
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.env_fields import action_range, versions
+from mmreplay.env_fields import env_metadata, spaces_of
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
 from mmreplay.recording.autoreset import lives_left
@@ -147,7 +147,6 @@ def record(
             "lane_seeds": [seed + i for i in range(world.n_envs)],
             "policy": policy_name,
             "rows_before": 0 if earlier is None else earlier.rows,
-            "versions": versions(),
         }
         writer = create(
             path,
@@ -193,7 +192,7 @@ class Loop:
         if life_loss:
             lives_left(info)
         self._lanes = world.fields.lanes
-        self._actor = Actor(policy, world.observation_space, world.action_space, seed, self._lanes)
+        self._actor = Actor(policy, *spaces_of(world.env), seed, self._lanes)
         self._actor.start(np.ones(world.n_envs, np.bool_))
         self._action = self._actor.act(observation, None)
 
@@ -280,16 +279,10 @@ def _metadata(
     world: World, run: dict[str, Any], earlier: _Earlier | None, *, life_loss: bool
 ) -> dict[str, Any]:
     runs = [] if earlier is None else list(earlier.metadata.get("runs", []))
-    return {
-        "id": world.name,
-        "n_envs": world.n_envs,
-        "preprocessing": world.preprocessing,
-        **world.recipe,
-        **action_range(world.env),
-        **({"action_names": world.action_names} if world.action_names else {}),
-        "life_loss": life_loss,
-        "runs": [*runs, run],
-    }
+    about = env_metadata(world.env, world.spec)
+    run["versions"] = about.pop("versions")
+    more = {"id": world.name, "preprocessing": world.preprocessing, "life_loss": life_loss}
+    return {**about, **more, "runs": [*runs, run]}
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def test_wrong_usage_is_status_2(arguments, message, command, folder):
     [
         (["NoSuchThing-v3", "cart.zarr"], "NoSuchThing"),
         (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "No module named 'nosuch'"),
-        (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
+        (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "has no attribute 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
         (["CartPole-v1", "cart.zarr", "--codec", "gzip"], "one with a level, as 'zstd:9'"),
         (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected a whole number, 1 to"),

@@ -63,12 +63,7 @@ def test_wrong_arguments_are_refused_and_leave_no_store(arguments, message, tmp_
     assert not (tmp_path / "s").exists()
 
 
-def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game():
-    assert resolve_id("CartPole")[0] == "CartPole-v1"
-    assert resolve_id("Breakout")[0] == "ALE/Breakout-v5"
-    assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
-    assert resolve_id("BreakoutNoFrameskip-v4")[0] == "BreakoutNoFrameskip-v4"
-    assert resolve_id("CartPole-v0")[0] == "CartPole-v0"
+def test_an_unknown_id_names_the_module_that_it_needs():
     with pytest.raises(MmreplayError, match="the module that registers them: MODULE:MyGrid-v0"):
         resolve_id("MyGrid-v0")
 
@@ -185,14 +180,14 @@ def test_a_specification_of_more_than_100_kb_is_left_out(tmp_path):
     assert {"env_spec", "action_space"} & {*metadata(tmp_path / "a.zarr")} == {"action_space"}
 
 
-def test_a_new_store_says_for_which_environment_it_was_made_unless_told_otherwise(tmp_path):
+def test_a_new_store_says_for_which_environment_it_was_made(tmp_path):
     envs = gymnasium.make_vec("CartPole-v1", 3)
     path = tmp_path / "store.zarr"
     ReplayBuffer(path, env=envs).close()
     assert (metadata(path)["id"], metadata(path)["n_envs"]) == ("CartPole-v1", 3)
     ReplayBuffer(path, env=envs, metadata={"run": 7}).close()
     ReplayBuffer(path, env=envs).close()
-    assert metadata(path) == {"run": 7}
+    assert {"id": "CartPole-v1", "run": 7}.items() <= metadata(path).items()
 
 
 def test_a_vector_environment_without_an_id_has_that_of_its_first(tmp_path):
