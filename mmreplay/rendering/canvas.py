@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import MissingExtraError, SchemaError
-from mmreplay.pictures.images import factor_for, resized
+from mmreplay.errors import MissingExtraError, SchemaError, printable
+from mmreplay.pictures import factor_for, resized
 from mmreplay.rendering.episode import Episode, Moment
 
 try:
@@ -177,7 +177,7 @@ def _put_text(
     canvas: Canvas, text: str, x: int, y: int, ink: Ink = INK, *, anchor: str = "la"
 ) -> int:
     """One line of text from x on (la), or up to x (ra); returns its width."""
-    shown = "".join(one if one.isprintable() else "?" for one in text)
+    shown = printable(text)
     ImageDraw.Draw(canvas).text((x, y), shown, ink, _FONT, anchor=anchor)
     return round(_FONT.getlength(shown))
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
-from mmreplay.pictures.images import Image, limits_of, plane, to_bytes
+from mmreplay.pictures import Image, limits_of, plane, to_bytes
 from mmreplay.reading.info import action_names
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field

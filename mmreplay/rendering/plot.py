@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import MissingExtraError, SchemaError
+from mmreplay.errors import MissingExtraError, SchemaError, printable
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array
-from mmreplay.reading.info import action_names
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.store import Store, open_store
 from mmreplay.rendering.new_file import checked_path, new_file
@@ -75,7 +74,7 @@ class _Shown:
     """A store, its label and colour, and what is drawn of it.
 
     returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
-    actions. action_names: None for actions of several parts.
+    actions. has_parts: whether an action is several numbers.
     """
 
     name: str
@@ -83,7 +82,7 @@ class _Shown:
     returns: Numbers
     lengths: Numbers
     columns: dict[str, Numbers]
-    action_names: list[str] | None
+    has_parts: bool
 
 
 def plot(
@@ -140,13 +139,7 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     """Names of stores; whole paths if two have the same name."""
     names = [path.name for path in paths]
     is_clear = "" not in names and len(set(names)) == len(names)
-    return [
-        _printable(name if is_clear else str(path)) for name, path in zip(names, paths, strict=True)
-    ]
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)
+    return [printable(name) for name in (names if is_clear else map(str, paths))]
 
 
 def _shown(store: Store, name: str, ink: str) -> _Shown:
@@ -163,7 +156,7 @@ def _shown(store: Store, name: str, ink: str) -> _Shown:
         episodes["return"].astype(np.float64),
         episodes["length"].astype(np.float64),
         {path: _column(store, path) for path in ("rewards", "actions")},
-        None if store.schema.action.shape else action_names(store.live),
+        bool(store.schema.action.shape),
     )
 
 
@@ -226,7 +219,7 @@ def _curves(axes: Axes, title: str, curves: Sequence[tuple[_Shown, Numbers]]) ->
 
 def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     """The share of each value among the transitions: as bars, or as steps over bins."""
-    has_parts = path == "actions" and any(one.action_names is None for one in shown)
+    has_parts = path == "actions" and any(one.has_parts for one in shown)
     axes.set_title(f"{path}: share of transitions{', all parts together' if has_parts else ''}")
     columns = [one.columns[path] for one in shown]
     values = np.unique(np.concatenate(columns))
@@ -237,7 +230,7 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     edges = np.append(values, np.inf) if is_few else np.linspace(values[0], values[-1], _BINS + 1)
     shares = [np.histogram(one, edges)[0] / max(len(one), 1) for one in columns]
     if is_few:
-        _bars(axes, shown, shares, _value_labels(values, path, shown))
+        _bars(axes, shown, shares, [f"{value:.6g}" for value in values.tolist()])
     else:
         for one, heights in zip(shown, shares, strict=True):
             axes.stairs(heights, edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)
@@ -259,15 +252,3 @@ def _bars(
     is_long = sum(map(len, labels)) > 40  # noqa: PLR2004 (letters across half the figure)
     turned: Any = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
     axes.set_xticks(places, labels, **turned)
-
-
-def _value_labels(values: Numbers, path: str, shown: Sequence[_Shown]) -> list[str]:
-    """The values, or the names of the actions if all stores give them the same."""
-    names = shown[0].action_names or []
-    is_named = path == "actions" and all(one.action_names == names for one in shown)
-    return [
-        _printable(names[int(value)])
-        if is_named and value.is_integer() and 0 <= value < len(names)
-        else f"{value:.6g}"
-        for value in values.tolist()
-    ]
