@@ -67,7 +67,7 @@ class EnvFields:
         `LazyFrames` are returned as they are. SchemaError if a part of the space is missing.
         """
         if not isinstance(self.frame, dict):
-            frame = _frame(observation, self.frame.dtype)
+            frame = cast(observation, self.frame.dtype)
             # A view: the axis is there in one observation and in a batch of them.
             n_axes = len(self.frame.shape) + 1
             return frame.squeeze(-n_axes) if self.is_stack_of_one else frame
@@ -82,7 +82,7 @@ class EnvFields:
                     f"observation: its space has a part {name!r}, the observation does not; the "
                     f"environment does not match its observation_space"
                 ) from error
-            out[name] = _frame(value, field.dtype)
+            out[name] = cast(value, field.dtype)
         return out
 
 
@@ -206,11 +206,9 @@ def _space_json(space: Space[Any]) -> dict[str, Any]:
 
 def env_name(env: AnyEnv) -> str:
     """The id of an environment, or of the first of several; its class if it has no id."""
-    for one in (env, _first(env)):
-        spec_id = getattr(one.spec, "id", None)  # other libraries have other specs
-        if isinstance(spec_id, str):
-            return spec_id
-    return type(env.unwrapped).__name__
+    ids = (getattr(one.spec, "id", None) for one in (env, _first(env)))
+    # Other libraries have other specs.
+    return next((one for one in ids if isinstance(one, str)), type(env.unwrapped).__name__)
 
 
 def _first(env: AnyEnv) -> AnyEnv:
@@ -233,20 +231,16 @@ def _versions() -> dict[str, str]:
     """Versions of what makes the frames, for the store's metadata."""
     out = {}
     for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             out[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return out
 
 
-def _own_stack(env: Any) -> int | None:
+def _own_stack(env: Any) -> Any:
     """Frames per stack of a vector environment of ale-py or EnvPool; None if it has no stacks."""
     if type(env).__name__ == "AtariVectorEnv":
-        stack: int | None = env.single_observation_space.shape[0]
-    else:
-        stack = getattr(getattr(getattr(env, "spec", None), "config", None), "stack_num", None)
-    return stack
+        return env.single_observation_space.shape[0]
+    return getattr(getattr(getattr(env, "spec", None), "config", None), "stack_num", None)
 
 
 def _layers(env: Any) -> Iterator[Any]:
@@ -270,31 +264,23 @@ def _unstacked(env: AnyEnv) -> tuple[Space[Any], str | None]:
 
 def advice_on_stacks(env: AnyEnv) -> str | None:
     """Advice for an environment in this process whose stacks would be stored whole; or None."""
-    how, is_vector = "", isinstance(env, VectorEnv)
     for layer in _layers(env):
-        space = layer.observation_space
+        stack, space = None, layer.observation_space
         if isinstance(layer, FrameStackObservation):
-            stack: int | None = layer.stack_size
-            break
-        # A vector environment joins the `LazyFrames` of its environments.
-        if is_vector and hasattr(layer, "frame_space"):
-            stack = layer.stack
-            break
-    else:
-        stack, how = _own_stack(layer), " (stack_num=1)"
-        if stack is None:
-            return None
-        space = layer.single_observation_space
-    stored = _unstacked(env)[0]
-    # An outer wrapper may extract the newest frame.
-    if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
-        return None
-    return (
-        f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
-        f"{stack} times; create it without stacks{how}, and sample with stack={stack}; a policy "
-        f"that needs stacks can keep the newest frames itself, or use mmreplay.FrameStack around a "
-        f"single environment"
-    )
+            stack = layer.stack_size
+        elif isinstance(env, VectorEnv) and hasattr(layer, "frame_space"):
+            stack = layer.stack  # a vector environment joins the `LazyFrames` of its environments
+        elif (stack := _own_stack(layer)) is not None:
+            space = layer.single_observation_space
+        # An outer wrapper may extract the newest frame.
+        if stack and stack > 1 and spaces.flatdim(_unstacked(env)[0]) >= spaces.flatdim(space):
+            return (
+                f"{env}: its observations are stacks of {stack} frames, so that each frame would "
+                f"be stored {stack} times; create it without stacks (stack_num=1), and sample with "
+                f"stack={stack}; a policy that needs stacks can keep the newest frames itself, or "
+                f"use mmreplay.FrameStack around a single environment"
+            )
+    return None
 
 
 def warn_caller(advice: str) -> None:
@@ -335,14 +321,13 @@ def field_of(space: Space[Any], where: str) -> Field:
         raise SchemaError(f"{where}: {error}") from error
 
 
-def _frame(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as `cast` returns it; stacks as they are."""
-    stack: npt.NDArray[Any] = value
-    return stack if isinstance(value, LazyFrames) else cast(value, dtype)
-
-
 def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as an array, of this dtype if it means the same; else the writer refuses it."""
+    """The value as an array, of this dtype if it means the same; else the writer refuses it.
+
+    `LazyFrames` stay as they are.
+    """
+    if isinstance(value, LazyFrames):
+        return value  # type: ignore[return-value]
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.dtype == dtype:
         return array

@@ -51,13 +51,9 @@ class LazyFrames:
         arrays = tuple(np.asarray(frame) for frame in frames)
         if not arrays:
             raise SchemaError("frames: expected 1 or more, found none")
-        newest = arrays[-1]
-        for frame in arrays:
-            if frame.shape != newest.shape or frame.dtype != newest.dtype:
-                raise SchemaError(
-                    f"frames: expected one shape and dtype, found {frame.shape} {frame.dtype} and "
-                    f"{newest.shape} {newest.dtype}"
-                )
+        kinds = {(frame.shape, str(frame.dtype)) for frame in arrays}
+        if len(kinds) > 1:
+            raise SchemaError(f"frames: expected one shape and dtype, found {sorted(kinds)}")
         if stack_axis not in (0, -1):
             raise SchemaError(f"stack_axis: expected 0 or -1, found {stack_axis!r}")
         self._frames: tuple[Array, ...] = arrays
@@ -86,8 +82,7 @@ class LazyFrames:
         k = whole_number("stack", stack)
         if padding not in ("reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
-        newest = _frozen(frame)
-        pad = newest
+        pad = newest = _frozen(frame)
         if padding == "zero":
             pad = np.broadcast_to(np.zeros((), newest.dtype), newest.shape)  # takes no memory
         return cls((*([pad] * (k - 1)), newest), stack_axis)
@@ -102,8 +97,6 @@ class LazyFrames:
             SchemaError: a frame of another shape or dtype.
         """
         return type(self)((*self._frames[1:], _frozen(frame)), self._stack_axis)
-
-    # ------------------------------------------------------------ the frames
 
     @property
     def stack_axis(self) -> int:
@@ -130,8 +123,6 @@ class LazyFrames:
             or all(frame.tobytes() == newest.tobytes() for frame in before)
             or not any(frame.any() for frame in before)
         )
-
-    # ------------------------------------------------------------ as an array
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -204,15 +204,13 @@ class Schema:
     ) -> Schema:
         """Check what the user gave; `codec` is for frame fields without one. SchemaError."""
         codec = _checked_codec(codec)
-        if isinstance(frame, Mapping):
-            if not frame:
-                raise SchemaError("frame: a dict observation needs at least one key")
-            frames: Field | dict[str, Field] = {
-                _checked_name(key, "frame"): _with_codec(_checked_field(column, key), codec)
-                for key, column in frame.items()
-            }
-        else:
-            frames = _with_codec(_checked_field(frame, FRAME), codec)
+        if isinstance(frame, Mapping) and not frame:
+            raise SchemaError("frame: a dict observation needs at least one key")
+        parts = {
+            _checked_name(key, "frame"): _with_codec(_checked_field(column, key), codec)
+            for key, column in (frame if isinstance(frame, Mapping) else {FRAME: frame}).items()
+        }
+        frames = parts if isinstance(frame, Mapping) else parts[FRAME]
         reward = _checked_dtype(reward_dtype)
         if reward not in (np.dtype("float32"), np.dtype("float64")):
             raise SchemaError(f"reward_dtype: expected float32 or float64, found {reward}")
@@ -220,7 +218,6 @@ class Schema:
             _checked_name(key, "extras"): _checked_field(column, key)
             for key, column in (extras or {}).items()
         }
-
         if clash := _STEP_ARGUMENTS & columns.keys():
             raise SchemaError(f"extras: {sorted(clash)} are arguments of step already; rename them")
         for name, column in {"action": _checked_field(action, "action"), **columns}.items():
@@ -228,11 +225,9 @@ class Schema:
                 raise SchemaError(
                     f"{name}: only frames are compressed, found codec {column.codec!r}"
                 )
-        named = {**(frames if isinstance(frames, dict) else {FRAME: frames}), "action": action}
-        if filled := [name for name, column in named.items() if column.fill is not None]:
-            raise SchemaError(
-                f"{filled[0]}: only extras have a fill, found {named[filled[0]].fill}"
-            )
+        for name, column in {**parts, "action": action}.items():
+            if column.fill is not None:
+                raise SchemaError(f"{name}: only extras have a fill, found {column.fill}")
         return Schema(frames, action, columns, reward)
 
     @property
@@ -296,13 +291,9 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """As the store's attributes have it."""
-        frame: Any
-        if isinstance(self.frame, dict):
-            frame = {"dict": {key: column.to_json() for key, column in self.frame.items()}}
-        else:
-            frame = self.frame.to_json()
+        frames: Any = {key: column.to_json() for key, column in self.frames.items()}
         return {
-            "frame": frame,
+            "frame": {"dict": frames} if self.is_dict else frames[FRAME],
             "action": self.action.to_json(),
             "reward": self.reward_dtype.name,
             "extras": {key: column.to_json() for key, column in self.extras.items()},
@@ -377,10 +368,8 @@ def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def _checked_codec(given: Any) -> Codec:
-    to_dict = getattr(given, "to_dict", None)
-    codec = to_dict() if callable(to_dict) else given
-    if codec is None or isinstance(codec, (str, Mapping)):
-        return codec
+    if given is None or isinstance(given, (str, Mapping)):
+        return given
     raise SchemaError(
         f"codec: expected 'raw', 'lz4', 'zstd', a name with a level, as 'zstd:9', or a zarr "
         f"codec as a dict; found {given!r:.80}"

@@ -6,9 +6,8 @@ area interpolation, random no-ops at the start. Rewards are not clipped, lives d
 and frames are not stacked: a store can be read in all these ways later.
 
 One environment (AtariPreprocessing) and several (AtariVectorEnv) give the same frames, rewards and
-ends after the same start, with the same actions and without sticky actions (ale-py 0.12.1). They
-draw the start and the sticky actions differently, so a seed names different episodes. Both leave
-the screen of the step before in the last frame's maximum where the emulator ends an episode. In a
+ends after the same start, but draw the start and sticky actions differently. Where the emulator
+ends an episode, both leave the screen of the step before in the last frame's maximum. In a
 truncated episode that frame counts, so the emulator's frame limit is replaced by one in steps here.
 """
 
@@ -35,10 +34,7 @@ SCREEN = 84
 # The arguments of an id that the preprocessing understands. An id that was registered with others
 # (obs_type="ram", continuous=True, …) is another kind of environment and is taken as it is.
 _KNOWN = {
-    "game",
-    "repeat_action_probability",
-    "full_action_space",
-    "frameskip",
+    *("game", "repeat_action_probability", "full_action_space", "frameskip"),
     "max_num_frames_per_episode",
 }
 # 0 means no limit to one emulator; the vector environment knows no such value.

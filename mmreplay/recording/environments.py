@@ -19,6 +19,7 @@ from mmreplay.env_fields import AnyEnv, EnvFields, env_fields, env_name
 from mmreplay.errors import MissingExtraError, MmreplayError
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.recording import atari
+from mmreplay.recording.policies import name_of
 
 EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 """A gymnasium id, an environment, or a function that makes one."""
@@ -64,9 +65,9 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
         return _from_env(env, n_envs, owned=False)
     made = env()
     if isinstance(made, VectorEnv) or n_envs in (None, 1):
-        return _from_env(made, n_envs, owned=True, name=_name(env))
+        return _from_env(made, n_envs, owned=True, name=name_of(env))
     first = [made]
-    return _vector(lambda: first.pop() if first else env(), n_envs or 1, _name(env))
+    return _vector(lambda: first.pop() if first else env(), n_envs or 1, name_of(env))
 
 
 def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
@@ -142,8 +143,3 @@ def _from_env(
             f"function that makes one environment"
         )
     return world
-
-
-def _name(factory: Callable[[], Any]) -> str:
-    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
-    return f"{module}:{name}" if module and name else type(factory).__name__

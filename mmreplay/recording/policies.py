@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -49,7 +48,7 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
     Raises MmreplayError if the module or callable does not exist.
     """
     if callable(policy):
-        return _name(policy), policy
+        return name_of(policy), policy
     if policy == "random":
         return policy, None
     module, _, path = str(policy).partition(":")
@@ -69,6 +68,12 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
             f"object of type {type(found).__name__}"
         )
     return policy, found
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """``module:name`` of a function or class, or of an object's class."""
+    one: Any = function if hasattr(function, "__qualname__") else type(function)
+    return f"{one.__module__}:{one.__qualname__}"
 
 
 class Actor:
@@ -93,15 +98,11 @@ class Actor:
         self._resets: list[Policy | None] = []
         self._calls: list[Policy] = []
         for one in range(seed, seed + (1 if self._is_batched else n)):
-            if policy is None:
-                self._resets.append(None)
-                self._calls.append(_random(action_space, one))
-            else:
-                make: Any = policy
-                arguments = observation_space, action_space, one
-                made = make(*arguments) if inspect.isclass(policy) else make
-                self._resets.append(getattr(made, "reset", None))
-                self._calls.append(_checked_by(checked, made))
+            made: Any = _random(action_space, one) if policy is None else policy
+            if isinstance(made, type):
+                made = made(observation_space, action_space, one)
+            self._resets.append(getattr(made, "reset", None))
+            self._calls.append(made if policy is None else _checked_by(checked, made))
         self._actions = np.zeros((n, *(action_space.shape or ())), dtype=action_space.dtype)
 
     def start(self, lanes: Mask) -> None:
@@ -116,9 +117,11 @@ class Actor:
 
     def act(self, observations: Observation, ignored: Mask | None) -> Action:
         """The action or actions; those of `ignored` environments need only be valid."""
-        if self._is_batched:
-            return self._act_batched(observations)
-        if self._is_single:
+        if self._is_batched and self._is_single:
+            batch: Any = create_empty_array(self._observation_space, 1)
+            batch = concatenate(self._observation_space, [observations], batch)
+            return np.asarray(self._calls[0](batch))[0]
+        if self._is_batched or self._is_single:
             return self._calls[0](observations)
         # A copy, because the environment may keep the array; an ignored environment repeats its
         # last action, which is valid.
@@ -128,32 +131,25 @@ class Actor:
                 actions[i] = call(lane_of(observations, i))
         return actions
 
-    def _act_batched(self, observations: Observation) -> Action:
-        if not self._is_single:
-            return np.asarray(self._calls[0](observations))
-        batch: Any = create_empty_array(self._observation_space, 1)
-        batch = concatenate(self._observation_space, [observations], batch)
-        return np.asarray(self._calls[0](batch))[0]
-
 
 def _random(space: Space[Any], seed: int) -> Policy:
     """The random policy of one environment: uniform over the action space."""
-    stream = _random_actions(space, seed)
-    return lambda _observation: next(stream)
 
-
-def _random_actions(space: Space[Any], seed: int) -> Iterator[Any]:
-    if isinstance(space, spaces.Discrete):
-        # In blocks: space.sample() takes as long as a step of a small environment.
-        rng = np.random.default_rng((seed, 1))
-        low, high = int(space.start), int(space.start) + int(space.n)
+    def actions() -> Iterator[Any]:
+        if isinstance(space, spaces.Discrete):
+            # In blocks: space.sample() takes as long as a step of a small environment.
+            rng = np.random.default_rng((seed, 1))
+            low, high = int(space.start), int(space.start) + int(space.n)
+            while True:
+                yield from rng.integers(low, high, size=_BLOCK).tolist()
+        # Not the environment's seed: its start and the actions would come from the same stream.
+        own = copy.deepcopy(space)
+        own.seed(int(np.random.SeedSequence((seed, 1)).generate_state(1)[0]))
         while True:
-            yield from rng.integers(low, high, size=_BLOCK).tolist()
-    # Not the environment's seed: its start and the actions would come from the same stream.
-    space = copy.deepcopy(space)
-    space.seed(int(np.random.SeedSequence((seed, 1)).generate_state(1)[0]))
-    while True:
-        yield space.sample()
+            yield own.sample()
+
+    stream = actions()
+    return lambda _observation: next(stream)
 
 
 def _checked_by(checked: Policy, policy: Policy) -> Policy:
@@ -184,9 +180,3 @@ def _checker(space: Space[Any], batch: tuple[int, ...]) -> Policy:
         return out if field.shape else out[()]
 
     return checked
-
-
-def _name(policy: Policy) -> str:
-    name = getattr(policy, "__qualname__", None) or type(policy).__qualname__
-    module = getattr(policy, "__module__", None) or type(policy).__module__
-    return f"{module}:{name}"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -138,7 +138,8 @@ def record(
     try:
         if earlier is not None:
             _check_same(earlier, world, path, life_loss=life_loss)
-            seed = _next_seed(seed, earlier.rows)
+            if earlier.rows:  # so that new episodes follow
+                seed = int(np.random.SeedSequence((seed, earlier.rows)).generate_state(1)[0]) >> 2
         # The first action comes before the store: a policy that fails leaves no store behind.
         with _explained(path, meter):
             loop = Loop(world, called, seed, life_loss=life_loss)
@@ -225,8 +226,7 @@ class Loop:
             action = actor.act(observation, made.ignored)
 
 
-@dataclass(frozen=True, slots=True)
-class _Earlier:
+class _Earlier(NamedTuple):
     """The store that is continued; `n_envs` is None for a single environment."""
 
     n_envs: int | None
@@ -257,8 +257,8 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
             f"append: {path} was recorded with {words(earlier.n_envs)}, found "
             f"{words(world.fields.lanes)}"
         )
-    kind = (("id", world.name), ("preprocessing", world.preprocessing), ("life_loss", life_loss))
-    for what, found in kind:
+    of_world = {"id": world.name, "preprocessing": world.preprocessing, "life_loss": life_loss}
+    for what, found in of_world.items():
         expected = earlier.metadata.get(what, found)
         if expected != found:
             cure = "leave it out, or " if what == "life_loss" else ""
@@ -266,13 +266,6 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
                 f"append: {path} was recorded with {what} {expected!r}, found {found!r}; {cure}"
                 f"record into another path and load both"
             )
-
-
-def _next_seed(seed: int, rows: int) -> int:
-    """Another seed for a recording that continues after this many rows."""
-    if rows == 0:
-        return seed
-    return int(np.random.SeedSequence((seed, rows)).generate_state(1)[0]) >> 2
 
 
 def _metadata(

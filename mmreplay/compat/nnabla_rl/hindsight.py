@@ -85,15 +85,8 @@ class HindsightReplayBuffer(ReplayBuffer):
 
 
 def _rewards(
-    function: RewardFunction,
-    achieved: Array,
-    desired: Array,
-    extras: dict[str, Array],
+    function: RewardFunction, achieved: Array, desired: Array, extras: dict[str, Array]
 ) -> Array:
     """The rewards of N steps."""
-    return np.array(
-        [
-            float(function(one, goal, info_of(extras, i)))
-            for i, (one, goal) in enumerate(zip(achieved, desired, strict=True))
-        ]
-    )
+    pairs = enumerate(zip(achieved, desired, strict=True))
+    return np.array([float(function(*pair, info_of(extras, i))) for i, pair in pairs])

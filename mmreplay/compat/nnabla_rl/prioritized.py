@@ -39,11 +39,26 @@ class Prioritized(ReplayBuffer):
         self,
         capacity: int,
         path: StorePath,
-        how: Prioritization,
+        variant: str,
+        alpha: float,
+        beta: float,
+        betasteps: int,
+        error_clip: Clip,
+        epsilon: float = 1e-6,
         first_mass: float = 1.0,
         by_batch: bool = False,
     ) -> None:
-        self._how, self._first_mass, self._by_batch = how, first_mass, by_batch
+        self._how = Prioritization(
+            alpha,
+            beta,
+            betasteps,
+            epsilon,
+            error_clip,
+            variant,
+            stratified=True,
+            normalize="buffer",
+        )
+        self._first_mass, self._by_batch = first_mass, by_batch
         self._drawn: Ids | None = None
         super().__init__(whole_number("capacity", capacity), path=path)
 
@@ -141,14 +156,6 @@ class Prioritized(ReplayBuffer):
         self._drawn = None
 
 
-def _how(
-    variant: str, alpha: float, beta: float, betasteps: int, error_clip: Clip, epsilon: float = 1e-6
-) -> Prioritization:
-    return Prioritization(
-        alpha, beta, betasteps, epsilon, error_clip, variant, stratified=True, normalize="buffer"
-    )
-
-
 class PrioritizedReplayBuffer(Prioritized):
     """Experiences drawn by priority, proportional to it or by rank.
 
@@ -177,8 +184,8 @@ class PrioritizedReplayBuffer(Prioritized):
     ) -> None:
         if variant not in _VARIANTS:
             raise SchemaError(f"variant: expected one of {[*_VARIANTS]}, found {variant!r}")
-        how = _how(_VARIANTS[variant], alpha, beta, betasteps, error_clip, epsilon)
-        super().__init__(capacity, path, how)
+        settings = alpha, beta, betasteps, error_clip, epsilon
+        super().__init__(capacity, path, _VARIANTS[variant], *settings)
 
 
 class ProportionalPrioritizedReplayBuffer(Prioritized):
@@ -215,8 +222,9 @@ class ProportionalPrioritizedReplayBuffer(Prioritized):
             raise SchemaError(
                 f"init_max_error: expected a finite number above 0, found {init_max_error!r}"
             )
-        how = _how("proportional", alpha, beta, betasteps, error_clip, epsilon)
-        super().__init__(capacity, path, how, init_max_error, normalization_method == "batch_max")
+        settings = alpha, beta, betasteps, error_clip, epsilon, init_max_error
+        by_batch = normalization_method == "batch_max"
+        super().__init__(capacity, path, "proportional", *settings, by_batch)
 
 
 class RankBasedPrioritizedReplayBuffer(Prioritized):
@@ -242,8 +250,7 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        how = _how("rank", alpha, beta, betasteps, error_clip)
-        super().__init__(capacity, path, how)
+        super().__init__(capacity, path, "rank", alpha, beta, betasteps, error_clip)
 
 
 class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
