@@ -13,6 +13,8 @@ from .wording import count, echo, echo_json, size
 
 _BOOLS = {"True": True, "yes": True, "False": False, "no": False}
 """Accepted in addition to JSON's true and false."""
+_OWN = {"format", "src", "dst", "codec", "columns", "leave_out", "progress"}
+"""Arguments of the commands, which are not options of a format."""
 
 
 class _FormatCommand(click.Command):
@@ -47,6 +49,8 @@ def _option(
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise click.BadParameter(f"expected KEY=VALUE, found {text!r}")
+        if key in _OWN:
+            raise click.BadParameter(f"{key} is not an option of a format")
         try:
             out[key] = json.loads(value)
         except ValueError:
@@ -107,7 +111,6 @@ def import_dataset(
     """
     import mmreplay
 
-    _check(options, "format", "src", "dst", "codec", "columns", "leave_out", "progress")
     if columns:
         options["columns"] = columns
     if leave_out:
@@ -135,17 +138,9 @@ def export_dataset(
     """
     import mmreplay
 
-    _check(options, "format", "src", "dst", "progress")
     with progress("export") as show:
         made = mmreplay.export_dataset(source, format_name, target, progress=show, **options)
     _print(made, "", as_json=as_json)
-
-
-def _check(options: dict[str, Any], *own: str) -> None:
-    """Refuse the command's own arguments as options of a format."""
-    for name in own:
-        if name in options:
-            raise click.BadParameter(f"{name} is not an option of a format", param_hint="-o")
 
 
 def _print(made: Any, ends: str, *, as_json: bool) -> None:

@@ -31,7 +31,9 @@ def explained() -> Iterator[None]:
             raise  # click exits silently: the reader of the output is gone
         raise click.ClickException(plain(_as_typed(_of_system(error)))) from error
     except MemoryError as error:  # of Python, numpy, pyarrow or PyAV
-        raise click.ClickException(plain(_of_memory(error))) from error
+        what = f" ({error})" if str(error) else ""
+        text = f"out of memory{what}: end other programs, or raise the limit of this one"
+        raise click.ClickException(plain(f"{text} (`ulimit -v`)")) from error
     except Exception as error:
         if not _is_known(error):
             raise
@@ -50,11 +52,6 @@ def _is_known(error: Exception) -> bool:
     # Not imported for this: a command that never imported mmreplay cannot have raised its errors.
     mmreplay = sys.modules.get("mmreplay")
     return mmreplay is not None and isinstance(error, mmreplay.MmreplayError)
-
-
-def _of_memory(error: MemoryError) -> str:
-    what = f" ({error})" if str(error) else ""
-    return f"out of memory{what}: end other programs, or raise the limit of this one (`ulimit -v`)"
 
 
 def _of_system(error: OSError) -> str:

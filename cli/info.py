@@ -79,15 +79,13 @@ def _environment(env: Any) -> str:
     runs = [run for run in found if isinstance(run, dict)] if isinstance(found, list) else []
     last = runs[-1] if runs else env
     words = ", ".join(
-        f"{key} {last[key]}" for key in ("policy", "seed") if _is_short(last.get(key))
+        f"{key} {last[key]:.{_SHORT}}" if key == "policy" else f"{key} {last[key]}"
+        for key, kind in (("policy", str), ("seed", int))
+        if isinstance(last.get(key), kind)
     )
     if len(runs) > 1:
         words = f"{len(runs):,} recordings, the last: {words}"
     return f"{name}, {words}" if words else name
-
-
-def _is_short(value: object) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, str) and len(value) < _SHORT)
 
 
 def _savings(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

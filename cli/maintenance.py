@@ -57,39 +57,29 @@ def _advice(report: Report) -> str:
 
 
 def _print(report: Report) -> None:
-    parts = _findings(report.findings)
-    if report.warnings:
-        parts += [_finding_table(report.warnings, "warning"), ""]
-    word = "sound" if report.sound else "NOT SOUND"
-    parts.append(
-        f"{report.path}: {word}, {report.state}; {_read_rows(report)}; "
-        f"{count(report.files, 'file')}, {size(report.bytes)} read"
-    )
-    echo_table(*parts)
-
-
-def _read_rows(report: Report) -> str:
-    """The numbers of rows, environments and lanes, and of rows that were not read."""
     rows = count(report.rows, "row")
     if report.environments > report.lanes:
         rows += f" of {count(report.environments, 'environment')}"
-    text = f"{rows} in {count(report.lanes, 'lane')}"
-    return f"{text}, {report.unflushed:,} not flushed yet" if report.unflushed else text
+    rows += f" in {count(report.lanes, 'lane')}"
+    if report.unflushed:
+        rows += f", {report.unflushed:,} not flushed yet"
+    last = (
+        f"{report.path}: {'sound' if report.sound else 'NOT SOUND'}, {report.state}; {rows}; "
+        f"{count(report.files, 'file')}, {size(report.bytes)} read"
+    )
+    echo_table(*_findings(report.findings), *_listed(report.warnings, "warning"), last)
 
 
 def _findings(findings: Sequence[Finding]) -> list[Any]:
     """Tables of what is damaged, and of files that do not belong to the store."""
-    parts: list[Any] = []
     damaged = [one for one in findings if not one.is_stray]
-    strays = [one for one in findings if one.is_stray]
-    for some, heading in ((damaged, "damaged"), (strays, "stray")):
-        if some:
-            parts += [_finding_table(some, heading), ""]
-    return parts
+    return _listed(damaged, "damaged") + _listed([one for one in findings if one.is_stray], "stray")
 
 
-def _finding_table(findings: Sequence[Finding], heading: str) -> Any:
-    """File, rows and message of each; the first of many."""
+def _listed(findings: Sequence[Finding], heading: str) -> list[Any]:
+    """A table of file, rows and message of each, the first of many, and an empty line."""
+    if not findings:
+        return []
     rows = [
         (one.file or ".", "" if one.rows is None else _span(*one.rows), one.message)
         for one in findings[:_SHOWN]
@@ -97,7 +87,7 @@ def _finding_table(findings: Sequence[Finding], heading: str) -> Any:
     left = len(findings) - _SHOWN
     if left > 0:
         rows.append(("...", "", f"and {left:,} more; --json lists all of them"))
-    return table((heading, "rows", "what"), rows, right=())
+    return [table((heading, "rows", "what"), rows), ""]
 
 
 def _span(start: int, stop: int) -> str:
@@ -140,10 +130,10 @@ def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
 def _repaired(done: Repair) -> list[Any]:
     if not done.changed:
         return [f"{done.path}: sound; nothing to do"]
+    lost = count(done.untrusted, "step")
+    untrusted = f"without {lost} after the last flush, which could not be trusted here"
     if done.before is None:
-        end = "nothing lost"
-        if done.untrusted:
-            end = _untrusted(done)
+        end = untrusted if done.untrusted else "nothing lost"
         return [f"{done.path}: sound, but left open by a crash; closed, {end}"]
     parts = _findings(done.findings)
     if len(done.lanes) > 1:
@@ -152,7 +142,7 @@ def _repaired(done: Repair) -> list[Any]:
     before = count(done.kept + done.lost, "transition")
     end = f"kept {done.kept:,} of {before}, {done.lost:,} lost"
     if done.untrusted:
-        end += f"; {_untrusted(done)}"
+        end += f"; {untrusted}"
     if n_missing := sum(one.missing for one in done.lanes):
         end += f", and all that was in {count(n_missing, 'lane')}"
     parts += [f"{done.path}: repaired; {end}"]
@@ -165,11 +155,6 @@ def _repaired(done: Repair) -> list[Any]:
             f"mmreplay repair --skip-damaged {store}`"
         )
     return parts
-
-
-def _untrusted(done: Repair) -> str:
-    lost = count(done.untrusted, "step")
-    return f"without {lost} after the last flush, which could not be trusted here"
 
 
 def _about(one: LaneRepair) -> str:

@@ -19,12 +19,6 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
     from mmreplay import RecordProgress, RecordResult
 
 
-def _policy(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if value != "random" and not all(value.partition(":")):
-        raise click.BadParameter(f"expected random or MODULE:CALLABLE, found {value!r}")
-    return value
-
-
 @click.command("record")
 @click.argument("env_id")
 @click.argument("path", type=click.Path(path_type=Path))
@@ -38,7 +32,6 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "--policy",
     default="random",
     show_default=True,
-    callback=_policy,
     metavar="random|MODULE:CALLABLE",
     help="The policy: random actions, or your own CALLABLE(observation) -> action. On Atari it "
     "receives single (84, 84) uint8 frames, not stacks.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 import click
 
@@ -55,32 +56,21 @@ def view(
     import mmreplay
 
     if folder is None:
-        _warn(host)
-        mmreplay.view(
-            paths,
-            host=host,
-            port=port,
-            episode=episode,
-            ready=lambda url: _ready(url, browser=not no_browser),
-        )
+        if not host.startswith("127.") and host.lower() not in ("", "localhost", "::1"):
+            click.echo(
+                f"Listening on {host}: anyone who can reach this machine and has the token in the "
+                f"URL sees the stores, and the connection is not encrypted. An ssh tunnel to "
+                f"127.0.0.1 is safer.",
+                err=True,
+            )
+        ready = partial(_ready, browser=not no_browser)
+        mmreplay.view(paths, host=host, port=port, episode=episode, ready=ready)
         return
     made = mmreplay.export_view(paths, folder, frames=frames, episode=episode)
     echo(
         f"{made.path}: {count(made.files, 'file')}, {size(made.n_bytes)}, with the frames of "
         f"{made.exported_episodes:,} of {count(made.episodes, 'episode')}; put it on a web "
         f"server, or try it: python -m http.server --bind 127.0.0.1 --directory {made.path}"
-    )
-
-
-def _warn(host: str) -> None:
-    """Warn about an address that other machines can reach."""
-    if host.startswith("127.") or host.lower() in ("", "localhost", "::1"):
-        return
-    click.echo(
-        f"Listening on {host}: anyone who can reach this machine and has the token in the URL "
-        f"sees the stores, and the connection is not encrypted. An ssh tunnel to 127.0.0.1 is "
-        f"safer.",
-        err=True,
     )
 
 

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND = 1000
-_HUNDRED = 100
-_TEN = 10
+_THOUSAND, _HUNDRED, _TEN = 1000, 100, 10
 _LARGE = 1e15
 
 
@@ -75,15 +73,10 @@ def _three(value: float) -> str:
 
 def number(value: float) -> str:
     """A return or a length: whole numbers in full, others with four digits."""
-    if not math.isfinite(value):
-        return str(value)
-    if abs(value) >= _LARGE:
+    if not math.isfinite(value) or abs(value) >= _LARGE:
         return f"{value:.4g}"
-    if value == int(value):
-        return f"{int(value):,}"
-    if abs(value) >= _THOUSAND:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+    whole = value == int(value)
+    return f"{value + 0.0:,.0f}" if whole or abs(value) >= _THOUSAND else f"{value:.4g}"
 
 
 def count(n: int, one: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import Any
 
@@ -207,9 +207,12 @@ class Schema:
         if isinstance(frame, Mapping) and not frame:
             raise SchemaError("frame: a dict observation needs at least one key")
         parts = {
-            _checked_name(key, "frame"): _with_codec(_checked_field(column, key), codec)
+            _checked_name(key, "frame"): _checked_field(column, key)
             for key, column in (frame if isinstance(frame, Mapping) else {FRAME: frame}).items()
         }
+        for key, column in parts.items():
+            if column.codec is None:
+                parts[key] = replace(column, codec=codec)
         frames = parts if isinstance(frame, Mapping) else parts[FRAME]
         reward = _checked_dtype(reward_dtype)
         if reward not in (np.dtype("float32"), np.dtype("float64")):
@@ -315,12 +318,6 @@ def _in_words(field: Field | None) -> str:
 def _kind_rank(dtype: np.dtype[Any]) -> int:
     """Casting from lower to higher kinds keeps the meaning."""
     return {"b": 0, "u": 1, "i": 1, "f": 2}[dtype.kind]
-
-
-def _with_codec(column: Field, codec: Codec) -> Field:
-    if codec is None or column.codec is not None:
-        return column
-    return Field(column.shape, column.dtype, codec, column.chunk, column.shard, column.fill)
 
 
 def _checked_field(value: object, name: str) -> Field:

@@ -4,8 +4,7 @@ The caller's policy is a callable, ``policy(observation) -> action``, for one en
 
 - The observation is one observation as the environment returns it, not batched and not stacked.
 - A *class* is instantiated once per environment, ``cls(observation_space, action_space, seed)``
-  with the spaces of one environment and that environment's own seed, and the instances are called.
-  So a policy that stacks frames, has a state or draws random numbers does so per environment.
+  with that environment's own seed, so a policy may keep a state per environment.
 - A method ``reset()``, if it has one, is called before the first observation of each episode.
 - With an attribute ``batched = True`` it gets the observations of all environments at once, with
   the environments as the first axis even if there is only one, and returns one action for each. A

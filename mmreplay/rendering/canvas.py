@@ -36,14 +36,9 @@ MOST_SIDE, MOST_PIXELS = 16_384, 250_000_000
 """Limits of a picture: those of MP4 encoders, and 750 MB of memory."""
 MOST_TILES = 48
 _COLUMNS = 6
-_FILM_SIDE, _SHEET_SIDE = 420, 240
-_LEAST_WIDTH = 240
-_MARGIN = 8
-_TIMELINE = 16
-_LINE = 18
-_TEXT = 13
-
-_FONT = ImageFont.load_default(size=_TEXT)
+_FILM_SIDE, _SHEET_SIDE, _LEAST_WIDTH = 420, 240, 240
+_MARGIN, _TIMELINE, _LINE = 8, 16, 18
+_FONT = ImageFont.load_default(size=13)
 
 
 class FilmCanvas:

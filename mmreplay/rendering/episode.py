@@ -5,12 +5,10 @@ Invariant: at most one block of frames is in memory, however long the episode is
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, SchemaError
@@ -27,8 +25,7 @@ _SEEN = 16
 """Frames that give the range of values that are not bytes."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """The frame before step `number`, (H, W) or (H, W, 3); T is the final frame."""
 
     number: int
@@ -47,8 +44,7 @@ class Episode:
         self._store = store
         self._key = _chosen_key(store, key)
         self._field = store.schema.frames[self._key]
-        shown: Any = _picture(self._field)
-        self.shape: tuple[int, int] = shown.shape[:2]
+        self.shape: tuple[int, int] = _picture(self._field).shape[:2]
         self._uuids, episodes = store.live.uuids, store.episodes
         self.number = _checked_number(number, len(episodes), store)
         episode = episodes[self.number : self.number + 1]
@@ -115,7 +111,7 @@ def _checked_number(number: int, n_episodes: int, store: Store) -> int:
 
 def _chosen_key(store: Store, key: str | None) -> str:
     frames = store.schema.frames
-    pictures = [name for name, field in frames.items() if _picture(field) is not None]
+    pictures = [name for name, field in frames.items() if _picture(field).size]
     if key is not None and not store.schema.is_dict:
         raise SchemaError(f"key: the observations of {store.path} are not dicts; leave it out")
     if not pictures:
@@ -135,6 +131,7 @@ def _chosen_key(store: Store, key: str | None) -> str:
     return key
 
 
-def _picture(field: Field) -> npt.NDArray[Any] | None:
-    """The image in a frame of zeros."""
-    return plane(np.broadcast_to(np.uint8(0), field.shape))
+def _picture(field: Field) -> Array:
+    """The image in a frame of zeros; empty if there is none."""
+    found = plane(np.broadcast_to(np.uint8(0), field.shape))
+    return np.empty(0) if found is None else found

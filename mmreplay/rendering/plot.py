@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +68,7 @@ class Curves(Figure):
             return out.getvalue()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(NamedTuple):
     """A store, its label and colour, and what is drawn of it.
 
     returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
@@ -181,20 +179,15 @@ def _figure(shown: Sequence[_Shown]) -> Figure:
     _curves(lengths, "steps of an episode", [(one, one.lengths) for one in shown])
     _distribution(rewards, "rewards", shown)
     _distribution(actions, "actions", shown)
-    if len(shown) > 1:
-        handles = [mpl.lines.Line2D([], [], color=one.ink, linewidth=3) for one in shown]
-        figure.legend(
-            handles, [one.name for one in shown], loc="outside upper center", ncols=3, frameon=False
-        )
-    else:
-        figure.suptitle(shown[0].name)
+    names = [one.name for one in shown]
+    handles = [mpl.lines.Line2D([], [], color=one.ink, linewidth=3) for one in shown]
+    figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
 def _say(axes: Axes, words: str) -> None:
     """Text instead of a chart."""
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
 
 
@@ -230,7 +223,7 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     edges = np.append(values, np.inf) if is_few else np.linspace(values[0], values[-1], _BINS + 1)
     shares = [np.histogram(one, edges)[0] / max(len(one), 1) for one in columns]
     if is_few:
-        _bars(axes, shown, shares, [f"{value:.6g}" for value in values.tolist()])
+        _bars(axes, shown, shares, [f"{value:.6g}" for value in values])
     else:
         for one, heights in zip(shown, shares, strict=True):
             axes.stairs(heights, edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)

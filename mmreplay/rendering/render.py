@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.errors import MissingExtraError
 from mmreplay.reading.info import shared_metadata
-from mmreplay.reading.store import Store, open_store
+from mmreplay.reading.store import open_store
 from mmreplay.rendering.canvas import Canvas, FilmCanvas, chosen_steps, draw_sheet
 from mmreplay.rendering.episode import Episode, Moment
 from mmreplay.rendering.new_file import checked_path, new_file
@@ -116,7 +116,12 @@ def render(
                 size = film.size
                 write_film(staged, map(film.draw, moments), size, fps)
             else:
-                sheet = draw_sheet(shown, _title(store, shown), scale, numbers, moments)
+                name = (shared_metadata(store.live.readers) or {}).get("id")
+                title = (
+                    f"{name if isinstance(name, str) else store.path.name}   episode "
+                    f"{shown.number:,}   {shown.length:,} steps   return {shown.total:.6g}"
+                )
+                sheet = draw_sheet(shown, title, scale, numbers, moments)
                 size = sheet.size
                 with writing("writing a picture", staged):
                     sheet.save(staged, "PNG")
@@ -129,15 +134,6 @@ def _counted(moments: Iterator[Moment], total: int, progress: Progress | None) -
         yield moment
         if progress is not None:
             progress(done, total)
-
-
-def _title(store: Store, shown: Episode) -> str:
-    env: Any = shared_metadata(store.live.readers) or {}
-    name = env.get("id")
-    return (
-        f"{name if isinstance(name, str) else store.path.name}   episode {shown.number:,}   "
-        f"{shown.length:,} steps   return {shown.total:.6g}"
-    )
 
 
 def write_film(path: Path, frames: Iterable[Canvas], size: tuple[int, int], fps: int) -> None:

@@ -5,6 +5,7 @@ Invariant: a position means the transition that is there now, as in the original
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,13 +36,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     _kind = CoreBuffer
 
     def __init__(self, size: int, alpha: float, path: StorePath = None) -> None:
-        Prioritization(alpha)  # refuses a wrong alpha
-        self._alpha = alpha
+        how = Prioritization(alpha, 1.0, epsilon=0.0, stratified=True, normalize="buffer")
+        self._settings = dataclasses.asdict(how)
         super().__init__(size, path)
-
-    def _settings(self) -> dict[str, Any]:
-        how = {"stratified": True, "normalize": "buffer"}
-        return {"alpha": self._alpha, "beta": 1.0, "epsilon": 0.0, **how}
 
     def sample(  # type: ignore[override]  # as in the original
         self, batch_size: int, beta: float

@@ -7,7 +7,8 @@ LazyFrames is stored once.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ class ReplayBuffer(DeferredStore):
     """
 
     _kind: type[CoreBuffer] = CoreBuffer
+    _settings: Mapping[str, Any] = MappingProxyType({})
     _capacity: int
 
     def __init__(self, size: int, path: StorePath = None) -> None:
@@ -86,9 +88,6 @@ class ReplayBuffer(DeferredStore):
             self._begin(stored[1])
             newest = self.core.ids[-1:]
             self._n_added = int(self.core.store.extras["number"][newest].sum()) + newest.size
-
-    def _settings(self) -> dict[str, Any]:
-        return {}
 
     def _begin(self, kept: dict[str, Any], **fields: Any) -> None:
         """Open the store; `kept` is its metadata, and says how observations are rebuilt."""
@@ -101,7 +100,7 @@ class ReplayBuffer(DeferredStore):
             seed=random.getrandbits(62),
             metadata=kept,
             extras={"number": Field((), "int64")},  # 0 for the first transition that was added
-            **self._settings(),
+            **self._settings,
             **fields,
         )
 

@@ -9,8 +9,8 @@ trajectory that was evicted in part does not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, overload
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -83,10 +83,6 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     def append(self, experience: Experience) -> NoReturn:
         """Not supported: NotImplementedError."""
         raise NotImplementedError("append: use append_trajectory, with a whole trajectory")
-
-    def append_all(self, experiences: Iterable[Experience]) -> NoReturn:
-        """Not supported: NotImplementedError."""
-        raise NotImplementedError("append_all: use append_trajectory, with a whole trajectory")
 
     def append_trajectory(self, trajectory: Sequence[Experience]) -> None:
         """Append a trajectory; a full buffer drops the oldest.
@@ -213,11 +209,7 @@ class AtariTrajectory(Sequence[Experience]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    @overload
-    def __getitem__(self, key: int) -> Experience: ...
-    @overload
-    def __getitem__(self, key: slice) -> list[Experience]: ...
-    def __getitem__(self, key: int | slice) -> Experience | list[Experience]:
+    def __getitem__(self, key: Any) -> Any:
         """An experience, or a list of them; InvalidIdError if the trajectory was evicted."""
         ids = self._ids[key]
         if not isinstance(key, slice):
