@@ -4,7 +4,6 @@ Import ``mmreplay.compat.nnabla_rl`` instead of ``nnabla_rl.replay_buffers``. Ea
 more keyword, ``path=``, and is a context manager. docs/compat.md lists the differences.
 """
 
-from mmreplay.compat.nnabla_rl.hindsight import HindsightReplayBuffer
 from mmreplay.compat.nnabla_rl.prioritized import (
     PrioritizedReplayBuffer,
     ProportionalPrioritizedAtariBuffer,
@@ -15,6 +14,7 @@ from mmreplay.compat.nnabla_rl.prioritized import (
 from mmreplay.compat.nnabla_rl.replay_buffer import (
     BufferIterator,
     DecorableReplayBuffer,
+    HindsightReplayBuffer,
     MemoryEfficientAtariBuffer,
     ReplacementSamplingReplayBuffer,
     ReplayBuffer,

@@ -59,11 +59,8 @@ def content(state: Any) -> object:
 def fields_for(experience: Experience) -> dict[str, Any]:
     """The fields of a store for experiences like this one, without the frame."""
     action, reward = np.asarray(experience[1]), np.asarray(experience[2])
-    extras = {
-        f"{_INFO}{key}": field
-        for key, value in experience[5].items()
-        if (field := _field(key, value)) is not None
-    }
+    fields = {f"{_INFO}{key}": _field(key, value) for key, value in experience[5].items()}
+    extras = {name: field for name, field in fields.items() if field is not None}
     if reward.ndim:
         extras[_REWARD] = Field(reward.shape, reward.dtype)
     return {
@@ -106,10 +103,10 @@ def row_values(
 
 def info_of(extras: Mapping[str, Array], i: int) -> dict[str, Any]:
     """The info of the i-th transition of a batch with these extras; {} if none is stored."""
-    found = {name: extras[name][i] for name in extras if name.startswith(_INFO)}
     return {
-        name.removeprefix(_INFO): value if value.ndim else value.item()
-        for name, value in found.items()
+        name.removeprefix(_INFO): column[i] if column.ndim > 1 else column[i].item()
+        for name, column in extras.items()
+        if name.startswith(_INFO)
     }
 
 
@@ -117,12 +114,8 @@ def experiences_of(batch: Batch, states: list[Any], following: list[Any]) -> lis
     """The experiences of a batch, from its B states and the B states that follow."""
     rewards: Any = batch.extras.get(_REWARD, batch.reward.tolist())
     live = batch.non_terminal.astype(np.float64).tolist()
-    return [
-        (s, action, r, non_terminal, s_next, info_of(batch.extras, i))
-        for i, (s, action, r, non_terminal, s_next) in enumerate(
-            zip(states, batch.action, rewards, live, following, strict=True)
-        )
-    ]
+    infos = [info_of(batch.extras, i) for i in range(len(states))]
+    return [*zip(states, batch.action, rewards, live, following, infos, strict=True)]
 
 
 class States:

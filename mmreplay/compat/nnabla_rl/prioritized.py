@@ -26,7 +26,6 @@ from mmreplay.sampling.priority_draws import Prioritization
 from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY
 
 _VARIANTS = {"proportional": "proportional", "rank_based": "rank"}
-_NORMALIZATIONS = ("batch_max", "buffer_max")
 _ROUNDS = 1000
 
 Clip = tuple[float, float] | None
@@ -39,25 +38,11 @@ class Prioritized(ReplayBuffer):
         self,
         capacity: int,
         path: StorePath,
-        variant: str,
-        alpha: float,
-        beta: float,
-        betasteps: int,
-        error_clip: Clip,
-        epsilon: float = 1e-6,
+        how: tuple[Any, ...],
         first_mass: float = 1.0,
         by_batch: bool = False,
     ) -> None:
-        self._how = Prioritization(
-            alpha,
-            beta,
-            betasteps,
-            epsilon,
-            error_clip,
-            variant,
-            stratified=True,
-            normalize="buffer",
-        )
+        self._how = Prioritization(*how, stratified=True, normalize="buffer")
         self._first_mass, self._by_batch = first_mass, by_batch
         self._drawn: Ids | None = None
         super().__init__(whole_number("capacity", capacity), path=path)
@@ -184,8 +169,8 @@ class PrioritizedReplayBuffer(Prioritized):
     ) -> None:
         if variant not in _VARIANTS:
             raise SchemaError(f"variant: expected one of {[*_VARIANTS]}, found {variant!r}")
-        settings = alpha, beta, betasteps, error_clip, epsilon
-        super().__init__(capacity, path, _VARIANTS[variant], *settings)
+        how = alpha, beta, betasteps, epsilon, error_clip, _VARIANTS[variant]
+        super().__init__(capacity, path, how)
 
 
 class ProportionalPrioritizedReplayBuffer(Prioritized):
@@ -213,18 +198,17 @@ class ProportionalPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        if normalization_method not in _NORMALIZATIONS:
+        if normalization_method not in ("batch_max", "buffer_max"):
             raise SchemaError(
-                f"normalization_method: expected one of {_NORMALIZATIONS}, found "
+                f"normalization_method: expected 'batch_max' or 'buffer_max', found "
                 f"{normalization_method!r}"
             )
         if not 0 < init_max_error < np.inf:
             raise SchemaError(
                 f"init_max_error: expected a finite number above 0, found {init_max_error!r}"
             )
-        settings = alpha, beta, betasteps, error_clip, epsilon, init_max_error
-        by_batch = normalization_method == "batch_max"
-        super().__init__(capacity, path, "proportional", *settings, by_batch)
+        how = alpha, beta, betasteps, epsilon, error_clip
+        super().__init__(capacity, path, how, init_max_error, normalization_method == "batch_max")
 
 
 class RankBasedPrioritizedReplayBuffer(Prioritized):
@@ -250,7 +234,7 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        super().__init__(capacity, path, "rank", alpha, beta, betasteps, error_clip)
+        super().__init__(capacity, path, (alpha, beta, betasteps, 1e-6, error_clip, "rank"))
 
 
 class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):

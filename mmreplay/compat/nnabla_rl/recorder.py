@@ -39,9 +39,6 @@ _KEY = "nnabla_rl"
 _Row = tuple[Experience, bool, dict[str, bool]]
 """An experience, whether it begins an episode, and the flags of its step."""
 
-_Step = tuple[Frames | None, tuple[Any, ...], dict[str, Any]]
-"""The frame that begins an episode, or None; the arguments of `step`, and its keywords."""
-
 
 class Recorder(DeferredStore):
     """A store that experiences are appended to; FormatError for a store of another class."""
@@ -118,7 +115,8 @@ class Recorder(DeferredStore):
     def _use(self, schema: Schema) -> None:
         self._schema, self._row_values = schema, RowValues(schema, _no_frame)
 
-    def _checked(self, one: Experience, begins: bool, flags: dict[str, bool]) -> _Step:
+    def _checked(self, one: Experience, begins: bool, flags: dict[str, bool]) -> tuple[Any, ...]:
+        """The frame that begins an episode, or None; the arguments of `step`, and its keywords."""
         schema, values = self._schema, self._row_values
         self._states.check(one[0], one[4], begins=begins)
         action, reward, extras = row_values(one, schema.extras)
