@@ -98,11 +98,9 @@ def import_dataset(
     format_name: str,
     source: str,
     target: str,
-    codec: str | None,
-    columns: tuple[str, ...],
-    leave_out: tuple[str, ...],
-    options: dict[str, Any],
     as_json: bool,
+    options: dict[str, Any],
+    **settings: Any,
 ) -> None:
     """Convert the dataset at SRC to a new store at DST.
 
@@ -111,14 +109,9 @@ def import_dataset(
     """
     import mmreplay
 
-    if columns:
-        options["columns"] = columns
-    if leave_out:
-        options["leave_out"] = leave_out
+    options |= {name: value for name, value in settings.items() if value}
     with progress("import") as show:
-        made = mmreplay.import_dataset(
-            format_name, source, target, codec=codec, progress=show, **options
-        )
+        made = mmreplay.import_dataset(format_name, source, target, progress=show, **options)
     ends = f" ({made.terminated:,} terminated, {made.truncated:,} truncated)"
     _print(made, ends, as_json=as_json)
 

@@ -29,7 +29,11 @@ def explained() -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise  # click exits silently: the reader of the output is gone
-        raise click.ClickException(plain(_as_typed(_of_system(error)))) from error
+        text = str(error)
+        if not _is_known(error) and error.strerror is not None:
+            # Of a store, errors name the file.
+            text = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
+        raise click.ClickException(plain(_as_typed(text))) from error
     except MemoryError as error:  # of Python, numpy, pyarrow or PyAV
         what = f" ({error})" if str(error) else ""
         text = f"out of memory{what}: end other programs, or raise the limit of this one"
@@ -52,10 +56,3 @@ def _is_known(error: Exception) -> bool:
     # Not imported for this: a command that never imported mmreplay cannot have raised its errors.
     mmreplay = sys.modules.get("mmreplay")
     return mmreplay is not None and isinstance(error, mmreplay.MmreplayError)
-
-
-def _of_system(error: OSError) -> str:
-    if _is_known(error) or error.strerror is None:
-        return str(error)
-    what = error.filename or "the output cannot be written"  # of a store, errors name the file
-    return f"{what}: {error.strerror}"

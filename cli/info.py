@@ -29,18 +29,15 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         echo_json({**about, "path": path})
         return
-    parts: list[Any] = [_title(path, about), "", grid(_facts(about)), "", _columns(about)]
+    title = f"{path}: {about['state']}, {count(about['lanes'], 'lane')}"
+    if about["environments"] > about["lanes"]:
+        title += f", {count(about['environments'], 'environment')}"
+    parts: list[Any] = [title, "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]
     if len(ended):
         parts += ["", _spread(ended["return"], "return"), _spread(ended["length"], "steps")]
     echo_table(*parts)
-
-
-def _title(path: str, about: Mapping[str, Any]) -> str:
-    many = about["environments"] > about["lanes"]
-    environments = f", {count(about['environments'], 'environment')}" if many else ""
-    return f"{path}: {about['state']}, {count(about['lanes'], 'lane')}{environments}"
 
 
 def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,7 +33,7 @@ from .wording import Whole, count, echo, number, size
     type=Whole(min=1),
     help="Enlarge the frames by this factor.  [default: what fits a screen]",
 )
-def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: int | None) -> None:
+def render(path: str, out: str, **settings: Any) -> None:
     """Draw an episode of the store at PATH.
 
     A film shows every frame, with step, action and reward below. A contact sheet shows up to 48
@@ -41,7 +42,7 @@ def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: 
     import mmreplay
 
     with progress("render", "frames") as show:
-        made = mmreplay.render(path, out, episode, key=key, fps=fps, scale=scale, progress=show)
+        made = mmreplay.render(path, out, progress=show, **settings)
     width, height = made.size
     ended = "running" if made.end == "open" else made.end
     echo(

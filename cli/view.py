@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from typing import Any
 
 import click
 
@@ -41,12 +42,11 @@ _MOST_PORT = 65_535
 )
 def view(
     paths: tuple[str, ...],
-    port: int,
     host: str,
     no_browser: bool,
-    episode: int | None,
     folder: str | None,
     frames: int,
+    **settings: Any,
 ) -> None:
     """Show the stores at PATH... in a web page, also while they are written.
 
@@ -64,9 +64,9 @@ def view(
                 err=True,
             )
         ready = partial(_ready, browser=not no_browser)
-        mmreplay.view(paths, host=host, port=port, episode=episode, ready=ready)
+        mmreplay.view(paths, host=host, ready=ready, **settings)
         return
-    made = mmreplay.export_view(paths, folder, frames=frames, episode=episode)
+    made = mmreplay.export_view(paths, folder, frames=frames, episode=settings["episode"])
     echo(
         f"{made.path}: {count(made.files, 'file')}, {size(made.n_bytes)}, with the frames of "
         f"{made.exported_episodes:,} of {count(made.episodes, 'episode')}; put it on a web "

@@ -150,9 +150,16 @@ def env_metadata(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, Any]:
         out["n_actions"] = int(space.n)
         if space.start:
             out["action_start"] = int(space.start)
-    if names := _action_names(env):
-        out["action_names"] = names
-    return {**out, "versions": _versions()}
+    if isinstance(env, VectorEnv) and (ale := getattr(env.unwrapped, "ale", None)) is not None:
+        # ale-py's vector environment has no single environments.
+        out["action_names"] = [action.name for action in ale.get_action_set()]
+    elif callable(meanings := getattr(_first(env).unwrapped, "get_action_meanings", None)):
+        out["action_names"] = [str(name) for name in meanings()]
+    out["versions"] = found = {}
+    for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return out
 
 
 def spaces_of(env: AnyEnv) -> tuple[Space[Any], Space[Any]]:
@@ -216,24 +223,6 @@ def _first(env: AnyEnv) -> AnyEnv:
     inner: Any = env.unwrapped if isinstance(env, VectorEnv) else None
     first: AnyEnv = next(iter(getattr(inner, "envs", ())), env)
     return first
-
-
-def _action_names(env: AnyEnv) -> list[str] | None:
-    """Action names from ``get_action_meanings`` of the (first) environment; None without it."""
-    if isinstance(env, VectorEnv) and (ale := getattr(env.unwrapped, "ale", None)) is not None:
-        # ale-py's vector environment has no single environments.
-        return [action.name for action in ale.get_action_set()]
-    meanings = getattr(_first(env).unwrapped, "get_action_meanings", None)
-    return [str(name) for name in meanings()] if callable(meanings) else None
-
-
-def _versions() -> dict[str, str]:
-    """Versions of what makes the frames, for the store's metadata."""
-    out = {}
-    for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            out[name] = importlib.metadata.version(name)
-    return out
 
 
 def _own_stack(env: Any) -> Any:

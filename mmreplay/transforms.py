@@ -157,18 +157,16 @@ class PixelsToFloat:
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
         """Divide both observations."""
-        return _changed(batch, self.keys, lambda: _divided)
 
+        def divided(frames: Array, _: str) -> Array:
+            if frames.dtype != np.uint8:
+                raise SchemaError(
+                    f"PixelsToFloat: expected uint8 pixels, found {frames.dtype} {frames.shape}; "
+                    f"use it once, and name the images of a dict with keys="
+                )
+            return np.divide(frames, np.float32(255), dtype=np.float32)
 
-def _divided(frames: Array, _: str) -> Array:
-    if frames.dtype != np.uint8:
-        raise SchemaError(
-            f"PixelsToFloat: expected uint8 pixels, found {frames.dtype} {frames.shape}; use it "
-            f"once, and name the images of a dict with keys="
-        )
-    out = frames.astype(np.float32)
-    out /= np.float32(255)
-    return out
+        return _changed(batch, self.keys, lambda: divided)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -348,7 +348,12 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
         ended = step.started if self._reader.same_step else None
         more = self._values(result[-1], ended, step.recorded)
         if self.most is not None and self.most < self.num_envs:
-            step = self._limited(step, self.most, calls)
+            # Of the first environments only, if more made a step.
+            made = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
+            first = made & (np.cumsum(made) <= self.most)
+            if (left_out := some(made & ~first)) is not None:
+                calls.append((self.writer.end_episodes, (left_out,), {}))
+                step = step._replace(recorded=first, started=None)
         self._newest = step
         if step.recorded is None or some(step.recorded) is not None:
             frames, rewards = step.frames, step.rewards
@@ -360,16 +365,6 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
             calls.append((self.writer.reset, (step.start_frames, step.started), {}))
         self._write(*calls)
         return result
-
-    def _limited(self, step: Step, most: int, calls: list[_Call]) -> Step:
-        """The step of the first environments only, if more than `most` made one."""
-        stepped = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
-        first = stepped & (np.cumsum(stepped) <= most)
-        left_out = some(stepped & ~first)
-        if left_out is None:
-            return step
-        calls.append((self.writer.end_episodes, (left_out,), {}))
-        return step._replace(recorded=first, started=None)
 
     def made(self) -> Made:
         """What the newest step recorded."""

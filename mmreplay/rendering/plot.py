@@ -7,7 +7,6 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,11 +113,14 @@ def plot(
     if not 1 <= len(given) <= MOST_STORES:
         raise SchemaError(f"paths: expected 1 to {MOST_STORES} stores, found {len(given)}")
     target = None if out is None else checked_path(out, SUFFIXES)
-    labels = _labels([user_paths.as_path(path) for path in given])
+    stores = [user_paths.as_path(path) for path in given]
+    labels = [store.name for store in stores]
+    if "" in labels or len(set(labels)) < len(labels):
+        labels = [*map(str, stores)]
     shown = []
     for number, (path, label) in enumerate(zip(given, labels, strict=True)):
         with open_store(path) as store:
-            shown.append(_shown(store, label, f"C{number}"))
+            shown.append(_shown(store, printable(label), f"C{number}"))
         if progress is not None:
             progress(number + 1, len(given))
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
@@ -131,13 +133,6 @@ def plot(
             with new_file(target) as staged, writing("writing a picture", staged):
                 figure.savefig(staged, format=kind, **about)
     return figure
-
-
-def _labels(paths: Sequence[Path]) -> list[str]:
-    """Names of stores; whole paths if two have the same name."""
-    names = [path.name for path in paths]
-    is_clear = "" not in names and len(set(names)) == len(names)
-    return [printable(name) for name in (names if is_clear else map(str, paths))]
 
 
 def _shown(store: Store, name: str, ink: str) -> _Shown:

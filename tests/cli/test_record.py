@@ -110,10 +110,6 @@ def test_options_reach_the_store(command, module):
         ([], "Missing option '--steps'"),
         (["--steps", "0"], "'--steps': 0 is not in the range x>=1"),
         (["--steps", "1e6"], "'--steps': '1e6': expected a whole number in digits, as 1000000"),
-        (
-            ["--steps", "5", "--policy", "clever"],
-            "'--policy': expected random or MODULE:CALLABLE, found 'clever'",
-        ),
     ],
 )
 def test_wrong_usage_is_status_2(arguments, message, command, folder):

@@ -42,7 +42,8 @@ class Prioritized(ReplayBuffer):
         first_mass: float = 1.0,
         by_batch: bool = False,
     ) -> None:
-        self._how = Prioritization(*how, stratified=True, normalize="buffer")
+        settings = Prioritization(*how)
+        self._how = dataclasses.replace(settings, stratified=True, normalize="buffer")
         self._first_mass, self._by_batch = first_mass, by_batch
         self._drawn: Ids | None = None
         super().__init__(whole_number("capacity", capacity), path=path)

@@ -27,7 +27,6 @@ from mmreplay.compat.nnabla_rl.experiences import (
 )
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import FormatError
-from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.writing.row_values import RowValues
 
@@ -113,7 +112,9 @@ class Recorder(DeferredStore):
             self.core.step(*arguments, **named)
 
     def _use(self, schema: Schema) -> None:
-        self._schema, self._row_values = schema, RowValues(schema, _no_frame)
+        self._schema = schema
+        # No frame is `LazyFrames`, so no stored frame is looked up.
+        self._row_values = RowValues(schema, lambda path, row: np.empty(0))  # noqa: ARG005
 
     def _checked(self, one: Experience, begins: bool, flags: dict[str, bool]) -> tuple[Any, ...]:
         """The frame that begins an episode, or None; the arguments of `step`, and its keywords."""
@@ -137,7 +138,3 @@ class Recorder(DeferredStore):
         self._seed = seed
         if self._core is not None:
             self._core.generator = np.random.default_rng(seed)
-
-
-def _no_frame(path: str, row: int) -> Array:
-    raise NotImplementedError(f"{path}: row {row}: frames are not LazyFrames")
