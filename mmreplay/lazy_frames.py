@@ -26,15 +26,11 @@ class LazyFrames:
 
     With `stack_axis` 0 it reads as an array of shape (k, *frame), with -1 as (*frame, k), or for
     frames of (H, W, C) as (H, W, k * C) with the oldest frame's channels first; of the frames'
-    dtype. `mmreplay.FrameStack` returns one per step, and each frame is shared by k of them, so
-    stored observations take the memory of one frame each.
+    dtype. Each frame is shared by the k stacks that have it, also by stacks in one pickle.
 
-    - ``np.asarray(stack)`` is a new array each time; ``dtype=`` converts it, and ``copy=False`` is
-      a ValueError.
-    - ``stack[key]`` equals ``np.asarray(stack)[key]``. With `stack_axis` 0 an integer, as in
-      ``stack[-1]``, reads only that frame; the result is a read-only view, any other a copy.
-    - ``==`` compares element by element, as arrays do. Stacks are not hashable.
-    - Stacks in one pickle still share their frames.
+    ``np.asarray(stack)`` is a new array each time, and ``copy=False`` a ValueError. ``stack[key]``
+    equals ``np.asarray(stack)[key]``; with `stack_axis` 0 an integer reads only that frame, as a
+    read-only view. ``==`` compares element by element, as arrays do. Stacks are not hashable.
 
     Args:
         frames: k arrays of one shape and dtype, oldest first. They are shared, not copied: do not
@@ -88,10 +84,7 @@ class LazyFrames:
         return cls((*([pad] * (k - 1)), newest), stack_axis)
 
     def followed_by(self, frame: npt.ArrayLike) -> Self:
-        """The stack one step later: without the oldest frame, and with this newest one.
-
-        Args:
-            frame: copied.
+        """The stack one step later: without the oldest frame, and with a copy of this newest one.
 
         Raises:
             SchemaError: a frame of another shape or dtype.

@@ -146,9 +146,6 @@ class ExperienceReplayBuffer(DeferredStore):
         self._discard()
         self._waiting = None
 
-    def __bool__(self) -> bool:
-        return len(self) > 0
-
 
 class _Actions:
     """The actions of a space of Gym or Gymnasium: one-hot for a discrete space, else arrays."""

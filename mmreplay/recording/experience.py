@@ -266,15 +266,10 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
     truncates it.
 
     After a `DiskFullError`, or a `FailedStoreError` because of a limit, the unwritten step is
-    written before the next one. After any other error, including one of the environment, call
-    `reset` next.
-
-    Several wrappers may write to one buffer, one episode each in turn: the reset of one truncates
-    the running episode of another, whose next step is refused.
-
-    In the autoreset mode ``SAME_STEP``, environments that write each observation into the same
-    array must return copies: Gymnasium returns that array as the final observation after the reset
-    has changed it.
+    written before the next one; after any other error call `reset` next. Several wrappers may write
+    to one buffer in turn: the reset of one truncates the running episode of another, whose next
+    step is refused. In the autoreset mode ``SAME_STEP``, environments that write each observation
+    into the same array must return copies, as the reset would change the final observation.
 
     Args:
         env: an environment, or a vector environment in any autoreset mode.
@@ -286,8 +281,7 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
             extra, and store nothing of that step.
         resume: for a path, True needs a store there, False a free path; ``auto`` takes either, and
             logs a line if there is one.
-        options: for a path, as for `create`: ``capacity``, ``codec``, ``lane`` and so
-            on. The `info` of each step must have the values of its ``extras``.
+        options: for a path, as for `create`. Each step's `info` must have its ``extras``.
 
     Raises:
         SchemaError: `to` is something else, or has another number of environments; or the spaces

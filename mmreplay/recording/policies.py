@@ -12,8 +12,7 @@ The caller's policy is a callable, ``policy(observation) -> action``, for one en
   of the environments where an episode begins. Actions of environments that are about to be reset
   are ignored.
 
-Invariant: each environment's stream of actions has one action per recorded transition, so a random
-policy does the same in a single environment and in any kind of vector environment.
+Invariant: each environment's stream of actions has one action per recorded transition.
 """
 
 from __future__ import annotations

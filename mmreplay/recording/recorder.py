@@ -88,9 +88,8 @@ def record(
     """Record environments into a store.
 
     An Atari id gets the standard preprocessing (84x84 gray, frame skip 4, no-op start; see
-    `mmreplay.recording.atari`); all other environments are recorded unchanged. If the last step of
-    a vector environment makes too many transitions, those of the first environments are recorded:
-    the total is always exactly `steps`.
+    `mmreplay.recording.atari`); all other environments are recorded unchanged. Of the last step of
+    a vector environment, only the first environments may be recorded: the total is `steps`.
 
     Args:
         env: a gymnasium id, an environment, a vector environment with any autoreset mode, or a
@@ -102,8 +101,7 @@ def record(
         policy: ``"random"``, ``"module:callable"`` or a callable, see
             `mmreplay.recording.policies`.
         seed: environment i is reset with seed + i, and its policy gets that seed too. With
-            `append`, another seed is derived from this one and the number of rows, so that new
-            episodes follow.
+            `append`, another seed is derived from it, so that new episodes follow.
         codec: the frames' codec, see `mmreplay.Field`; with `append` the store's own, or None.
         capacity: most transitions to keep, the newest; None keeps all.
         append: continue a store of the same environment, also after a crash; create it if it does

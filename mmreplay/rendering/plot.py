@@ -44,14 +44,12 @@ _POINTS, _LEAST_EPISODES = 25, 5
 """A running mean is over a 25th of the episodes, and at least five."""
 _STYLE: Any = {
     "font.size": 9,
-    "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.alpha": 0.3,
-    "axes.axisbelow": True,
     "text.parse_math": False,  # a $ in a name is a $
     "svg.fonttype": "none",
     "svg.hashsalt": "mmreplay",  # the same data, the same file

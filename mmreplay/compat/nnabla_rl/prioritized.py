@@ -143,15 +143,10 @@ class Prioritized(ReplayBuffer):
 
 
 class PrioritizedReplayBuffer(Prioritized):
-    """Experiences drawn by priority, proportional to it or by rank.
+    """Experiences drawn by priority: `variant` is ``proportional`` or ``rank_based``.
 
-    Args:
-        capacity: most experiences to keep.
-        alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
-            are sorted.
-        variant: ``proportional`` or ``rank_based``.
-        path: as for `ReplayBuffer`.
+    Args: `capacity` and `path` as for `ReplayBuffer`, the others as for
+        `mmreplay.PrioritizedReplayBuffer`; the two intervals have no effect, see docs/compat.md.
     """
 
     def __init__(
@@ -177,13 +172,10 @@ class PrioritizedReplayBuffer(Prioritized):
 class ProportionalPrioritizedReplayBuffer(Prioritized):
     """Experiences drawn in proportion to priority ** alpha.
 
-    Args:
-        capacity: most experiences to keep.
-        alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
+    Args: as for `PrioritizedReplayBuffer`, and
         init_max_error: priority ** alpha of an experience without an error.
         normalization_method: weights are divided by the largest of the buffer, ``buffer_max``, or
             of the batch, ``batch_max``.
-        path: as for `ReplayBuffer`.
     """
 
     def __init__(
@@ -213,15 +205,7 @@ class ProportionalPrioritizedReplayBuffer(Prioritized):
 
 
 class RankBasedPrioritizedReplayBuffer(Prioritized):
-    """Experiences drawn in proportion to rank ** -alpha.
-
-    Args:
-        capacity: most experiences to keep.
-        alpha, beta, betasteps, error_clip: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
-            are sorted.
-        path: as for `ReplayBuffer`.
-    """
+    """Experiences drawn in proportion to rank ** -alpha; see `PrioritizedReplayBuffer`."""
 
     def __init__(
         self,
@@ -239,13 +223,7 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
 
 
 class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
-    """Screens, each stored once, drawn in proportion to priority ** alpha.
-
-    Args:
-        capacity, alpha, beta, betasteps, error_clip, epsilon, normalization_method, path: as for
-            `ProportionalPrioritizedReplayBuffer`.
-        stacked_frames: screens per state.
-    """
+    """A `ProportionalPrioritizedReplayBuffer` of states of `stacked_frames` screens."""
 
     def __init__(
         self,
@@ -268,13 +246,7 @@ class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
 
 
 class RankBasedPrioritizedAtariBuffer(RankBasedPrioritizedReplayBuffer):
-    """Screens, each stored once, drawn in proportion to rank ** -alpha.
-
-    Args:
-        capacity, alpha, beta, betasteps, error_clip, reset_segment_interval, sort_interval, path:
-            as for `RankBasedPrioritizedReplayBuffer`.
-        stacked_frames: screens per state.
-    """
+    """A `RankBasedPrioritizedReplayBuffer` of states of `stacked_frames` screens."""
 
     def __init__(
         self,

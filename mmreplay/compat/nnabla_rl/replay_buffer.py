@@ -162,19 +162,10 @@ class ReplayBuffer(Recorder):
 
 
 class DecorableReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` that returns ``decor_fun(experience)`` for each experience.
-
-    Args:
-        capacity, path: as for `ReplayBuffer`.
-        decor_fun: gets a copy of the experience.
-    """
+    """A `ReplayBuffer` that returns ``decor_fun(experience)``, of a copy, for each experience."""
 
     def __init__(
-        self,
-        capacity: int | None,
-        decor_fun: Callable[[Experience], Any],
-        *,
-        path: StorePath = None,
+        self, capacity: int | None, decor_fun: Callable[[Any], Any], *, path: StorePath = None
     ) -> None:
         super().__init__(capacity, path=path)
         self._decor_fun = decor_fun
@@ -190,13 +181,7 @@ class ReplacementSamplingReplayBuffer(ReplayBuffer):
 
 
 class MemoryEfficientAtariBuffer(ReplayBuffer):
-    """A `ReplayBuffer` of screens, stacked or single; as floats in [0, 1] or as bytes.
-
-    Args:
-        capacity: most experiences to keep.
-        stacked_frames: screens per state.
-        path: as for `ReplayBuffer`.
-    """
+    """A `ReplayBuffer` of screens as floats in [0, 1] or bytes, `stacked_frames` per state."""
 
     def __init__(self, capacity: int, stacked_frames: int = 4, *, path: StorePath = None) -> None:
         self._stacked_frames = stacked_frames

@@ -222,9 +222,6 @@ class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
 
     Experiences are read when they are used. States have four screens. A step that does not continue
     the previous one begins a game, whose first stack is one screen repeated.
-
-    Args:
-        num_trajectories, path: as for `TrajectoryReplayBuffer`.
     """
 
     _stacked_frames = 4
