@@ -26,7 +26,8 @@ USUAL_STACK = 4
 """Frames per stacked observation, unless the caller chooses."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
-_KINDS = "biuf"
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
+"""Of numbers: casting from a lower to a higher rank keeps the meaning."""
 _STEP_ARGUMENTS = {
     *("self", "action", "actions", "reward", "rewards", "next_frame", "frames"),
     *("terminated", "truncated", "life_lost", "mask"),
@@ -152,8 +153,7 @@ class Field:
         return self.coerce(array, name)
 
     def _cast(self, array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        fits = array.dtype.kind in _KINDS and _kind_rank(array.dtype) <= _kind_rank(self.dtype)
-        if fits:
+        if _KINDS.get(array.dtype.kind, 3) <= _KINDS[self.dtype.kind]:
             with np.errstate(over="ignore", invalid="ignore"):
                 out = array.astype(self.dtype)
             # Floats may lose digits, as they do in any float32 network, but stay finite; integers
@@ -313,11 +313,6 @@ def as_array(value: object, name: str) -> npt.NDArray[Any]:
 
 def _in_words(field: Field | None) -> str:
     return "none" if field is None else f"{field.shape} {field.dtype}"
-
-
-def _kind_rank(dtype: np.dtype[Any]) -> int:
-    """Casting from lower to higher kinds keeps the meaning."""
-    return {"b": 0, "u": 1, "i": 1, "f": 2}[dtype.kind]
 
 
 def _checked_field(value: object, name: str) -> Field:

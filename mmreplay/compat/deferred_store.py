@@ -98,15 +98,6 @@ class DeferredStore:
         finally:
             self._remove()
 
-    def _discard(self) -> None:
-        """Delete the store; the next observation creates another one."""
-        if self._core is not None:
-            where = self._core.store.path
-            self._core.close()
-            durable_writes.remove_tree(where)
-            self._remove()
-        self._core = self._temporary = None
-
     def __enter__(self) -> Self:
         return self
 

@@ -18,6 +18,7 @@ from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Array, Ids
 from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.schema import Field
+from mmreplay.system import durable_writes
 
 __all__ = ["ExperienceReplayBuffer"]
 
@@ -141,10 +142,12 @@ class ExperienceReplayBuffer(DeferredStore):
 
     def clear(self) -> None:
         """Delete everything, including a store at a path."""
-        if self._core is not None:  # not the same draws again
-            self._seed = int(self._core.generator.integers(1 << 62))
-        self._discard()
-        self._waiting = None
+        if self._core is not None:
+            self._seed = int(self._core.generator.integers(1 << 62))  # not the same draws again
+            self._core.close()
+            durable_writes.remove_tree(self._core.store.path)
+            self._remove()
+        self._core = self._temporary = self._waiting = None
 
 
 class _Actions:

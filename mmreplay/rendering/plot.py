@@ -69,7 +69,7 @@ class _Shown(NamedTuple):
     """A store, its label and colour, and what is drawn of it.
 
     returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
-    actions. has_parts: whether an action is several numbers.
+    actions, all their numbers.
     """
 
     name: str
@@ -77,7 +77,6 @@ class _Shown(NamedTuple):
     returns: Numbers
     lengths: Numbers
     columns: dict[str, Numbers]
-    has_parts: bool
 
 
 def plot(
@@ -147,7 +146,6 @@ def _shown(store: Store, name: str, ink: str) -> _Shown:
         episodes["return"].astype(np.float64),
         episodes["length"].astype(np.float64),
         {path: _column(store, path) for path in ("rewards", "actions")},
-        bool(store.schema.action.shape),
     )
 
 
@@ -204,9 +202,8 @@ def _curves(axes: Axes, title: str, curves: Sequence[tuple[_Shown, Numbers]]) ->
 
 
 def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
-    """The share of each value among the transitions: as bars, or as steps over bins."""
-    has_parts = path == "actions" and any(one.has_parts for one in shown)
-    axes.set_title(f"{path}: share of transitions{', all parts together' if has_parts else ''}")
+    """The share of each value: as bars, or as steps over bins."""
+    axes.set_title(f"share of {path}")
     columns = [one.columns[path] for one in shown]
     values = np.unique(np.concatenate(columns))
     if not len(values):

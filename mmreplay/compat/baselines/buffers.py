@@ -130,7 +130,17 @@ class ReplayBuffer(DeferredStore):
         if not _same(before[1:], after[:-1]):
             raise SchemaError("obs_tp1: expected the frames of obs_t, one step later")
         if self._core is None:
-            self._create(obs_t, now, np.asarray(action), np.asarray(reward), np.asarray(done))
+            kept: dict[str, Any] = {"done": np.asarray(done).dtype.name}
+            if isinstance(now, Stack):
+                is_joined = isinstance(obs_t, LazyFrames)
+                kept |= {"stack": now.count(), "stack_axis": now.stack_axis, "join": is_joined}
+            is_float32 = np.asarray(reward).dtype == np.float32
+            self._begin(
+                kept,
+                frame=Field(before[-1].shape, before[-1].dtype),
+                action=Field(np.shape(action), np.asarray(action).dtype),
+                reward_dtype="float32" if is_float32 else "float64",
+            )
         if len(before) != (self._kept.get("stack") or 1):
             raise SchemaError(f"obs_t: expected {self._kept['stack']} frames, found {len(before)}")
         writer: Any = self.core.writer
@@ -140,19 +150,6 @@ class ReplayBuffer(DeferredStore):
         writer.step(action, reward, following, terminated=done, number=self._n_added)
         self._last = after
         self._n_added += 1
-
-    def _create(self, given: Any, now: Any, action: Array, reward: Array, done: Array) -> None:
-        kept: dict[str, Any] = {"done": done.dtype.name}
-        if isinstance(now, Stack):
-            is_joined = isinstance(given, LazyFrames)
-            kept |= {"stack": now.count(), "stack_axis": now.stack_axis, "join": is_joined}
-        frame = _frames(now)[-1]
-        self._begin(
-            kept,
-            frame=Field(frame.shape, frame.dtype),
-            action=Field(action.shape, action.dtype),
-            reward_dtype="float32" if reward.dtype == np.float32 else "float64",
-        )
 
     def sample(self, batch_size: int) -> Any:
         """Draw transitions.

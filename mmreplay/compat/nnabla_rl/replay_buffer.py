@@ -98,7 +98,7 @@ class ReplayBuffer(Recorder):
                     f"num_steps={num_steps}; found {num_samples:,}"
                 )
             rng = np.random.default_rng(seed)  # the same if it is drawn again
-            return runs.ids(runs.at(rng.choice(runs.count, num_samples, replace=self._replace)))
+            return runs.numbered(rng.choice(runs.count, num_samples, replace=self._replace))
 
         return self._runs(draw, num_steps)
 

@@ -40,11 +40,10 @@ class Runs:
         self._stops = np.maximum(np.diff(bounds) - length + 1, 0).cumsum()
         self.count = int(self._stops[-1])
 
-    def at(self, numbers: Ids) -> Ids:
-        """The ranks at which these runs, 0 <= number < count, begin: (B,)."""
+    def numbered(self, numbers: Ids) -> Ids:
+        """The ids of these runs, 0 <= number < count, one after the other: (B * length,)."""
         run = self._stops.searchsorted(numbers, "right")
-        before = np.concatenate(([0], self._stops))[run]
-        return np.asarray(self._begins[run] + numbers - before, np.int64)
+        return self.ids(self._begins[run] + numbers - np.concatenate(([0], self._stops))[run])
 
     def begin(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Whether a run begins at each of these: bool (B,)."""

@@ -110,7 +110,7 @@ def test_odd_numbers(make):
         if t % 50 == 49:
             writer.reset(np.zeros(3, np.uint8))
     plot(writer.path, "x.svg")
-    assert "actions: share of transitions, all parts together" in texts("x.svg")
+    assert "share of actions" in texts("x.svg")
 
 
 def test_nothing_in_it(make):
