@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from .progress import progress
-from .wording import count, echo, echo_json, size
+from .wording import count, echo, echo_json, progress, size
 
 _BOOLS = {"True": True, "yes": True, "False": False, "no": False}
 """Accepted in addition to JSON's true and false."""
@@ -28,14 +27,11 @@ class _FormatCommand(click.Command):
         rows = []
         for one in mmreplay.exchange_formats():
             lost = one.not_in if is_import else one.not_out
-            names = one.import_options if is_import else one.export_options
-            shown = [
-                f"{name} ({', '.join(values)})" if values else name
-                for name, values in names.items()
-            ]
-            options = f" Options: {', '.join(shown)}." if shown else ""
+            options = one.import_options if is_import else one.export_options
+            shown = [f"{name} ({', '.join(of)})" if of else name for name, of in options.items()]
+            known = f" Options: {', '.join(shown)}." if shown else ""
             if lost is not None:
-                rows.append((one.name, f"{one.about}. Not converted: {lost}.{options}"))
+                rows.append((one.name, f"{one.about}. Not converted: {lost}.{known}"))
         with formatter.section("Formats"):
             formatter.write_dl(rows)
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .progress import progress
-from .wording import count, echo, echo_json, echo_table, quoted, size, table
+from .wording import count, echo, echo_json, echo_table, progress, quoted, size, table
 
 if TYPE_CHECKING:
     from mmreplay import Finding, LaneRepair, Repair, Report

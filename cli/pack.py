@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from .progress import progress
-from .wording import Whole, count, echo, echo_json, size, times
+from .wording import Whole, count, echo, echo_json, progress, size, times
 
 _RANGE = re.compile(r"([0-9]{1,8})(?:-([0-9]{1,8}))?\Z")
 

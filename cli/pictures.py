@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from .progress import progress
-from .wording import Whole, count, echo, number, size
+from .wording import Whole, count, echo, number, progress, size
 
 
 @click.command("render")

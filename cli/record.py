@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .progress import progress
-from .wording import Whole, age, count, echo, echo_json, size
+from .wording import Whole, age, count, echo, echo_json, progress, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult

@@ -1,11 +1,14 @@
-"""Numbers and tables as text."""
+"""What commands print: numbers and tables as text, and a progress bar."""
 
 from __future__ import annotations
 
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND, _HUNDRED, _TEN = 1000, 100, 10
 _LARGE = 1e15
+_EVERY_S = 0.1
 
 
 class Whole(click.IntRange):
@@ -140,3 +144,39 @@ def echo_table(*parts: Table | str) -> None:
                 console.print(part)
     lines = captured.get().splitlines()
     click.echo("\n".join(line.rstrip() for line in lines))
+
+
+@contextmanager
+def progress(what: str, unit: str = "bytes") -> Iterator[Callable[..., None] | None]:
+    """A function that shows (done, total) and a text on stderr; None if that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as columns
+    from rich.console import Console
+    from rich.table import Column
+
+    whole = Column(no_wrap=True)  # where a line is too long, the bar becomes shorter
+    text = columns.TextColumn("{task.fields[text]}", table_column=whole)
+    done_of_total = columns.MofNCompleteColumn(table_column=whole)
+    amount = (columns.DownloadColumn(),) if unit == "bytes" else (done_of_total, text)
+    # Without a thread that refreshes it: that would slow down a recording, and a pack forks.
+    bar = columns.Progress(
+        columns.BarColumn(),
+        *amount,
+        columns.TimeRemainingColumn(table_column=whole),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    due = 0.0
+
+    def show(done: int, total: int, text: str = unit) -> None:
+        nonlocal due
+        if time.monotonic() >= due or done == total:
+            bar.update(task, completed=done, total=total, text=text, refresh=True)
+            due = time.monotonic() + _EVERY_S
+
+    with bar:
+        task = bar.add_task(what, total=None, text=unit)
+        yield show

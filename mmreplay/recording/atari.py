@@ -61,6 +61,11 @@ def max_steps(spec: EnvSpec) -> int:
     return int(spec.kwargs.get("max_num_frames_per_episode") or 108_000) // FRAME_SKIP
 
 
+def _options(spec: EnvSpec) -> dict[str, Any]:
+    usual = {"repeat_action_probability": 0.25, "full_action_space": False}
+    return {name: spec.kwargs.get(name, value) for name, value in usual.items()}
+
+
 def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
     """What was done to the frames, for the store's metadata; JSON."""
     return {
@@ -73,8 +78,7 @@ def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
         "noop_max": NOOP_MAX if n_envs == 1 else NOOP_MAX - 1,
         "fire_reset": False,
         "reward_clipping": False,
-        "repeat_action_probability": _sticky(spec),
-        "full_action_space": _full(spec),
+        **_options(spec),
         "max_steps": max_steps(spec),
     }
 
@@ -124,8 +128,7 @@ class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):
                 noop_max=NOOP_MAX,
                 use_fire_reset=False,
                 reward_clipping=False,
-                repeat_action_probability=_sticky(spec),
-                full_action_space=_full(spec),
+                **_options(spec),
                 max_num_frames_per_episode=_NO_LIMIT_FRAMES,
                 autoreset_mode="NextStep",
             )
@@ -159,11 +162,3 @@ class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):
         self._too_long = (self._n_steps >= self._max_steps) & ~terminated
         self._over = terminated | self._too_long
         return observations[:, 0], rewards, terminated, self._too_long, infos
-
-
-def _sticky(spec: EnvSpec) -> float:
-    return float(spec.kwargs.get("repeat_action_probability", 0.25))
-
-
-def _full(spec: EnvSpec) -> bool:
-    return bool(spec.kwargs.get("full_action_space", False))

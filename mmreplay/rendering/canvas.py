@@ -49,14 +49,10 @@ class FilmCanvas:
         self._factor, height, width = _scaled(episode.shape, scale, _FILM_SIDE)
         whole = max(width, _LEAST_WIDTH)
         self._empty = _blank(whole, height + 2 * _MARGIN + _LINE + _TIMELINE, scale)
+        self.size: tuple[int, int] = self._empty.size  # (width, height) of the film
         self._left, self._line = (whole - width) // 2, height + _MARGIN // 2
         _put_timeline(self._empty, episode, self._line + _LINE)
         self._return = np.concatenate(([0.0], np.cumsum(episode.reward, dtype=np.float64)))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(width, height) of the film."""
-        return self._empty.size
 
     def draw(self, moment: Moment) -> Canvas:
         """Draw one frame of the film."""

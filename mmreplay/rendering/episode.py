@@ -46,9 +46,11 @@ class Episode:
         self._field = store.schema.frames[self._key]
         self.shape: tuple[int, int] = _picture(self._field).shape[:2]
         self._uuids, episodes = store.live.uuids, store.episodes
+        number = whole_number("episode", number, None)
         self.number = _checked_number(number, len(episodes), store)
         episode = episodes[self.number : self.number + 1]
         self.end = str(store.endings(episode)[0])
+        self.end_text = "still running" if self.end == "open" else self.end
         self._first, self.length = int(episode["id"][0]), int(episode["length"][0])
         self._stride = store.lanes[self._first >> LANE_SHIFT].environments
         numbers = store.live.lazy_trajectory(self._uuids, self._first, self.length)
@@ -56,11 +58,6 @@ class Episode:
         self.non_terminal = numbers.non_terminal
         self.total = float(self.reward.sum(dtype="float64"))
         self._names = action_names(store.live)
-
-    @property
-    def end_text(self) -> str:
-        """How it ended."""
-        return "still running" if self.end == "open" else self.end
 
     def action_text(self, number: int) -> str:
         """The action of a step: its name if it has one, else up to four of its numbers."""
@@ -97,7 +94,6 @@ class Episode:
 
 
 def _checked_number(number: int, n_episodes: int, store: Store) -> int:
-    number = whole_number("episode", number, None)
     if not n_episodes:
         left = "; `mmreplay view` also shows episodes whose beginning was evicted"
         raise EmptyBufferError(f"{store.path}: has no whole episode{left if len(store) else ''}")

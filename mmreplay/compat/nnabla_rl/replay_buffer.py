@@ -5,7 +5,6 @@ Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -237,20 +236,17 @@ class HindsightReplayBuffer(ReplayBuffer):
         if num_steps > 1:
             raise NotImplementedError("num_steps: expected 1, as goals are of one step each")
         if self._hindsight is None:
-            reward = functools.partial(_rewards, self._reward_function)
+            function = self._reward_function  # not `self`: that would be a cycle
+
+            def rewards(achieved: Array, desired: Array, extras: dict[str, Array]) -> Array:
+                pairs = enumerate(zip(achieved, desired, strict=True))
+                return np.array([float(function(*pair, info_of(extras, i))) for i, pair in pairs])
+
             self._hindsight = Hindsight(
-                self.core, reward, "future", self._probability, achieved_goal="2", desired_goal="1"
+                self.core, rewards, "future", self._probability, achieved_goal="2", desired_goal="1"
             )
         batch = self._hindsight.relabel(self.core.store.live.look(draw))
         return self._experiences(batch), {"weights": np.ones((len(batch), 1))}
-
-
-def _rewards(
-    function: RewardFunction, achieved: Array, desired: Array, extras: dict[str, Array]
-) -> Array:
-    """The rewards of N steps."""
-    pairs = enumerate(zip(achieved, desired, strict=True))
-    return np.array([float(function(*pair, info_of(extras, i))) for i, pair in pairs])
 
 
 class BufferIterator:
