@@ -213,7 +213,13 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     edges = np.append(values, np.inf) if is_few else np.linspace(values[0], values[-1], _BINS + 1)
     shares = [np.histogram(one, edges)[0] / max(len(one), 1) for one in columns]
     if is_few:
-        _bars(axes, shown, shares, [f"{value:.6g}" for value in values])
+        labels, width = [f"{value:.6g}" for value in values], 0.8 / len(shown)
+        for number, (one, heights) in enumerate(zip(shown, shares, strict=True)):
+            places = np.arange(len(values)) + (number - (len(shown) - 1) / 2) * width
+            axes.bar(places, heights, width, color=one.ink)
+        is_long = sum(map(len, labels)) > 40  # noqa: PLR2004 (letters across half the figure)
+        turned: Any = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+        axes.set_xticks(np.arange(len(values)), labels, **turned)
     else:
         for one, heights in zip(shown, shares, strict=True):
             axes.stairs(heights, edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)
@@ -222,16 +228,3 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
         axes.set_ylim(min(one[one > 0].min(initial=0.1) for one in shares) / 2, 1.2)
         axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
     axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, decimals=None))
-
-
-def _bars(
-    axes: Axes, shown: Sequence[_Shown], shares: Sequence[Numbers], labels: Sequence[str]
-) -> None:
-    places = np.arange(len(labels))
-    width = 0.8 / len(shown)
-    for number, (one, heights) in enumerate(zip(shown, shares, strict=True)):
-        shift = (number - (len(shown) - 1) / 2) * width
-        axes.bar(places + shift, heights, width, color=one.ink)
-    is_long = sum(map(len, labels)) > 40  # noqa: PLR2004 (letters across half the figure)
-    turned: Any = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
-    axes.set_xticks(places, labels, **turned)

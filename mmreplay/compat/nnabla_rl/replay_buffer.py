@@ -196,8 +196,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         reward_function: ``reward_function(achieved_goal, desired_goal, info)`` of one step: the
             goal achieved after it, the new desired goal, and the info of the experience.
         hindsight_prob: the share, in [0, 1].
-        capacity: most experiences to keep; None keeps all.
-        path: as for `ReplayBuffer`.
+        capacity, path: as for `ReplayBuffer`.
 
     Source: Andrychowicz et al. 2017, Hindsight Experience Replay: strategy "future".
     """

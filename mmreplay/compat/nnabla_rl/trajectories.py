@@ -34,12 +34,7 @@ _FEWEST_TO_RECLAIM = 10_000
 
 
 class TrajectoryReplayBuffer(ReplayBuffer):
-    """A buffer of trajectories.
-
-    Args:
-        num_trajectories: most trajectories to keep, the newest; None keeps all.
-        path: as for `ReplayBuffer`.
-    """
+    """A buffer of the `num_trajectories` newest trajectories, or of all for None."""
 
     def __init__(self, num_trajectories: int | None = None, *, path: StorePath = None) -> None:
         self._known: tuple[Index, int, _Trajectories] | None = None

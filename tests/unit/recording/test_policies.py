@@ -6,7 +6,6 @@ from gymnasium import spaces
 
 from mmreplay import MmreplayError
 from mmreplay.recording.policies import Actor, load_policy
-from mmreplay.recording.recorder import record
 
 OBSERVATIONS = spaces.Box(-10, 10, (2,), np.float32)
 ALL = np.ones(3, dtype=np.bool_)
@@ -158,26 +157,3 @@ def test_module_and_callable_are_imported(folder):
     }.items():
         with pytest.raises(MmreplayError, match=message):
             load_policy(policy)
-
-
-def test_an_error_inside_the_module_of_a_policy_is_reported(folder):
-    (folder / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(MmreplayError, match="importing it raised ZeroDivisionError"):
-        load_policy("broken:f")
-
-
-class NeedsNothing:
-    def __call__(self, observation):
-        return 0
-
-
-class NotCallable:
-    def __init__(self, observation_space, action_space, seed):
-        pass
-
-
-@pytest.mark.parametrize("policy", [lambda: 0, NeedsNothing, NotCallable])
-def test_a_policy_that_takes_other_arguments_is_named_and_leaves_no_store(policy, tmp_path):
-    with pytest.raises(MmreplayError, match="the policy raised TypeError"):
-        record("CartPole-v1", tmp_path / "s.zarr", 3, policy=policy)
-    assert list(tmp_path.iterdir()) == []

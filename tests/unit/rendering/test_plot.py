@@ -89,12 +89,6 @@ def test_several_stores_are_in_the_same_axes(games, make, story):
     assert len(actions.patches) == 3  # stairs: the actions of the story are many
 
 
-def test_a_png(games):
-    plot(games / "one.zarr", "x.png")
-    with Image.open("x.png") as found:
-        assert (found.format, found.size) == ("PNG", (1350, 900))
-
-
 def test_names_that_mean_something_elsewhere_are_shown_as_they_are(make, story):
     paths = ["_$a$&.zarr", "<b>\x1b漢字"]
     plot([make(path).path for path in paths], "x.svg")
