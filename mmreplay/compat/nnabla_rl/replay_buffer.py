@@ -31,8 +31,6 @@ _STATE_PARTS = 3
 class ReplayBuffer(Recorder):
     """Experiences (s, a, r, non_terminal, s_next, info), drawn uniformly and without replacement.
 
-    A context manager; docs/compat.md lists the differences from nnabla-rl's.
-
     Args:
         capacity: most experiences to keep; None keeps all.
         path: of a new or existing store; None for a temporary one, which `close` removes.
