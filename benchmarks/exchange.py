@@ -273,7 +273,7 @@ def _rlds(target: Path, episodes: list[Any]) -> None:
     import json
 
     from mmreplay.exchange.tf_records import _masked, _message
-    from mmreplay.pictures.png import png
+    from mmreplay.pictures import png
 
     target.mkdir()
     first = episodes[0]

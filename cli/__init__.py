@@ -6,11 +6,18 @@ until it runs, so that ``mmreplay --help`` and completion are quick.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 
 import click
 
-from .failures import explained
+from .wording import plain
 
 __all__ = ["main"]
 
@@ -31,8 +38,51 @@ _COMMANDS = {
 }
 """Name -> help in the list of commands, without importing them all."""
 
-_OTHER_NAMES = {"import": ("exchange", "import_dataset"), "export": ("exchange", "export_dataset")}
-"""Module and function of commands that are not in a module of their name."""
+_MODULES = {
+    **dict.fromkeys(("import", "export"), "exchange"),
+    **dict.fromkeys(("verify", "repair", "snapshot"), "maintenance"),
+    **dict.fromkeys(("render", "plot"), "pictures"),
+}
+"""Module of each command that is not in a module of its name."""
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn errors with a known cause into a message without a traceback; others are bugs."""
+    try:
+        yield
+    except (click.exceptions.Exit, click.Abort, click.ClickException):
+        raise
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise  # click exits silently: the reader of the output is gone
+        text = str(error)
+        if not _is_known(error) and error.strerror is not None:
+            # Of a store, errors name the file.
+            text = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
+        raise click.ClickException(plain(_as_typed(text))) from error
+    except MemoryError as error:  # of Python, numpy, pyarrow or PyAV
+        what = f" ({error})" if str(error) else ""
+        text = f"out of memory{what}: end other programs, or raise the limit of this one"
+        raise click.ClickException(plain(f"{text} (`ulimit -v`)")) from error
+    except Exception as error:
+        if not _is_known(error):
+            raise
+        raise click.ClickException(plain(_as_typed(str(error)))) from error
+
+
+def _as_typed(text: str) -> str:
+    """With paths in the working directory made relative."""
+    with suppress(OSError):  # it may be gone
+        # Where a path begins: the working directory's may stand within a longer one.
+        return re.sub(rf"(?<![^\s'\"`(=:]){re.escape(f'{Path.cwd()}{os.sep}')}", "", text)
+    return text
+
+
+def _is_known(error: Exception) -> bool:
+    # Not imported for this: a command that never imported mmreplay cannot have raised its errors.
+    mmreplay = sys.modules.get("mmreplay")
+    return mmreplay is not None and isinstance(error, mmreplay.MmreplayError)
 
 
 class _LazyGroup(click.Group):
@@ -46,7 +96,8 @@ class _LazyGroup(click.Group):
         """The command, imported."""
         if cmd_name not in _COMMANDS:
             return None
-        module, name = _OTHER_NAMES.get(cmd_name, (cmd_name, cmd_name))
+        module = _MODULES.get(cmd_name, cmd_name)
+        name = f"{cmd_name}_dataset" if module == "exchange" else cmd_name
         command: click.Command = getattr(import_module(f".{module}", __name__), name)
         return command
 
@@ -57,7 +108,7 @@ class _LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run, with the errors of this package as messages."""
-        with explained():
+        with _explained():
             return super().invoke(ctx)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -74,17 +75,17 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
 
     batch = sample(None)
     first = times.pop()
-    stop = time.perf_counter() + seconds
-    while len(times) < _WARM_UP_BATCHES and time.perf_counter() < stop:
-        sample(batch)
-    times.clear()
-    stop = time.perf_counter() + seconds
-    while not times or time.perf_counter() < stop:
-        sample(batch)
+    for least in (_WARM_UP_BATCHES, sys.maxsize):
+        times.clear()
+        stop = time.perf_counter() + seconds
+        while not times or (len(times) < least and time.perf_counter() < stop):
+            sample(batch)
     per_s = 1e9 * len(times) / sum(times)
     p10, median, p90 = (np.percentile(times, (10, 50, 90)) / 1e3).tolist()
     fields = data.store.info()["fields"]
     codecs = {field["codec"] for name, field in fields.items() if name.startswith("frames")}
+    observations = batch.observation, batch.next_observation
+    parts = [one.values() if isinstance(one, dict) else [one] for one in observations]
     return {
         "transitions": len(data),
         "batch_size": batch_size,
@@ -97,18 +98,8 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
         "median_us": median,
         "p10_us": p10,
         "p90_us": p90,
-        "frame_bytes_per_s": per_s * _frame_bytes(batch),
+        "frame_bytes_per_s": per_s * sum(one.nbytes for some in parts for one in some),
     }
-
-
-def _frame_bytes(batch: mmreplay.Batch) -> int:
-    """Bytes of observation and next observation."""
-    both = batch.observation, batch.next_observation
-    return sum(
-        one.nbytes
-        for frames in both
-        for one in (frames.values() if isinstance(frames, dict) else [frames])
-    )
 
 
 def _print(result: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,6 @@ from .wording import Whole, echo, echo_json, number
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
 
@@ -52,71 +52,52 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     else:
         order = np.argsort(keys, kind="stable")
     order = (order[::-1] if reverse else order)[:limit]
+    rows = [_row(place, found[place], str(ends[place]), environments) for place in order.tolist()]
     if as_json:
-        rows = [
-            _as_json(number_, found[number_], ends[number_], environments)
-            for number_ in order.tolist()
-        ]
+        for row in rows:
+            row["return"] = row["return"] if math.isfinite(row["return"]) else None
         echo_json({"path": path, "total": len(found), "episodes": rows})
         return
-    echo("\n".join(_lines(found, ends, order, environments)))
+    lines = _lines(rows, ("lane", "row", "environment")[: 3 if max(environments) > 1 else 2])
+    if left := len(found) - len(rows):
+        lines.append(f"and {left:,} more")
     if has_evicted:
-        echo("Partly evicted episodes are not listed; `mmreplay view` shows them")
+        lines.append("Partly evicted episodes are not listed; `mmreplay view` shows them")
+    echo("\n".join(lines))
 
 
-def _place(episode: np.void, environments: list[int]) -> tuple[int, int, int]:
-    """Lane, row and environment of an episode's first transition."""
+def _row(place: int, episode: np.void, end: str, environments: list[int]) -> dict[str, Any]:
     from mmreplay import LANE_SHIFT
 
     lane = int(episode["id"]) >> LANE_SHIFT
-    return lane, *divmod(int(episode["id"]) & ((1 << LANE_SHIFT) - 1), environments[lane])
-
-
-def _as_json(number_: int, episode: np.void, end: str, environments: list[int]) -> dict[str, Any]:
-    import math
-
-    lane, row, environment = _place(episode, environments)
-    total = float(episode["return"])
+    row, environment = divmod(int(episode["id"]) & ((1 << LANE_SHIFT) - 1), environments[lane])
     return {
-        "number": number_,
+        "number": place,
         "id": int(episode["id"]),
         "lane": lane,
         "row": row,
         "environment": environment,
         "length": int(episode["length"]),
-        "return": total if math.isfinite(total) else None,
-        "terminated": str(end) == "terminated",
-        "truncated": str(end) == "truncated",
-        "end": str(end),
+        "return": float(episode["return"]),
+        "terminated": end == "terminated",
+        "truncated": end == "truncated",
+        "end": end,
     }
 
 
-def _lines(
-    found: npt.NDArray[np.void],
-    ends: npt.NDArray[np.str_],
-    order: npt.NDArray[np.intp],
-    environments: list[int],
-) -> list[str]:
+def _lines(rows: list[dict[str, Any]], where: tuple[str, ...]) -> list[str]:
     """Aligned columns; rich takes seconds for ten thousand rows."""
-    shown = 3 if max(environments, default=1) > 1 else 2
-    heads = ("#", "id", *("lane", "row", "env")[:shown], "length", "return", "end")
-    rows = [heads]
-    for place in order.tolist():
-        one = found[place]
-        rows.append(
-            (
-                str(place),
-                str(int(one["id"])),
-                *map(str, _place(one, environments)[:shown]),
-                f"{int(one['length']):,}",
-                number(float(one["return"])),
-                "running" if ends[place] == "open" else str(ends[place]),
-            )
+    heads = ("#", "id", *where, "length", "return", "end")
+    heads = tuple("env" if head == "environment" else head for head in heads)
+    texts = [heads]
+    for row in rows:
+        places = (str(row[name]) for name in ("number", "id", *where))
+        end = "running" if row["end"] == "open" else row["end"]
+        texts.append((*places, f"{row['length']:,}", number(row["return"]), end))
+    widths = [max(len(text[column]) for text in texts) for column in range(len(heads) - 1)]
+    return [
+        "  ".join(
+            [*(f"{one:>{width}}" for one, width in zip(text, widths, strict=False)), text[-1]]
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads) - 1)]
-    lines = []
-    for *numbers, end in rows:
-        cells = [f"{text:>{width}}" for text, width in zip(numbers, widths, strict=True)]
-        lines.append("  ".join([*cells, end]))
-    left = len(found) - len(order)
-    return [*lines, f"and {left:,} more"] if left else lines
+        for text in texts
+    ]

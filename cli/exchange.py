@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from .progress import progress
-from .wording import count, echo, echo_json, size
+from .wording import count, echo, echo_json, progress, size
 
 _BOOLS = {"True": True, "yes": True, "False": False, "no": False}
 """Accepted in addition to JSON's true and false."""
+_OWN = {"format", "src", "dst", "codec", "columns", "leave_out", "progress"}
+"""Arguments of the commands, which are not options of a format."""
 
 
 class _FormatCommand(click.Command):
@@ -26,14 +27,11 @@ class _FormatCommand(click.Command):
         rows = []
         for one in mmreplay.exchange_formats():
             lost = one.not_in if is_import else one.not_out
-            names = one.import_options if is_import else one.export_options
-            shown = [
-                f"{name} ({', '.join(values)})" if values else name
-                for name, values in names.items()
-            ]
-            options = f" Options: {', '.join(shown)}." if shown else ""
+            options = one.import_options if is_import else one.export_options
+            shown = [f"{name} ({', '.join(of)})" if of else name for name, of in options.items()]
+            known = f" Options: {', '.join(shown)}." if shown else ""
             if lost is not None:
-                rows.append((one.name, f"{one.about}. Not converted: {lost}.{options}"))
+                rows.append((one.name, f"{one.about}. Not converted: {lost}.{known}"))
         with formatter.section("Formats"):
             formatter.write_dl(rows)
 
@@ -47,6 +45,8 @@ def _option(
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise click.BadParameter(f"expected KEY=VALUE, found {text!r}")
+        if key in _OWN:
+            raise click.BadParameter(f"{key} is not an option of a format")
         try:
             out[key] = json.loads(value)
         except ValueError:
@@ -94,11 +94,9 @@ def import_dataset(
     format_name: str,
     source: str,
     target: str,
-    codec: str | None,
-    columns: tuple[str, ...],
-    leave_out: tuple[str, ...],
-    options: dict[str, Any],
     as_json: bool,
+    options: dict[str, Any],
+    **settings: Any,
 ) -> None:
     """Convert the dataset at SRC to a new store at DST.
 
@@ -107,15 +105,9 @@ def import_dataset(
     """
     import mmreplay
 
-    _check(options, "format", "src", "dst", "codec", "columns", "leave_out", "progress")
-    if columns:
-        options["columns"] = columns
-    if leave_out:
-        options["leave_out"] = leave_out
+    options |= {name: value for name, value in settings.items() if value}
     with progress("import") as show:
-        made = mmreplay.import_dataset(
-            format_name, source, target, codec=codec, progress=show, **options
-        )
+        made = mmreplay.import_dataset(format_name, source, target, progress=show, **options)
     ends = f" ({made.terminated:,} terminated, {made.truncated:,} truncated)"
     _print(made, ends, as_json=as_json)
 
@@ -135,17 +127,9 @@ def export_dataset(
     """
     import mmreplay
 
-    _check(options, "format", "src", "dst", "progress")
     with progress("export") as show:
         made = mmreplay.export_dataset(source, format_name, target, progress=show, **options)
     _print(made, "", as_json=as_json)
-
-
-def _check(options: dict[str, Any], *own: str) -> None:
-    """Refuse the command's own arguments as options of a format."""
-    for name in own:
-        if name in options:
-            raise click.BadParameter(f"{name} is not an option of a format", param_hint="-o")
 
 
 def _print(made: Any, ends: str, *, as_json: bool) -> None:

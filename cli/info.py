@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +29,15 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         echo_json({**about, "path": path})
         return
-    parts: list[Any] = [_title(path, about), "", grid(_facts(about)), "", _columns(about)]
+    title = f"{path}: {about['state']}, {count(about['lanes'], 'lane')}"
+    if about["environments"] > about["lanes"]:
+        title += f", {count(about['environments'], 'environment')}"
+    parts: list[Any] = [title, "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]
-    for name, unit in (("return", "return"), ("length", "steps")):
-        lines = _chart(ended[name], unit)
-        parts += ["", *lines] if lines else []
+    if len(ended):
+        parts += ["", _spread(ended["return"], "return"), _spread(ended["length"], "steps")]
     echo_table(*parts)
-
-
-def _title(path: str, about: Mapping[str, Any]) -> str:
-    many = about["environments"] > about["lanes"]
-    environments = f", {count(about['environments'], 'environment')}" if many else ""
-    return f"{path}: {about['state']}, {count(about['lanes'], 'lane')}{environments}"
 
 
 def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -81,15 +76,13 @@ def _environment(env: Any) -> str:
     runs = [run for run in found if isinstance(run, dict)] if isinstance(found, list) else []
     last = runs[-1] if runs else env
     words = ", ".join(
-        f"{key} {last[key]}" for key in ("policy", "seed") if _is_short(last.get(key))
+        f"{key} {last[key]:.{_SHORT}}" if key == "policy" else f"{key} {last[key]}"
+        for key, kind in (("policy", str), ("seed", int))
+        if isinstance(last.get(key), kind)
     )
     if len(runs) > 1:
         words = f"{len(runs):,} recordings, the last: {words}"
     return f"{name}, {words}" if words else name
-
-
-def _is_short(value: object) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, str) and len(value) < _SHORT)
 
 
 def _savings(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -155,21 +148,13 @@ def _lanes(about: Mapping[str, Any]) -> Any:
     return table(heads, rows, right=(0, *range(3, len(heads))))
 
 
-def _chart(values: npt.NDArray[Any], unit: str) -> list[str]:
+def _spread(values: npt.NDArray[Any], unit: str) -> str:
     import numpy as np
 
-    from .histogram import histogram
-
-    if not len(values):
-        return []
-    # Of the same episodes as the bars: a writer may have ended more meanwhile.
     with np.errstate(over="ignore", invalid="ignore"):
         spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
     words = ", ".join(
         f"{key} {number(float(value)) if np.isfinite(value) else 'none'}"
         for key, value in spread.items()
     )
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    bar = "█" if encoding.lower().startswith("utf") else "#"
-    lines = histogram(values, bar)
-    return [f"{unit} per episode: {words}", *(f"  {line}" for line in lines)]
+    return f"{unit} per episode: {words}"

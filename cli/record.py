@@ -8,21 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .progress import progress
-from .wording import Whole, age, count, echo, echo_json, size
+from .wording import Whole, age, count, echo, echo_json, progress, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult
-
-
-def _policy(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if value != "random" and not all(value.partition(":")):
-        raise click.BadParameter(f"expected random or MODULE:CALLABLE, found {value!r}")
-    return value
 
 
 @click.command("record")
@@ -38,7 +31,6 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "--policy",
     default="random",
     show_default=True,
-    callback=_policy,
     metavar="random|MODULE:CALLABLE",
     help="The policy: random actions, or your own CALLABLE(observation) -> action. On Atari it "
     "receives single (84, 84) uint8 frames, not stacks.",
@@ -60,23 +52,12 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option("--append", is_flag=True, help="Continue an existing store of the same environment.")
 @click.option(
     "--life-loss",
-    is_flag=True,
+    flag_value=True,
+    default=None,
     help="Treat a lost life as terminal. With --append the store's own setting applies.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def record(
-    env_id: str,
-    path: Path,
-    steps: int,
-    envs: int | None,
-    policy: str,
-    seed: int,
-    codec: str | None,
-    capacity: int | None,
-    append: bool,
-    life_loss: bool,
-    as_json: bool,
-) -> None:
+def record(env_id: str, path: Path, steps: int, as_json: bool, **settings: Any) -> None:
     """Record the Gymnasium environment ENV_ID into a store at PATH.
 
     Atari ids such as ALE/Breakout-v5 get the standard preprocessing (84x84 gray, frame skip 4,
@@ -91,20 +72,8 @@ def record(
 
     try:
         with mmreplay.stop_on_signals() as stop, progress("record", "steps") as show:
-            result = mmreplay.record(
-                env_id,
-                path,
-                steps,
-                envs=envs,
-                policy=policy,
-                seed=seed,
-                codec=codec,
-                capacity=capacity,
-                append=append,
-                progress=None if show is None else partial(_show, show),
-                life_loss=life_loss or None,
-                stop=stop,
-            )
+            told = None if show is None else partial(_show, show)
+            result = mmreplay.record(env_id, path, steps, progress=told, stop=stop, **settings)
     except mmreplay.DiskFullError as error:
         if not path.exists():
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
+from typing import Any
 
 import click
 
@@ -40,12 +42,11 @@ _MOST_PORT = 65_535
 )
 def view(
     paths: tuple[str, ...],
-    port: int,
     host: str,
     no_browser: bool,
-    episode: int | None,
     folder: str | None,
     frames: int,
+    **settings: Any,
 ) -> None:
     """Show the stores at PATH... in a web page, also while they are written.
 
@@ -55,32 +56,21 @@ def view(
     import mmreplay
 
     if folder is None:
-        _warn(host)
-        mmreplay.view(
-            paths,
-            host=host,
-            port=port,
-            episode=episode,
-            ready=lambda url: _ready(url, browser=not no_browser),
-        )
+        if not host.startswith("127.") and host.lower() not in ("", "localhost", "::1"):
+            click.echo(
+                f"Listening on {host}: anyone who can reach this machine and has the token in the "
+                f"URL sees the stores, and the connection is not encrypted. An ssh tunnel to "
+                f"127.0.0.1 is safer.",
+                err=True,
+            )
+        ready = partial(_ready, browser=not no_browser)
+        mmreplay.view(paths, host=host, ready=ready, **settings)
         return
-    made = mmreplay.export_view(paths, folder, frames=frames, episode=episode)
+    made = mmreplay.export_view(paths, folder, frames=frames, episode=settings["episode"])
     echo(
         f"{made.path}: {count(made.files, 'file')}, {size(made.n_bytes)}, with the frames of "
         f"{made.exported_episodes:,} of {count(made.episodes, 'episode')}; put it on a web "
         f"server, or try it: python -m http.server --bind 127.0.0.1 --directory {made.path}"
-    )
-
-
-def _warn(host: str) -> None:
-    """Warn about an address that other machines can reach."""
-    if host.startswith("127.") or host.lower() in ("", "localhost", "::1"):
-        return
-    click.echo(
-        f"Listening on {host}: anyone who can reach this machine and has the token in the URL "
-        f"sees the stores, and the connection is not encrypted. An ssh tunnel to 127.0.0.1 is "
-        f"safer.",
-        err=True,
     )
 
 

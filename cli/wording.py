@@ -1,11 +1,14 @@
-"""Numbers and tables as text."""
+"""What commands print: numbers and tables as text, and a progress bar."""
 
 from __future__ import annotations
 
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND = 1000
-_HUNDRED = 100
-_TEN = 10
+_THOUSAND, _HUNDRED, _TEN = 1000, 100, 10
 _LARGE = 1e15
+_EVERY_S = 0.1
 
 
 class Whole(click.IntRange):
@@ -75,15 +77,10 @@ def _three(value: float) -> str:
 
 def number(value: float) -> str:
     """A return or a length: whole numbers in full, others with four digits."""
-    if not math.isfinite(value):
-        return str(value)
-    if abs(value) >= _LARGE:
+    if not math.isfinite(value) or abs(value) >= _LARGE:
         return f"{value:.4g}"
-    if value == int(value):
-        return f"{int(value):,}"
-    if abs(value) >= _THOUSAND:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+    whole = value == int(value)
+    return f"{value + 0.0:,.0f}" if whole or abs(value) >= _THOUSAND else f"{value:.4g}"
 
 
 def count(n: int, one: str) -> str:
@@ -108,13 +105,16 @@ def age(seconds: float) -> str:
     return f"{seconds / hour:.1f} h" if seconds < 2 * day else f"{seconds / day:.1f} days"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int]) -> Table:
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()
+) -> Table:
     """A table without lines; columns whose numbers are in `right` are right-aligned."""
     from rich.table import Table
     from rich.text import Text
 
     to_right = set(right)
     out = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    out.show_header = any(heads)
     for place, head in enumerate(heads):
         align: Any = "right" if place in to_right else "left"
         out.add_column(Text(head), justify=align, overflow="fold")
@@ -125,14 +125,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterabl
 
 def grid(rows: Iterable[tuple[str, str]]) -> Table:
     """A table of names and values."""
-    from rich.table import Table
-    from rich.text import Text
-
-    out = Table.grid(padding=(0, 3, 0, 0))
-    out.add_column(style="bold", no_wrap=True)
-    out.add_column(overflow="fold")
-    for name, value in rows:
-        out.add_row(Text(plain(name)), Text(plain(value)))
+    out = table(("", ""), rows)
+    out.columns[0].style, out.columns[0].no_wrap = "bold", True
     return out
 
 
@@ -150,3 +144,39 @@ def echo_table(*parts: Table | str) -> None:
                 console.print(part)
     lines = captured.get().splitlines()
     click.echo("\n".join(line.rstrip() for line in lines))
+
+
+@contextmanager
+def progress(what: str, unit: str = "bytes") -> Iterator[Callable[..., None] | None]:
+    """A function that shows (done, total) and a text on stderr; None if that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as columns
+    from rich.console import Console
+    from rich.table import Column
+
+    whole = Column(no_wrap=True)  # where a line is too long, the bar becomes shorter
+    text = columns.TextColumn("{task.fields[text]}", table_column=whole)
+    done_of_total = columns.MofNCompleteColumn(table_column=whole)
+    amount = (columns.DownloadColumn(),) if unit == "bytes" else (done_of_total, text)
+    # Without a thread that refreshes it: that would slow down a recording, and a pack forks.
+    bar = columns.Progress(
+        columns.BarColumn(),
+        *amount,
+        columns.TimeRemainingColumn(table_column=whole),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    due = 0.0
+
+    def show(done: int, total: int, text: str = unit) -> None:
+        nonlocal due
+        if time.monotonic() >= due or done == total:
+            bar.update(task, completed=done, total=total, text=text, refresh=True)
+            due = time.monotonic() + _EVERY_S
+
+    with bar:
+        task = bar.add_task(what, total=None, text=unit)
+        yield show

@@ -67,7 +67,7 @@ class EnvFields:
         `LazyFrames` are returned as they are. SchemaError if a part of the space is missing.
         """
         if not isinstance(self.frame, dict):
-            frame = _frame(observation, self.frame.dtype)
+            frame = cast(observation, self.frame.dtype)
             # A view: the axis is there in one observation and in a batch of them.
             n_axes = len(self.frame.shape) + 1
             return frame.squeeze(-n_axes) if self.is_stack_of_one else frame
@@ -82,7 +82,7 @@ class EnvFields:
                     f"observation: its space has a part {name!r}, the observation does not; the "
                     f"environment does not match its observation_space"
                 ) from error
-            out[name] = _frame(value, field.dtype)
+            out[name] = cast(value, field.dtype)
         return out
 
 
@@ -104,12 +104,8 @@ def env_fields(env: AnyEnv) -> EnvFields:
             f"mmreplay.adapters.stable_baselines3.DiskReplayBuffer; else give frame=, action= and "
             f"lanes= instead of env="
         )
-    padding = None
-    if isinstance(env, VectorEnv):
-        observation, action = env.single_observation_space, env.single_action_space
-        lanes: int | None = env.num_envs
-    else:
-        (observation, padding), action, lanes = _unstacked(env), env.action_space, None
+    (observation, padding), action = _unstacked(env), spaces_of(env)[1]
+    lanes = env.num_envs if isinstance(env, VectorEnv) else None
     if isinstance(action, (spaces.Dict, spaces.Tuple)):
         raise SchemaError(
             f"action_space: {type(action).__name__} is several arrays, one can be stored; wrap the "
@@ -145,20 +141,35 @@ def env_fields(env: AnyEnv) -> EnvFields:
     return EnvFields(frame, action_field, lanes, paths, padding)
 
 
-def env_metadata(env: AnyEnv) -> dict[str, Any]:
-    """Default metadata of a store for this environment."""
-    names = action_names(env)
-    return {
-        "id": env_name(env),
-        "n_envs": getattr(env, "num_envs", 1),
-        **recipe(env),
-        **action_range(env),
-        **({"action_names": names} if names else {}),
-        "versions": versions(),
-    }
+def env_metadata(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, Any]:
+    """Default metadata of a store for this environment, which `spec` makes again."""
+    out: dict[str, Any] = {"id": env_name(env), "n_envs": getattr(env, "num_envs", 1)}
+    out |= _recipe(env, spec)
+    space = spaces_of(env)[1]
+    if isinstance(space, spaces.Discrete):
+        out["n_actions"] = int(space.n)
+        if space.start:
+            out["action_start"] = int(space.start)
+    if isinstance(env, VectorEnv) and (ale := getattr(env.unwrapped, "ale", None)) is not None:
+        # ale-py's vector environment has no single environments.
+        out["action_names"] = [action.name for action in ale.get_action_set()]
+    elif callable(meanings := getattr(_first(env).unwrapped, "get_action_meanings", None)):
+        out["action_names"] = [str(name) for name in meanings()]
+    out["versions"] = found = {}
+    for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return out
 
 
-def recipe(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, str]:
+def spaces_of(env: AnyEnv) -> tuple[Space[Any], Space[Any]]:
+    """The observation and action space of one environment."""
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def _recipe(env: AnyEnv, spec: EnvSpec | None) -> dict[str, str]:
     """``env_spec`` that `gymnasium.make` takes for one environment, and its two spaces, as JSON.
 
     They are Minari's, but for one number in place of equal bounds. What JSON cannot hold, or takes
@@ -170,11 +181,8 @@ def recipe(env: AnyEnv, spec: EnvSpec | None = None) -> dict[str, str]:
     if isinstance(given, EnvSpec) and all(w.kwargs is not None for w in given.additional_wrappers):
         with contextlib.suppress(ValueError, TypeError):  # functions, arrays
             out["env_spec"] = given.to_json()
-    if isinstance(env, VectorEnv):
-        observation, action = env.single_observation_space, env.single_action_space
-    else:
-        observation, action = _unstacked(env)[0], env.action_space
-    for name, space in (("observation_space", observation), ("action_space", action)):
+    both = _unstacked(env)[0], spaces_of(env)[1]
+    for name, space in zip(("observation_space", "action_space"), both, strict=True):
         with contextlib.suppress(TypeError):  # keys of a Dict that are no texts
             out[name] = json.dumps(_space_json(space))
     return {name: text for name, text in out.items() if len(text) <= _MOST_RECIPE}
@@ -203,22 +211,11 @@ def _space_json(space: Space[Any]) -> dict[str, Any]:
     return out
 
 
-def action_range(env: AnyEnv) -> dict[str, int]:
-    """``n_actions`` of a Discrete space, and its ``action_start`` if that is not 0; else empty."""
-    space = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
-    if not isinstance(space, spaces.Discrete):
-        return {}
-    start = int(space.start)
-    return {"n_actions": int(space.n)} | ({"action_start": start} if start else {})
-
-
 def env_name(env: AnyEnv) -> str:
     """The id of an environment, or of the first of several; its class if it has no id."""
-    for one in (env, _first(env)):
-        spec_id = getattr(one.spec, "id", None)  # other libraries have other specs
-        if isinstance(spec_id, str):
-            return spec_id
-    return type(env.unwrapped).__name__
+    ids = (getattr(one.spec, "id", None) for one in (env, _first(env)))
+    # Other libraries have other specs.
+    return next((one for one in ids if isinstance(one, str)), type(env.unwrapped).__name__)
 
 
 def _first(env: AnyEnv) -> AnyEnv:
@@ -228,33 +225,11 @@ def _first(env: AnyEnv) -> AnyEnv:
     return first
 
 
-def action_names(env: AnyEnv) -> list[str] | None:
-    """Action names from ``get_action_meanings`` of the (first) environment; None without it."""
-    if isinstance(env, VectorEnv) and (ale := getattr(env.unwrapped, "ale", None)) is not None:
-        # ale-py's vector environment has no single environments.
-        return [action.name for action in ale.get_action_set()]
-    meanings = getattr(_first(env).unwrapped, "get_action_meanings", None)
-    return [str(name) for name in meanings()] if callable(meanings) else None
-
-
-def versions() -> dict[str, str]:
-    """Versions of what makes the frames, for the store's metadata."""
-    out = {}
-    for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
-        try:
-            out[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return out
-
-
-def _own_stack(env: Any) -> int | None:
+def _own_stack(env: Any) -> Any:
     """Frames per stack of a vector environment of ale-py or EnvPool; None if it has no stacks."""
     if type(env).__name__ == "AtariVectorEnv":
-        stack: int | None = env.single_observation_space.shape[0]
-    else:
-        stack = getattr(getattr(getattr(env, "spec", None), "config", None), "stack_num", None)
-    return stack
+        return env.single_observation_space.shape[0]
+    return getattr(getattr(getattr(env, "spec", None), "config", None), "stack_num", None)
 
 
 def _layers(env: Any) -> Iterator[Any]:
@@ -266,43 +241,35 @@ def _layers(env: Any) -> Iterator[Any]:
         yield from _layers(env.envs[0])
 
 
-def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
+def _unstacked(env: AnyEnv) -> tuple[Space[Any], str | None]:
     """The space of one frame, and the padding of stacks if a wrapper has a `frame_space`."""
-    for layer in _layers(env):
+    for layer in [] if isinstance(env, VectorEnv) else _layers(env):
         frame_space = getattr(layer, "frame_space", None)
         # An outer wrapper that changes the observation has another space.
         if frame_space is not None and layer.observation_space is env.observation_space:
             return frame_space, getattr(layer, "padding", None)
-    return env.observation_space, None
+    return spaces_of(env)[0], None
 
 
 def advice_on_stacks(env: AnyEnv) -> str | None:
     """Advice for an environment in this process whose stacks would be stored whole; or None."""
-    how, is_vector = "", isinstance(env, VectorEnv)
     for layer in _layers(env):
-        space = layer.observation_space
+        stack, space = None, layer.observation_space
         if isinstance(layer, FrameStackObservation):
-            stack: int | None = layer.stack_size
-            break
-        # A vector environment joins the `LazyFrames` of its environments.
-        if is_vector and hasattr(layer, "frame_space"):
-            stack = layer.stack
-            break
-    else:
-        stack, how = _own_stack(layer), " (stack_num=1)"
-        if stack is None:
-            return None
-        space = layer.single_observation_space
-    stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
-    # An outer wrapper may extract the newest frame.
-    if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
-        return None
-    return (
-        f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
-        f"{stack} times; create it without stacks{how}, and sample with stack={stack}; a policy "
-        f"that needs stacks can keep the newest frames itself, or use mmreplay.FrameStack around a "
-        f"single environment"
-    )
+            stack = layer.stack_size
+        elif isinstance(env, VectorEnv) and hasattr(layer, "frame_space"):
+            stack = layer.stack  # a vector environment joins the `LazyFrames` of its environments
+        elif (stack := _own_stack(layer)) is not None:
+            space = layer.single_observation_space
+        # An outer wrapper may extract the newest frame.
+        if stack and stack > 1 and spaces.flatdim(_unstacked(env)[0]) >= spaces.flatdim(space):
+            return (
+                f"{env}: its observations are stacks of {stack} frames, so that each frame would "
+                f"be stored {stack} times; create it without stacks (stack_num=1), and sample with "
+                f"stack={stack}; a policy that needs stacks can keep the newest frames itself, or "
+                f"use mmreplay.FrameStack around a single environment"
+            )
+    return None
 
 
 def warn_caller(advice: str) -> None:
@@ -343,14 +310,13 @@ def field_of(space: Space[Any], where: str) -> Field:
         raise SchemaError(f"{where}: {error}") from error
 
 
-def _frame(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as `cast` returns it; stacks as they are."""
-    stack: npt.NDArray[Any] = value
-    return stack if isinstance(value, LazyFrames) else cast(value, dtype)
-
-
 def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The value as an array, of this dtype if it means the same; else the writer refuses it."""
+    """The value as an array, of this dtype if it means the same; else the writer refuses it.
+
+    `LazyFrames` stay as they are.
+    """
+    if isinstance(value, LazyFrames):
+        return value  # type: ignore[return-value]
     array = value if type(value) is np.ndarray else np.asarray(value)
     if array.dtype == dtype:
         return array

@@ -8,22 +8,6 @@ from __future__ import annotations
 
 import errno as _errno
 
-__all__ = [
-    "ClosedError",
-    "CorruptStoreError",
-    "DiskFullError",
-    "EmptyBufferError",
-    "FailedStoreError",
-    "FormatError",
-    "InvalidIdError",
-    "LockedError",
-    "MissingExtraError",
-    "MmreplayError",
-    "SchemaError",
-    "StoreExistsError",
-    "StoreNotFoundError",
-]
-
 
 def printable(text: str) -> str:
     """The text with control characters escaped: names in files may hold any characters."""

@@ -26,15 +26,11 @@ class LazyFrames:
 
     With `stack_axis` 0 it reads as an array of shape (k, *frame), with -1 as (*frame, k), or for
     frames of (H, W, C) as (H, W, k * C) with the oldest frame's channels first; of the frames'
-    dtype. `mmreplay.FrameStack` returns one per step, and each frame is shared by k of them, so
-    stored observations take the memory of one frame each.
+    dtype. Each frame is shared by the k stacks that have it, also by stacks in one pickle.
 
-    - ``np.asarray(stack)`` is a new array each time; ``dtype=`` converts it, and ``copy=False`` is
-      a ValueError.
-    - ``stack[key]`` equals ``np.asarray(stack)[key]``. With `stack_axis` 0 an integer, as in
-      ``stack[-1]``, reads only that frame; the result is a read-only view, any other a copy.
-    - ``==`` compares element by element, as arrays do. Stacks are not hashable.
-    - Stacks in one pickle still share their frames.
+    ``np.asarray(stack)`` is a new array each time, and ``copy=False`` a ValueError. ``stack[key]``
+    equals ``np.asarray(stack)[key]``; with `stack_axis` 0 an integer reads only that frame, as a
+    read-only view. ``==`` compares element by element, as arrays do. Stacks are not hashable.
 
     Args:
         frames: k arrays of one shape and dtype, oldest first. They are shared, not copied: do not
@@ -51,13 +47,9 @@ class LazyFrames:
         arrays = tuple(np.asarray(frame) for frame in frames)
         if not arrays:
             raise SchemaError("frames: expected 1 or more, found none")
-        newest = arrays[-1]
-        for frame in arrays:
-            if frame.shape != newest.shape or frame.dtype != newest.dtype:
-                raise SchemaError(
-                    f"frames: expected one shape and dtype, found {frame.shape} {frame.dtype} and "
-                    f"{newest.shape} {newest.dtype}"
-                )
+        kinds = {(frame.shape, str(frame.dtype)) for frame in arrays}
+        if len(kinds) > 1:
+            raise SchemaError(f"frames: expected one shape and dtype, found {sorted(kinds)}")
         if stack_axis not in (0, -1):
             raise SchemaError(f"stack_axis: expected 0 or -1, found {stack_axis!r}")
         self._frames: tuple[Array, ...] = arrays
@@ -86,24 +78,18 @@ class LazyFrames:
         k = whole_number("stack", stack)
         if padding not in ("reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
-        newest = _frozen(frame)
-        pad = newest
+        pad = newest = _frozen(frame)
         if padding == "zero":
             pad = np.broadcast_to(np.zeros((), newest.dtype), newest.shape)  # takes no memory
         return cls((*([pad] * (k - 1)), newest), stack_axis)
 
     def followed_by(self, frame: npt.ArrayLike) -> Self:
-        """The stack one step later: without the oldest frame, and with this newest one.
-
-        Args:
-            frame: copied.
+        """The stack one step later: without the oldest frame, and with a copy of this newest one.
 
         Raises:
             SchemaError: a frame of another shape or dtype.
         """
         return type(self)((*self._frames[1:], _frozen(frame)), self._stack_axis)
-
-    # ------------------------------------------------------------ the frames
 
     @property
     def stack_axis(self) -> int:
@@ -130,8 +116,6 @@ class LazyFrames:
             or all(frame.tobytes() == newest.tobytes() for frame in before)
             or not any(frame.any() for frame in before)
         )
-
-    # ------------------------------------------------------------ as an array
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import Any
 
@@ -26,7 +26,8 @@ USUAL_STACK = 4
 """Frames per stacked observation, unless the caller chooses."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
-_KINDS = "biuf"
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
+"""Of numbers: casting from a lower to a higher rank keeps the meaning."""
 _STEP_ARGUMENTS = {
     *("self", "action", "actions", "reward", "rewards", "next_frame", "frames"),
     *("terminated", "truncated", "life_lost", "mask"),
@@ -152,8 +153,7 @@ class Field:
         return self.coerce(array, name)
 
     def _cast(self, array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        fits = array.dtype.kind in _KINDS and _kind_rank(array.dtype) <= _kind_rank(self.dtype)
-        if fits:
+        if _KINDS.get(array.dtype.kind, 3) <= _KINDS[self.dtype.kind]:
             with np.errstate(over="ignore", invalid="ignore"):
                 out = array.astype(self.dtype)
             # Floats may lose digits, as they do in any float32 network, but stay finite; integers
@@ -204,15 +204,16 @@ class Schema:
     ) -> Schema:
         """Check what the user gave; `codec` is for frame fields without one. SchemaError."""
         codec = _checked_codec(codec)
-        if isinstance(frame, Mapping):
-            if not frame:
-                raise SchemaError("frame: a dict observation needs at least one key")
-            frames: Field | dict[str, Field] = {
-                _checked_name(key, "frame"): _with_codec(_checked_field(column, key), codec)
-                for key, column in frame.items()
-            }
-        else:
-            frames = _with_codec(_checked_field(frame, FRAME), codec)
+        if isinstance(frame, Mapping) and not frame:
+            raise SchemaError("frame: a dict observation needs at least one key")
+        parts = {
+            _checked_name(key, "frame"): _checked_field(column, key)
+            for key, column in (frame if isinstance(frame, Mapping) else {FRAME: frame}).items()
+        }
+        for key, column in parts.items():
+            if column.codec is None:
+                parts[key] = replace(column, codec=codec)
+        frames = parts if isinstance(frame, Mapping) else parts[FRAME]
         reward = _checked_dtype(reward_dtype)
         if reward not in (np.dtype("float32"), np.dtype("float64")):
             raise SchemaError(f"reward_dtype: expected float32 or float64, found {reward}")
@@ -220,7 +221,6 @@ class Schema:
             _checked_name(key, "extras"): _checked_field(column, key)
             for key, column in (extras or {}).items()
         }
-
         if clash := _STEP_ARGUMENTS & columns.keys():
             raise SchemaError(f"extras: {sorted(clash)} are arguments of step already; rename them")
         for name, column in {"action": _checked_field(action, "action"), **columns}.items():
@@ -228,11 +228,9 @@ class Schema:
                 raise SchemaError(
                     f"{name}: only frames are compressed, found codec {column.codec!r}"
                 )
-        named = {**(frames if isinstance(frames, dict) else {FRAME: frames}), "action": action}
-        if filled := [name for name, column in named.items() if column.fill is not None]:
-            raise SchemaError(
-                f"{filled[0]}: only extras have a fill, found {named[filled[0]].fill}"
-            )
+        for name, column in {**parts, "action": action}.items():
+            if column.fill is not None:
+                raise SchemaError(f"{name}: only extras have a fill, found {column.fill}")
         return Schema(frames, action, columns, reward)
 
     @property
@@ -296,13 +294,9 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """As the store's attributes have it."""
-        frame: Any
-        if isinstance(self.frame, dict):
-            frame = {"dict": {key: column.to_json() for key, column in self.frame.items()}}
-        else:
-            frame = self.frame.to_json()
+        frames: Any = {key: column.to_json() for key, column in self.frames.items()}
         return {
-            "frame": frame,
+            "frame": {"dict": frames} if self.is_dict else frames[FRAME],
             "action": self.action.to_json(),
             "reward": self.reward_dtype.name,
             "extras": {key: column.to_json() for key, column in self.extras.items()},
@@ -319,17 +313,6 @@ def as_array(value: object, name: str) -> npt.NDArray[Any]:
 
 def _in_words(field: Field | None) -> str:
     return "none" if field is None else f"{field.shape} {field.dtype}"
-
-
-def _kind_rank(dtype: np.dtype[Any]) -> int:
-    """Casting from lower to higher kinds keeps the meaning."""
-    return {"b": 0, "u": 1, "i": 1, "f": 2}[dtype.kind]
-
-
-def _with_codec(column: Field, codec: Codec) -> Field:
-    if codec is None or column.codec is not None:
-        return column
-    return Field(column.shape, column.dtype, codec, column.chunk, column.shard, column.fill)
 
 
 def _checked_field(value: object, name: str) -> Field:
@@ -377,10 +360,8 @@ def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def _checked_codec(given: Any) -> Codec:
-    to_dict = getattr(given, "to_dict", None)
-    codec = to_dict() if callable(to_dict) else given
-    if codec is None or isinstance(codec, (str, Mapping)):
-        return codec
+    if given is None or isinstance(given, (str, Mapping)):
+        return given
     raise SchemaError(
         f"codec: expected 'raw', 'lz4', 'zstd', a name with a level, as 'zstd:9', or a zarr "
         f"codec as a dict; found {given!r:.80}"

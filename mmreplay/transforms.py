@@ -56,19 +56,15 @@ class RandomShift:
         """Shift both observations."""
 
         def draw() -> Function:
-            corners = generator.integers(0, 2 * self.pad + 1, (2, len(batch)))
-            return lambda frames, _: self._moved(frames, corners)
+            corners = generator.integers(0, 2 * self.pad + 1, (2, len(batch))) - self.pad
+
+            def moved(frames: Array, _: str) -> Array:
+                size = _size(frames, self.axes, self.pad + 1, self.pad + 1)
+                return _windows(frames, size, corners, self.axes)
+
+            return moved
 
         return _changed(batch, self.keys, draw)
-
-    def _moved(self, frames: Array, corners: Ids) -> Array:
-        size = _size(frames, self.axes)
-        if min(size) <= self.pad:
-            raise SchemaError(
-                f"RandomShift: expected images larger than pad {self.pad}, found {size} on axes "
-                f"{self.axes} of {frames.shape}; name height and width with axes="
-            )
-        return _windows(frames, size, corners - self.pad, self.axes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,20 +97,15 @@ class RandomCrop:
 
         def draw() -> Function:
             draws = generator.random((2, len(batch)))
-            return lambda frames, _: self._part(frames, draws)
+
+            def part(frames: Array, _: str) -> Array:
+                room = np.subtract(_size(frames, self.axes, *self.size), self.size) + 1
+                corners = (draws * room[:, None]).astype(np.int64)
+                return _windows(frames, self.size, corners, self.axes)
+
+            return part
 
         return _changed(batch, self.keys, draw)
-
-    def _part(self, frames: Array, draws: npt.NDArray[np.float64]) -> Array:
-        whole = np.array(_size(frames, self.axes))
-        room = whole - self.size + 1
-        if room.min() < 1:
-            raise SchemaError(
-                f"RandomCrop: expected images of {self.size} or more, found {tuple(whole)} on axes "
-                f"{self.axes} of {frames.shape}; name height and width with axes="
-            )
-        corners = (draws * room[:, None]).astype(np.int64)
-        return _windows(frames, self.size, corners, self.axes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,18 +157,16 @@ class PixelsToFloat:
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
         """Divide both observations."""
-        return _changed(batch, self.keys, lambda: _divided)
 
+        def divided(frames: Array, _: str) -> Array:
+            if frames.dtype != np.uint8:
+                raise SchemaError(
+                    f"PixelsToFloat: expected uint8 pixels, found {frames.dtype} {frames.shape}; "
+                    f"use it once, and name the images of a dict with keys="
+                )
+            return np.divide(frames, np.float32(255), dtype=np.float32)
 
-def _divided(frames: Array, _: str) -> Array:
-    if frames.dtype != np.uint8:
-        raise SchemaError(
-            f"PixelsToFloat: expected uint8 pixels, found {frames.dtype} {frames.shape}; use it "
-            f"once, and name the images of a dict with keys="
-        )
-    out = frames.astype(np.float32)
-    out /= np.float32(255)
-    return out
+        return _changed(batch, self.keys, lambda: divided)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -267,15 +256,21 @@ def _by_key(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {"": value}
 
 
-def _size(frames: Array, axes: Axes) -> tuple[int, int]:
-    """Height and width."""
+def _size(frames: Array, axes: Axes, *least: int) -> tuple[int, int]:
+    """Height and width, which are at least these."""
     one, other = (axis % frames.ndim if -frames.ndim <= axis < frames.ndim else 0 for axis in axes)
     if 0 in (one, other) or one == other:  # axis 0 is the batch
         raise SchemaError(
             f"axes: expected height and width of observations {frames.shape}, found {axes}; name "
             f"the images of a dict observation with keys="
         )
-    return frames.shape[one], frames.shape[other]
+    size = frames.shape[one], frames.shape[other]
+    if size[0] < least[0] or size[1] < least[1]:
+        raise SchemaError(
+            f"expected images of {least} or more, found {size} on axes {axes} of {frames.shape}; "
+            f"name height and width with axes="
+        )
+    return size
 
 
 def _windows(frames: Array, size: tuple[int, int], corners: Ids, axes: Axes) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.ids import Array, Ids
-from mmreplay.pictures.png import strip_png
+from mmreplay.pictures import strip_png
 
 Observation = Array | dict[str, Array]
 

@@ -42,8 +42,8 @@ class ReplayBuffer(DeferredStore):
         self._recent: LazyFrames | None = None
         self._waiting: int | None = None  # the index of the newest frame, until it is terminal
         self._effect: tuple[Array, float] | None = None
-        if (frame := self._stored_frame()) is not None:
-            self._begin(frame)
+        if (stored := self._stored(dicts=False)) is not None:
+            self._begin(stored[0])
 
     def _begin(self, frame: Field) -> None:
         stack = None if len(frame.shape) == 1 else self.frame_history_len

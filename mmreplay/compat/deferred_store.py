@@ -17,17 +17,12 @@ from typing import Any, Self
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
 from mmreplay.reading.store import open_store
-from mmreplay.schema import Field
 from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import locked_temporary_directory
 
 StorePath = str | os.PathLike[str] | None
-
-
-def _nothing() -> None:
-    """There is no temporary store."""
 
 
 def _remove(folder: AnyPath, lock: DirectoryLock, owner: int) -> None:
@@ -45,26 +40,20 @@ class DeferredStore:
         self._path = None if path is None else Path(path)
         self._core: ReplayBuffer | None = None
         self._temporary: Path | None = None
-        self._remove: Callable[[], object] = _nothing
+        self._remove: Callable[[], object] = lambda: None
         self._closed = False
 
-    def _stored(self) -> tuple[Field | dict[str, Field], dict[str, Any]] | None:
-        """Frame fields and metadata of the store at the path, or None if there is no store."""
+    def _stored(self, *, dicts: bool = True) -> tuple[Any, dict[str, Any]] | None:
+        """Frame and metadata of the store at the path, or None if there is no store."""
         if self._path is None or not self._path.exists():
             return None
         with open_store(self._path) as store:
+            if store.schema.is_dict and not dicts:
+                raise SchemaError(
+                    f"{self._path}: expected one frame per row, found a dict of "
+                    f"{sorted(store.schema.frames)}; open it with mmreplay.ReplayBuffer"
+                )
             return store.schema.frame, store.live.readers[0].metadata["env"]
-
-    def _stored_frame(self) -> Field | None:
-        """The frame field of the store at the path, or None if there is no store."""
-        if (stored := self._stored()) is None:
-            return None
-        if not isinstance(stored[0], Field):
-            raise SchemaError(
-                f"{self._path}: expected one frame per row, found a dict of {sorted(stored[0])}; "
-                f"open it with mmreplay.ReplayBuffer"
-            )
-        return stored[0]
 
     def _open(self, kind: Callable[..., ReplayBuffer], **settings: Any) -> None:
         """Create the store, or open it: `settings` are those of `kind`."""
@@ -108,15 +97,6 @@ class DeferredStore:
                 self._core.close()
         finally:
             self._remove()
-
-    def _discard(self) -> None:
-        """Delete the store; the next observation creates another one."""
-        if self._core is not None:
-            where = self._core.store.path
-            self._core.close()
-            durable_writes.remove_tree(where)
-            self._remove()
-        self._core = self._temporary = None
 
     def __enter__(self) -> Self:
         return self

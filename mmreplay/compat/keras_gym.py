@@ -18,6 +18,7 @@ from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Array, Ids
 from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.schema import Field
+from mmreplay.system import durable_writes
 
 __all__ = ["ExperienceReplayBuffer"]
 
@@ -53,8 +54,8 @@ class ExperienceReplayBuffer(DeferredStore):
         self.bootstrap_n, self.gamma = int(bootstrap_n), float(gamma)
         self.random_seed = self._seed = random_seed
         self._waiting: tuple[Array, float, int] | None = None  # action, reward, episode
-        if (frame := self._stored_frame()) is not None:
-            self._begin(frame)
+        if (stored := self._stored(dicts=False)) is not None:
+            self._begin(stored[0])
 
     @classmethod
     def from_value_function(
@@ -106,7 +107,8 @@ class ExperienceReplayBuffer(DeferredStore):
         self._waiting = None if done else (action, float(r), episode_id)
         if done:
             # The next state is never read; the last frame replaces it.
-            core.step(action, r, frame, terminated=True, next_action=self._actions.none())
+            none = np.full_like(action, self._actions.start)
+            core.step(action, r, frame, terminated=True, next_action=none)
 
     def sample(self) -> tuple[Array, Array, Array, Array, Array, Array]:
         """Draw `batch_size` transitions, with replacement.
@@ -140,40 +142,34 @@ class ExperienceReplayBuffer(DeferredStore):
 
     def clear(self) -> None:
         """Delete everything, including a store at a path."""
-        if self._core is not None:  # not the same draws again
-            self._seed = int(self._core.generator.integers(1 << 62))
-        self._discard()
-        self._waiting = None
-
-    def __bool__(self) -> bool:
-        return len(self) > 0
+        if self._core is not None:
+            self._seed = int(self._core.generator.integers(1 << 62))  # not the same draws again
+            self._core.close()
+            durable_writes.remove_tree(self._core.store.path)
+            self._remove()
+        self._core = self._temporary = self._waiting = None
 
 
 class _Actions:
-    """The actions of a space: one-hot for a discrete space, arrays for any other."""
+    """The actions of a space of Gym or Gymnasium: one-hot for a discrete space, else arrays."""
 
     def __init__(self, space: Any) -> None:
-        """Accept spaces of Gym and Gymnasium, without importing either."""
         self._n = int(space.n) if hasattr(space, "n") and not getattr(space, "shape", ()) else None
-        self._start = int(getattr(space, "start", 0)) if self._n else 0
+        self.start = int(getattr(space, "start", 0)) if self._n else 0
         self.field = Field((), "int64") if self._n else Field(space.shape, space.dtype)
 
     def taken(self, action: Any) -> Array:
         """The action as stored; raises SchemaError if it is not in the action space."""
         found = self.field.coerce_loosely(action, "a")
-        if self._n and not 0 <= found - self._start < self._n:
+        if self._n and not 0 <= found - self.start < self._n:
             raise SchemaError(
-                f"a: expected an action in [{self._start}, {self._start + self._n}), found {action}"
+                f"a: expected an action in [{self.start}, {self.start + self._n}), found {action}"
             )
         return found
 
-    def none(self) -> Array:
-        """The action that is stored where none follows."""
-        return np.full(self.field.shape, self._start, self.field.dtype)
-
     def given(self, actions: Array) -> Array:
         """One-hot (B, n) float64 of discrete actions; others as they are."""
-        return actions if self._n is None else np.eye(self._n)[actions - self._start]
+        return actions if self._n is None else np.eye(self._n)[actions - self.start]
 
 
 def _num_frames(env: Any) -> int:

@@ -24,7 +24,7 @@ from mmreplay.exchange.lerobot_stats import Stats
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
-from mmreplay.pictures.png import png
+from mmreplay.pictures import png
 from mmreplay.schema import FRAME, Field
 
 _GROUP_BYTES = 4 * BLOCK_BYTES

@@ -20,7 +20,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
 from mmreplay.ids import Ids
-from mmreplay.pictures.png import even, strip_png
+from mmreplay.pictures import even, strip_png
 from mmreplay.reading import info
 from mmreplay.reading.column_views import ColumnView, LaneView, RowColumns
 from mmreplay.reading.joined_lanes import JoinedLanes

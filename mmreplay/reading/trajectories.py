@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mmreplay.batches.batch import shapes_of
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.pictures.png import strip_png
+from mmreplay.pictures import strip_png
 from mmreplay.schema import FRAME, Schema
 
 Observation = Array | dict[str, Array]

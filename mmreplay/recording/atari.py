@@ -6,9 +6,8 @@ area interpolation, random no-ops at the start. Rewards are not clipped, lives d
 and frames are not stacked: a store can be read in all these ways later.
 
 One environment (AtariPreprocessing) and several (AtariVectorEnv) give the same frames, rewards and
-ends after the same start, with the same actions and without sticky actions (ale-py 0.12.1). They
-draw the start and the sticky actions differently, so a seed names different episodes. Both leave
-the screen of the step before in the last frame's maximum where the emulator ends an episode. In a
+ends after the same start, but draw the start and sticky actions differently. Where the emulator
+ends an episode, both leave the screen of the step before in the last frame's maximum. In a
 truncated episode that frame counts, so the emulator's frame limit is replaced by one in steps here.
 """
 
@@ -35,10 +34,7 @@ SCREEN = 84
 # The arguments of an id that the preprocessing understands. An id that was registered with others
 # (obs_type="ram", continuous=True, …) is another kind of environment and is taken as it is.
 _KNOWN = {
-    "game",
-    "repeat_action_probability",
-    "full_action_space",
-    "frameskip",
+    *("game", "repeat_action_probability", "full_action_space", "frameskip"),
     "max_num_frames_per_episode",
 }
 # 0 means no limit to one emulator; the vector environment knows no such value.
@@ -65,6 +61,11 @@ def max_steps(spec: EnvSpec) -> int:
     return int(spec.kwargs.get("max_num_frames_per_episode") or 108_000) // FRAME_SKIP
 
 
+def _options(spec: EnvSpec) -> dict[str, Any]:
+    usual = {"repeat_action_probability": 0.25, "full_action_space": False}
+    return {name: spec.kwargs.get(name, value) for name, value in usual.items()}
+
+
 def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
     """What was done to the frames, for the store's metadata; JSON."""
     return {
@@ -77,8 +78,7 @@ def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
         "noop_max": NOOP_MAX if n_envs == 1 else NOOP_MAX - 1,
         "fire_reset": False,
         "reward_clipping": False,
-        "repeat_action_probability": _sticky(spec),
-        "full_action_space": _full(spec),
+        **_options(spec),
         "max_steps": max_steps(spec),
     }
 
@@ -128,8 +128,7 @@ class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):
                 noop_max=NOOP_MAX,
                 use_fire_reset=False,
                 reward_clipping=False,
-                repeat_action_probability=_sticky(spec),
-                full_action_space=_full(spec),
+                **_options(spec),
                 max_num_frames_per_episode=_NO_LIMIT_FRAMES,
                 autoreset_mode="NextStep",
             )
@@ -163,11 +162,3 @@ class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):
         self._too_long = (self._n_steps >= self._max_steps) & ~terminated
         self._over = terminated | self._too_long
         return observations[:, 0], rewards, terminated, self._too_long, infos
-
-
-def _sticky(spec: EnvSpec) -> float:
-    return float(spec.kwargs.get("repeat_action_probability", 0.25))
-
-
-def _full(spec: EnvSpec) -> bool:
-    return bool(spec.kwargs.get("full_action_space", False))

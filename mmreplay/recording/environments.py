@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.env_fields import AnyEnv, EnvFields, action_names, env_fields, env_name, recipe
+from mmreplay.env_fields import AnyEnv, EnvFields, env_fields, env_name
 from mmreplay.errors import MissingExtraError, MmreplayError
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.recording import atari
+from mmreplay.recording.policies import name_of
 
 EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 """A gymnasium id, an environment, or a function that makes one."""
@@ -29,19 +29,16 @@ EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 class World:
     """The environments to step, and what is known of them.
 
-    The spaces are those of one environment. `preprocessing` is that of an Atari game's frames;
-    `owned` environments were made here, and are closed here; `recipe` is how to make one again.
+    `preprocessing` is that of an Atari game's frames; `owned` environments were made here, and are
+    closed here; `spec` makes one of them again, None if the environment has it.
     """
 
     env: AnyEnv
     fields: EnvFields
-    observation_space: Space[Any]
-    action_space: Space[Any]
     name: str
     preprocessing: dict[str, Any] | None
-    action_names: list[str] | None
     owned: bool
-    recipe: dict[str, str]
+    spec: EnvSpec | None
 
     @property
     def n_envs(self) -> int:
@@ -68,17 +65,15 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
         return _from_env(env, n_envs, owned=False)
     made = env()
     if isinstance(made, VectorEnv) or n_envs in (None, 1):
-        return _from_env(made, n_envs, owned=True, name=_name(env))
+        return _from_env(made, n_envs, owned=True, name=name_of(env))
     first = [made]
-    return _vector(lambda: first.pop() if first else env(), n_envs or 1, _name(env))
+    return _vector(lambda: first.pop() if first else env(), n_envs or 1, name_of(env))
 
 
 def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
-    """The registered id and its specification; ``module:id`` imports the module that registers it.
+    """The id and its specification; ``module:id`` imports the module that registers it.
 
-    An id without a version means ``ALE/…-v5`` if there is such an Atari game, else the newest
-    version. Raises MissingExtraError for an Atari id without ale-py, MmreplayError for an unknown
-    id.
+    Raises MissingExtraError for an Atari id without ale-py, MmreplayError for an unknown id.
     """
     module, _, name = env_id.rpartition(":")
     if module:
@@ -88,13 +83,7 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
             raise MmreplayError(
                 f"environment {env_id!r}: cannot import {module}: {error}"
             ) from error
-    registry = gymnasium.registry
-    has_atari = True
-    if name not in registry:
-        has_atari = atari.register()
-    for candidate in (name, f"{name}-v5", f"ALE/{name}-v5", *_versions_of(name)):
-        if candidate in registry:
-            return candidate, registry[candidate]
+    has_atari = name in gymnasium.registry or atari.register()
     if not has_atari and (name.startswith("ALE/") or "NoFrameskip" in name):
         raise MissingExtraError(
             f'environment {env_id!r}: Atari games need ale-py: pip install "mmreplay[atari]"'
@@ -106,11 +95,6 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
         if not module:
             hint += f" (your own environments need the module that registers them: MODULE:{name})"
         raise MmreplayError(f"environment {env_id!r}: {error}{hint}") from error
-
-
-def _versions_of(name: str) -> list[str]:
-    found = [s for s in gymnasium.registry.values() if s.id.rpartition("-v")[0] == name]
-    return [s.id for s in sorted(found, key=lambda s: s.version or 0, reverse=True)]
 
 
 def _from_id(env_id: str, n_envs: int) -> World:
@@ -152,21 +136,10 @@ def _from_env(
     preprocessing: dict[str, Any] | None = None,
     spec: EnvSpec | None = None,
 ) -> World:
-    if isinstance(env, VectorEnv):
-        spaces = env.single_observation_space, env.single_action_space
-    else:
-        spaces = env.observation_space, env.action_space
-    name, names = name or env_name(env), action_names(env)
-    fields, again = env_fields(env), recipe(env, spec)
-    world = World(env, fields, *spaces, name, preprocessing, names, owned, again)
+    world = World(env, env_fields(env), name or env_name(env), preprocessing, owned, spec)
     if n_envs not in (None, world.n_envs):
         raise MmreplayError(
             f"envs: found {n_envs}, but {world.name} has {world.n_envs}; leave envs out, or give a "
             f"function that makes one environment"
         )
     return world
-
-
-def _name(factory: Callable[[], Any]) -> str:
-    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
-    return f"{module}:{name}" if module and name else type(factory).__name__

@@ -266,15 +266,10 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
     truncates it.
 
     After a `DiskFullError`, or a `FailedStoreError` because of a limit, the unwritten step is
-    written before the next one. After any other error, including one of the environment, call
-    `reset` next.
-
-    Several wrappers may write to one buffer, one episode each in turn: the reset of one truncates
-    the running episode of another, whose next step is refused.
-
-    In the autoreset mode ``SAME_STEP``, environments that write each observation into the same
-    array must return copies: Gymnasium returns that array as the final observation after the reset
-    has changed it.
+    written before the next one; after any other error call `reset` next. Several wrappers may write
+    to one buffer in turn: the reset of one truncates the running episode of another, whose next
+    step is refused. In the autoreset mode ``SAME_STEP``, environments that write each observation
+    into the same array must return copies, as the reset would change the final observation.
 
     Args:
         env: an environment, or a vector environment in any autoreset mode.
@@ -286,8 +281,7 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
             extra, and store nothing of that step.
         resume: for a path, True needs a store there, False a free path; ``auto`` takes either, and
             logs a line if there is one.
-        options: for a path, as for `create`: ``capacity``, ``codec``, ``lane`` and so
-            on. The `info` of each step must have the values of its ``extras``.
+        options: for a path, as for `create`. Each step's `info` must have its ``extras``.
 
     Raises:
         SchemaError: `to` is something else, or has another number of environments; or the spaces
@@ -348,7 +342,12 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
         ended = step.started if self._reader.same_step else None
         more = self._values(result[-1], ended, step.recorded)
         if self.most is not None and self.most < self.num_envs:
-            step = self._limited(step, self.most, calls)
+            # Of the first environments only, if more made a step.
+            made = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
+            first = made & (np.cumsum(made) <= self.most)
+            if (left_out := some(made & ~first)) is not None:
+                calls.append((self.writer.end_episodes, (left_out,), {}))
+                step = step._replace(recorded=first, started=None)
         self._newest = step
         if step.recorded is None or some(step.recorded) is not None:
             frames, rewards = step.frames, step.rewards
@@ -360,16 +359,6 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
             calls.append((self.writer.reset, (step.start_frames, step.started), {}))
         self._write(*calls)
         return result
-
-    def _limited(self, step: Step, most: int, calls: list[_Call]) -> Step:
-        """The step of the first environments only, if more than `most` made one."""
-        stepped = np.ones(self.num_envs, np.bool_) if step.recorded is None else step.recorded
-        first = stepped & (np.cumsum(stepped) <= most)
-        left_out = some(stepped & ~first)
-        if left_out is None:
-            return step
-        calls.append((self.writer.end_episodes, (left_out,), {}))
-        return step._replace(recorded=first, started=None)
 
     def made(self) -> Made:
         """What the newest step recorded."""

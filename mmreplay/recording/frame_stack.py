@@ -84,7 +84,12 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(action)
         if self._newest is None:
             raise SchemaError("FrameStack: step() before reset(); call reset() first")
-        self._newest = _map(_following, self.frame_space, self._newest, observation)
+        self._newest = _map(
+            lambda space, stack, frame: stack.followed_by(_framed(space, frame)),
+            self.frame_space,
+            self._newest,
+            observation,
+        )
         return self._returned(), reward, terminated, truncated, info
 
     def _returned(self) -> Observation:
@@ -140,7 +145,3 @@ def _framed(space: Space[Any], frame: Any) -> Any:
             f"{out.shape} {out.dtype}; fix the environment"
         )
     return out
-
-
-def _following(space: Space[Any], stack: LazyFrames, frame: Any) -> LazyFrames:
-    return stack.followed_by(_framed(space, frame))

@@ -4,8 +4,7 @@ The caller's policy is a callable, ``policy(observation) -> action``, for one en
 
 - The observation is one observation as the environment returns it, not batched and not stacked.
 - A *class* is instantiated once per environment, ``cls(observation_space, action_space, seed)``
-  with the spaces of one environment and that environment's own seed, and the instances are called.
-  So a policy that stacks frames, has a state or draws random numbers does so per environment.
+  with that environment's own seed, so a policy may keep a state per environment.
 - A method ``reset()``, if it has one, is called before the first observation of each episode.
 - With an attribute ``batched = True`` it gets the observations of all environments at once, with
   the environments as the first axis even if there is only one, and returns one action for each. A
@@ -13,15 +12,15 @@ The caller's policy is a callable, ``policy(observation) -> action``, for one en
   of the environments where an episode begins. Actions of environments that are about to be reset
   are ignored.
 
-Invariant: each environment's stream of actions has one action per recorded transition, so a random
-policy does the same in a single environment and in any kind of vector environment.
+Invariant: each environment's stream of actions has one action per recorded transition.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
-import inspect
+import math
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,8 +29,9 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from mmreplay.env_fields import Action, Observation
-from mmreplay.errors import MmreplayError
+from mmreplay.errors import MmreplayError, SchemaError
 from mmreplay.recording.autoreset import Mask, lane_of
+from mmreplay.schema import Field
 
 Policy = Callable[..., Any]
 PolicyLike = str | Policy
@@ -46,7 +46,7 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
     Raises MmreplayError if the module or callable does not exist.
     """
     if callable(policy):
-        return _name(policy), policy
+        return name_of(policy), policy
     if policy == "random":
         return policy, None
     module, _, path = str(policy).partition(":")
@@ -55,21 +55,23 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
             f"policy: expected 'random', 'module:callable' or a callable, found {policy!r:.80}"
         )
     try:
-        found: Any = importlib.import_module(module)
+        found = operator.attrgetter(path)(importlib.import_module(module))
     except Exception as error:  # the user's module may raise anything while it is imported
         raise MmreplayError(
-            f"policy {policy!r}: importing {module} raised {type(error).__name__}: {error}"
+            f"policy {policy!r}: importing it raised {type(error).__name__}: {error}"
         ) from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise MmreplayError(f"policy {policy!r}: {module} has no {path!r}")
-        found = getattr(found, name)
     if not callable(found):
         raise MmreplayError(
             f"policy {policy!r}: expected a callable policy(observation), found an "
             f"object of type {type(found).__name__}"
         )
     return policy, found
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """``module:name`` of a function or class, or of an object's class."""
+    one: Any = function if hasattr(function, "__qualname__") else type(function)
+    return f"{one.__module__}:{one.__qualname__}"
 
 
 class Actor:
@@ -94,15 +96,11 @@ class Actor:
         self._resets: list[Policy | None] = []
         self._calls: list[Policy] = []
         for one in range(seed, seed + (1 if self._is_batched else n)):
-            if policy is None:
-                self._resets.append(None)
-                self._calls.append(_random(action_space, one))
-            else:
-                make: Any = policy
-                arguments = observation_space, action_space, one
-                made = make(*arguments) if inspect.isclass(policy) else make
-                self._resets.append(getattr(made, "reset", None))
-                self._calls.append(_checked_by(checked, made))
+            made: Any = _random(action_space, one) if policy is None else policy
+            if isinstance(made, type):
+                made = made(observation_space, action_space, one)
+            self._resets.append(getattr(made, "reset", None))
+            self._calls.append(made if policy is None else _checked_by(checked, made))
         self._actions = np.zeros((n, *(action_space.shape or ())), dtype=action_space.dtype)
 
     def start(self, lanes: Mask) -> None:
@@ -117,9 +115,11 @@ class Actor:
 
     def act(self, observations: Observation, ignored: Mask | None) -> Action:
         """The action or actions; those of `ignored` environments need only be valid."""
-        if self._is_batched:
-            return self._act_batched(observations)
-        if self._is_single:
+        if self._is_batched and self._is_single:
+            batch: Any = create_empty_array(self._observation_space, 1)
+            batch = concatenate(self._observation_space, [observations], batch)
+            return np.asarray(self._calls[0](batch))[0]
+        if self._is_batched or self._is_single:
             return self._calls[0](observations)
         # A copy, because the environment may keep the array; an ignored environment repeats its
         # last action, which is valid.
@@ -129,32 +129,25 @@ class Actor:
                 actions[i] = call(lane_of(observations, i))
         return actions
 
-    def _act_batched(self, observations: Observation) -> Action:
-        if not self._is_single:
-            return np.asarray(self._calls[0](observations))
-        batch: Any = create_empty_array(self._observation_space, 1)
-        batch = concatenate(self._observation_space, [observations], batch)
-        return np.asarray(self._calls[0](batch))[0]
-
 
 def _random(space: Space[Any], seed: int) -> Policy:
     """The random policy of one environment: uniform over the action space."""
-    stream = _random_actions(space, seed)
-    return lambda _observation: next(stream)
 
-
-def _random_actions(space: Space[Any], seed: int) -> Iterator[Any]:
-    if isinstance(space, spaces.Discrete):
-        # In blocks: space.sample() takes as long as a step of a small environment.
-        rng = np.random.default_rng((seed, 1))
-        low, high = int(space.start), int(space.start) + int(space.n)
+    def actions() -> Iterator[Any]:
+        if isinstance(space, spaces.Discrete):
+            # In blocks: space.sample() takes as long as a step of a small environment.
+            rng = np.random.default_rng((seed, 1))
+            low, high = int(space.start), int(space.start) + int(space.n)
+            while True:
+                yield from rng.integers(low, high, size=_BLOCK).tolist()
+        # Not the environment's seed: its start and the actions would come from the same stream.
+        own = copy.deepcopy(space)
+        own.seed(int(np.random.SeedSequence((seed, 1)).generate_state(1)[0]))
         while True:
-            yield from rng.integers(low, high, size=_BLOCK).tolist()
-    # Not the environment's seed: its start and the actions would come from the same stream.
-    space = copy.deepcopy(space)
-    space.seed(int(np.random.SeedSequence((seed, 1)).generate_state(1)[0]))
-    while True:
-        yield space.sample()
+            yield own.sample()
+
+    stream = actions()
+    return lambda _observation: next(stream)
 
 
 def _checked_by(checked: Policy, policy: Policy) -> Policy:
@@ -163,40 +156,25 @@ def _checked_by(checked: Policy, policy: Policy) -> Policy:
 
 def _checker(space: Space[Any], batch: tuple[int, ...]) -> Policy:
     """A function that converts the result of a policy to an action, or refuses it."""
-    shape, dtype = (*batch, *(space.shape or ())), np.dtype(space.dtype)
+    field = Field((*batch, *(space.shape or ())), np.dtype(space.dtype))
     # Many environments clip actions outside other spaces themselves.
-    limits = None
+    low, high = -math.inf, math.inf
     if isinstance(space, spaces.Discrete):
-        limits = int(space.start), int(space.start) + int(space.n) - 1
-    quick = limits if not shape else None
+        low, high = int(space.start), int(space.start) + int(space.n) - 1
+    is_one_number = isinstance(space, spaces.Discrete) and not batch
 
     def checked(action: object) -> Action:
-        if quick is not None and type(action) is int and quick[0] <= action <= quick[1]:
+        if is_one_number and type(action) is int and low <= action <= high:
             return action  # the most frequent case
         try:
-            array = np.asarray(action)
-        except ValueError:  # a tuple of an action and something else, for example
-            array = np.empty((), dtype=object)
-        expected = None
-        if array.shape != shape or array.dtype.kind not in "biuf":
-            what = "actions" if batch else "an action"
-            expected = f"{what} of shape {shape} and dtype {dtype}"
-        elif dtype.kind in "iu" and array.dtype.kind == "f":
-            expected = f"whole numbers: the action space is {space}"
-        elif limits is not None and ((array < limits[0]) | (array > limits[1])).any():
-            expected = f"{limits[0]} to {limits[1]}: the action space is {space}"
-        if expected is not None:
-            found = f"an array of shape {array.shape} and dtype {array.dtype}"
+            out = field.coerce_loosely(action, "action")
+        except SchemaError as error:
+            raise MmreplayError(f"the policy returned {action!r:.80}: {error}") from error
+        if ((out < low) | (out > high)).any():
             raise MmreplayError(
-                f"the policy returned {found if array.ndim else repr(action)}, expected {expected}"
+                f"the policy returned {action!r:.80}, expected {low} to {high}: the action space "
+                f"is {space}"
             )
-        out = array.astype(dtype, copy=False)
-        return out if shape else out[()]
+        return out if field.shape else out[()]
 
     return checked
-
-
-def _name(policy: Policy) -> str:
-    name = getattr(policy, "__qualname__", None) or type(policy).__qualname__
-    module = getattr(policy, "__module__", None) or type(policy).__module__
-    return f"{module}:{name}"

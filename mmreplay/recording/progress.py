@@ -64,7 +64,7 @@ class Meter:
         """Call the callback, and set `due` again."""
         now = perf_counter()
         if now >= self._next_walk:
-            self._walk()
+            self._bytes = self._walked()
             walked = perf_counter()
             self._next_walk = walked + max(1.0, (walked - now) / _WALK_SHARE)
         self._call(now)
@@ -72,12 +72,11 @@ class Meter:
 
     def finish(self) -> RecordProgress:
         """The last report, after the store was closed."""
-        now = perf_counter()
-        self._walk()
+        now, self._bytes = perf_counter(), self._walked()
         return self._call(now)
 
-    def _walk(self) -> None:
-        self._bytes = sum(checked_reads.allocated_bytes(self._path).values())
+    def _walked(self) -> int:
+        return sum(checked_reads.allocated_bytes(self._path).values())
 
     def _call(self, now: float) -> RecordProgress:
         done = now - self._started

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.env_fields import action_range, versions
+from mmreplay.env_fields import env_metadata, spaces_of
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
 from mmreplay.recording.autoreset import lives_left
@@ -88,9 +88,8 @@ def record(
     """Record environments into a store.
 
     An Atari id gets the standard preprocessing (84x84 gray, frame skip 4, no-op start; see
-    `mmreplay.recording.atari`); all other environments are recorded unchanged. If the last step of
-    a vector environment makes too many transitions, those of the first environments are recorded:
-    the total is always exactly `steps`.
+    `mmreplay.recording.atari`); all other environments are recorded unchanged. Of the last step of
+    a vector environment, only the first environments may be recorded: the total is `steps`.
 
     Args:
         env: a gymnasium id, an environment, a vector environment with any autoreset mode, or a
@@ -102,8 +101,7 @@ def record(
         policy: ``"random"``, ``"module:callable"`` or a callable, see
             `mmreplay.recording.policies`.
         seed: environment i is reset with seed + i, and its policy gets that seed too. With
-            `append`, another seed is derived from this one and the number of rows, so that new
-            episodes follow.
+            `append`, another seed is derived from it, so that new episodes follow.
         codec: the frames' codec, see `mmreplay.Field`; with `append` the store's own, or None.
         capacity: most transitions to keep, the newest; None keeps all.
         append: continue a store of the same environment, also after a crash; create it if it does
@@ -138,7 +136,8 @@ def record(
     try:
         if earlier is not None:
             _check_same(earlier, world, path, life_loss=life_loss)
-            seed = _next_seed(seed, earlier.rows)
+            if earlier.rows:  # so that new episodes follow
+                seed = int(np.random.SeedSequence((seed, earlier.rows)).generate_state(1)[0]) >> 2
         # The first action comes before the store: a policy that fails leaves no store behind.
         with _explained(path, meter):
             loop = Loop(world, called, seed, life_loss=life_loss)
@@ -147,7 +146,6 @@ def record(
             "lane_seeds": [seed + i for i in range(world.n_envs)],
             "policy": policy_name,
             "rows_before": 0 if earlier is None else earlier.rows,
-            "versions": versions(),
         }
         writer = create(
             path,
@@ -193,7 +191,7 @@ class Loop:
         if life_loss:
             lives_left(info)
         self._lanes = world.fields.lanes
-        self._actor = Actor(policy, world.observation_space, world.action_space, seed, self._lanes)
+        self._actor = Actor(policy, *spaces_of(world.env), seed, self._lanes)
         self._actor.start(np.ones(world.n_envs, np.bool_))
         self._action = self._actor.act(observation, None)
 
@@ -226,8 +224,7 @@ class Loop:
             action = actor.act(observation, made.ignored)
 
 
-@dataclass(frozen=True, slots=True)
-class _Earlier:
+class _Earlier(NamedTuple):
     """The store that is continued; `n_envs` is None for a single environment."""
 
     n_envs: int | None
@@ -258,8 +255,8 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
             f"append: {path} was recorded with {words(earlier.n_envs)}, found "
             f"{words(world.fields.lanes)}"
         )
-    kind = (("id", world.name), ("preprocessing", world.preprocessing), ("life_loss", life_loss))
-    for what, found in kind:
+    of_world = {"id": world.name, "preprocessing": world.preprocessing, "life_loss": life_loss}
+    for what, found in of_world.items():
         expected = earlier.metadata.get(what, found)
         if expected != found:
             cure = "leave it out, or " if what == "life_loss" else ""
@@ -269,27 +266,14 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
             )
 
 
-def _next_seed(seed: int, rows: int) -> int:
-    """Another seed for a recording that continues after this many rows."""
-    if rows == 0:
-        return seed
-    return int(np.random.SeedSequence((seed, rows)).generate_state(1)[0]) >> 2
-
-
 def _metadata(
     world: World, run: dict[str, Any], earlier: _Earlier | None, *, life_loss: bool
 ) -> dict[str, Any]:
     runs = [] if earlier is None else list(earlier.metadata.get("runs", []))
-    return {
-        "id": world.name,
-        "n_envs": world.n_envs,
-        "preprocessing": world.preprocessing,
-        **world.recipe,
-        **action_range(world.env),
-        **({"action_names": world.action_names} if world.action_names else {}),
-        "life_loss": life_loss,
-        "runs": [*runs, run],
-    }
+    about = env_metadata(world.env, world.spec)
+    run["versions"] = about.pop("versions")
+    more = {"id": world.name, "preprocessing": world.preprocessing, "life_loss": life_loss}
+    return {**about, **more, "runs": [*runs, run]}
 
 
 @contextmanager

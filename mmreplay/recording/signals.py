@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_HANGUPS = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # Windows has none
-
 
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], bool]]:
@@ -35,7 +33,7 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
         yield stopped
         return
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    hangup = {s: h for s in _HANGUPS if (h := signal.getsignal(s)) is not signal.SIG_IGN}
+    hangup = {s: h for s in (signal.SIGHUP,) if (h := signal.getsignal(s)) is not signal.SIG_IGN}
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         # Not an Event: two signals at once, as a terminal sends them, would wait for its lock.
@@ -48,8 +46,7 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
     try:
         yield stopped
     finally:
-        _restore(before)
-        _restore(hangup)
+        _restore({**before, **hangup})
 
 
 def _restore(handlers: Mapping[signal.Signals, Any]) -> None:

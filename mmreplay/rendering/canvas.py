@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import MissingExtraError, SchemaError
-from mmreplay.pictures.images import factor_for, resized
+from mmreplay.errors import MissingExtraError, SchemaError, printable
+from mmreplay.pictures import factor_for, resized
 from mmreplay.rendering.episode import Episode, Moment
 
 try:
@@ -36,14 +36,9 @@ MOST_SIDE, MOST_PIXELS = 16_384, 250_000_000
 """Limits of a picture: those of MP4 encoders, and 750 MB of memory."""
 MOST_TILES = 48
 _COLUMNS = 6
-_FILM_SIDE, _SHEET_SIDE = 420, 240
-_LEAST_WIDTH = 240
-_MARGIN = 8
-_TIMELINE = 16
-_LINE = 18
-_TEXT = 13
-
-_FONT = ImageFont.load_default(size=_TEXT)
+_FILM_SIDE, _SHEET_SIDE, _LEAST_WIDTH = 420, 240, 240
+_MARGIN, _TIMELINE, _LINE = 8, 16, 18
+_FONT = ImageFont.load_default(size=13)
 
 
 class FilmCanvas:
@@ -54,14 +49,10 @@ class FilmCanvas:
         self._factor, height, width = _scaled(episode.shape, scale, _FILM_SIDE)
         whole = max(width, _LEAST_WIDTH)
         self._empty = _blank(whole, height + 2 * _MARGIN + _LINE + _TIMELINE, scale)
+        self.size: tuple[int, int] = self._empty.size  # (width, height) of the film
         self._left, self._line = (whole - width) // 2, height + _MARGIN // 2
         _put_timeline(self._empty, episode, self._line + _LINE)
         self._return = np.concatenate(([0.0], np.cumsum(episode.reward, dtype=np.float64)))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(width, height) of the film."""
-        return self._empty.size
 
     def draw(self, moment: Moment) -> Canvas:
         """Draw one frame of the film."""
@@ -177,7 +168,7 @@ def _put_text(
     canvas: Canvas, text: str, x: int, y: int, ink: Ink = INK, *, anchor: str = "la"
 ) -> int:
     """One line of text from x on (la), or up to x (ra); returns its width."""
-    shown = "".join(one if one.isprintable() else "?" for one in text)
+    shown = printable(text)
     ImageDraw.Draw(canvas).text((x, y), shown, ink, _FONT, anchor=anchor)
     return round(_FONT.getlength(shown))
 

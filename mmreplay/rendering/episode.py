@@ -5,17 +5,15 @@ Invariant: at most one block of frames is in memory, however long the episode is
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
-from mmreplay.pictures.images import Image, limits_of, plane, to_bytes
+from mmreplay.pictures import Image, limits_of, plane, to_bytes
 from mmreplay.reading.info import action_names
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
@@ -27,8 +25,7 @@ _SEEN = 16
 """Frames that give the range of values that are not bytes."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """The frame before step `number`, (H, W) or (H, W, 3); T is the final frame."""
 
     number: int
@@ -47,12 +44,13 @@ class Episode:
         self._store = store
         self._key = _chosen_key(store, key)
         self._field = store.schema.frames[self._key]
-        shown: Any = _picture(self._field)
-        self.shape: tuple[int, int] = shown.shape[:2]
+        self.shape: tuple[int, int] = _picture(self._field).shape[:2]
         self._uuids, episodes = store.live.uuids, store.episodes
+        number = whole_number("episode", number, None)
         self.number = _checked_number(number, len(episodes), store)
         episode = episodes[self.number : self.number + 1]
         self.end = str(store.endings(episode)[0])
+        self.end_text = "still running" if self.end == "open" else self.end
         self._first, self.length = int(episode["id"][0]), int(episode["length"][0])
         self._stride = store.lanes[self._first >> LANE_SHIFT].environments
         numbers = store.live.lazy_trajectory(self._uuids, self._first, self.length)
@@ -60,11 +58,6 @@ class Episode:
         self.non_terminal = numbers.non_terminal
         self.total = float(self.reward.sum(dtype="float64"))
         self._names = action_names(store.live)
-
-    @property
-    def end_text(self) -> str:
-        """How it ended."""
-        return "still running" if self.end == "open" else self.end
 
     def action_text(self, number: int) -> str:
         """The action of a step: its name if it has one, else up to four of its numbers."""
@@ -101,7 +94,6 @@ class Episode:
 
 
 def _checked_number(number: int, n_episodes: int, store: Store) -> int:
-    number = whole_number("episode", number, None)
     if not n_episodes:
         left = "; `mmreplay view` also shows episodes whose beginning was evicted"
         raise EmptyBufferError(f"{store.path}: has no whole episode{left if len(store) else ''}")
@@ -115,7 +107,7 @@ def _checked_number(number: int, n_episodes: int, store: Store) -> int:
 
 def _chosen_key(store: Store, key: str | None) -> str:
     frames = store.schema.frames
-    pictures = [name for name, field in frames.items() if _picture(field) is not None]
+    pictures = [name for name, field in frames.items() if _picture(field).size]
     if key is not None and not store.schema.is_dict:
         raise SchemaError(f"key: the observations of {store.path} are not dicts; leave it out")
     if not pictures:
@@ -135,6 +127,7 @@ def _chosen_key(store: Store, key: str | None) -> str:
     return key
 
 
-def _picture(field: Field) -> npt.NDArray[Any] | None:
-    """The image in a frame of zeros."""
-    return plane(np.broadcast_to(np.uint8(0), field.shape))
+def _picture(field: Field) -> Array:
+    """The image in a frame of zeros; empty if there is none."""
+    found = plane(np.broadcast_to(np.uint8(0), field.shape))
+    return np.empty(0) if found is None else found

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import MissingExtraError, SchemaError
+from mmreplay.errors import MissingExtraError, SchemaError, printable
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array
-from mmreplay.reading.info import action_names
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.store import Store, open_store
 from mmreplay.rendering.new_file import checked_path, new_file
@@ -47,14 +44,12 @@ _POINTS, _LEAST_EPISODES = 25, 5
 """A running mean is over a 25th of the episodes, and at least five."""
 _STYLE: Any = {
     "font.size": 9,
-    "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.alpha": 0.3,
-    "axes.axisbelow": True,
     "text.parse_math": False,  # a $ in a name is a $
     "svg.fonttype": "none",
     "svg.hashsalt": "mmreplay",  # the same data, the same file
@@ -70,12 +65,11 @@ class Curves(Figure):
             return out.getvalue()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(NamedTuple):
     """A store, its label and colour, and what is drawn of it.
 
     returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
-    actions. action_names: None for actions of several parts.
+    actions, all their numbers.
     """
 
     name: str
@@ -83,7 +77,6 @@ class _Shown:
     returns: Numbers
     lengths: Numbers
     columns: dict[str, Numbers]
-    action_names: list[str] | None
 
 
 def plot(
@@ -117,11 +110,14 @@ def plot(
     if not 1 <= len(given) <= MOST_STORES:
         raise SchemaError(f"paths: expected 1 to {MOST_STORES} stores, found {len(given)}")
     target = None if out is None else checked_path(out, SUFFIXES)
-    labels = _labels([user_paths.as_path(path) for path in given])
+    stores = [user_paths.as_path(path) for path in given]
+    labels = [store.name for store in stores]
+    if "" in labels or len(set(labels)) < len(labels):
+        labels = [*map(str, stores)]
     shown = []
     for number, (path, label) in enumerate(zip(given, labels, strict=True)):
         with open_store(path) as store:
-            shown.append(_shown(store, label, f"C{number}"))
+            shown.append(_shown(store, printable(label), f"C{number}"))
         if progress is not None:
             progress(number + 1, len(given))
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
@@ -134,19 +130,6 @@ def plot(
             with new_file(target) as staged, writing("writing a picture", staged):
                 figure.savefig(staged, format=kind, **about)
     return figure
-
-
-def _labels(paths: Sequence[Path]) -> list[str]:
-    """Names of stores; whole paths if two have the same name."""
-    names = [path.name for path in paths]
-    is_clear = "" not in names and len(set(names)) == len(names)
-    return [
-        _printable(name if is_clear else str(path)) for name, path in zip(names, paths, strict=True)
-    ]
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _shown(store: Store, name: str, ink: str) -> _Shown:
@@ -163,7 +146,6 @@ def _shown(store: Store, name: str, ink: str) -> _Shown:
         episodes["return"].astype(np.float64),
         episodes["length"].astype(np.float64),
         {path: _column(store, path) for path in ("rewards", "actions")},
-        None if store.schema.action.shape else action_names(store.live),
     )
 
 
@@ -188,20 +170,15 @@ def _figure(shown: Sequence[_Shown]) -> Figure:
     _curves(lengths, "steps of an episode", [(one, one.lengths) for one in shown])
     _distribution(rewards, "rewards", shown)
     _distribution(actions, "actions", shown)
-    if len(shown) > 1:
-        handles = [mpl.lines.Line2D([], [], color=one.ink, linewidth=3) for one in shown]
-        figure.legend(
-            handles, [one.name for one in shown], loc="outside upper center", ncols=3, frameon=False
-        )
-    else:
-        figure.suptitle(shown[0].name)
+    names = [one.name for one in shown]
+    handles = [mpl.lines.Line2D([], [], color=one.ink, linewidth=3) for one in shown]
+    figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
 def _say(axes: Axes, words: str) -> None:
     """Text instead of a chart."""
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
 
 
@@ -225,9 +202,8 @@ def _curves(axes: Axes, title: str, curves: Sequence[tuple[_Shown, Numbers]]) ->
 
 
 def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
-    """The share of each value among the transitions: as bars, or as steps over bins."""
-    has_parts = path == "actions" and any(one.action_names is None for one in shown)
-    axes.set_title(f"{path}: share of transitions{', all parts together' if has_parts else ''}")
+    """The share of each value: as bars, or as steps over bins."""
+    axes.set_title(f"share of {path}")
     columns = [one.columns[path] for one in shown]
     values = np.unique(np.concatenate(columns))
     if not len(values):
@@ -237,7 +213,13 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
     edges = np.append(values, np.inf) if is_few else np.linspace(values[0], values[-1], _BINS + 1)
     shares = [np.histogram(one, edges)[0] / max(len(one), 1) for one in columns]
     if is_few:
-        _bars(axes, shown, shares, _value_labels(values, path, shown))
+        labels, width = [f"{value:.6g}" for value in values], 0.8 / len(shown)
+        for number, (one, heights) in enumerate(zip(shown, shares, strict=True)):
+            places = np.arange(len(values)) + (number - (len(shown) - 1) / 2) * width
+            axes.bar(places, heights, width, color=one.ink)
+        is_long = sum(map(len, labels)) > 40  # noqa: PLR2004 (letters across half the figure)
+        turned: Any = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+        axes.set_xticks(np.arange(len(values)), labels, **turned)
     else:
         for one, heights in zip(shown, shares, strict=True):
             axes.stairs(heights, edges, color=one.ink, fill=len(shown) == 1, linewidth=1.4)
@@ -246,28 +228,3 @@ def _distribution(axes: Axes, path: str, shown: Sequence[_Shown]) -> None:
         axes.set_ylim(min(one[one > 0].min(initial=0.1) for one in shares) / 2, 1.2)
         axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
     axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, decimals=None))
-
-
-def _bars(
-    axes: Axes, shown: Sequence[_Shown], shares: Sequence[Numbers], labels: Sequence[str]
-) -> None:
-    places = np.arange(len(labels))
-    width = 0.8 / len(shown)
-    for number, (one, heights) in enumerate(zip(shown, shares, strict=True)):
-        shift = (number - (len(shown) - 1) / 2) * width
-        axes.bar(places + shift, heights, width, color=one.ink)
-    is_long = sum(map(len, labels)) > 40  # noqa: PLR2004 (letters across half the figure)
-    turned: Any = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
-    axes.set_xticks(places, labels, **turned)
-
-
-def _value_labels(values: Numbers, path: str, shown: Sequence[_Shown]) -> list[str]:
-    """The values, or the names of the actions if all stores give them the same."""
-    names = shown[0].action_names or []
-    is_named = path == "actions" and all(one.action_names == names for one in shown)
-    return [
-        _printable(names[int(value)])
-        if is_named and value.is_integer() and 0 <= value < len(names)
-        else f"{value:.6g}"
-        for value in values.tolist()
-    ]

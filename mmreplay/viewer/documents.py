@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import MmreplayError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.pictures.images import limits_of
+from mmreplay.pictures import limits_of
 from mmreplay.reading.info import action_names, shared_metadata
 from mmreplay.reading.store import Store
 from mmreplay.viewer.episode import kept_episodes

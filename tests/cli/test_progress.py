@@ -4,7 +4,7 @@ import io
 import re
 import sys
 
-from mmreplay_cli.progress import progress
+from mmreplay_cli.wording import progress
 
 
 def test_numbers_of_long_recordings_fit_80_columns(monkeypatch):

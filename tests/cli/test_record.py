@@ -110,10 +110,6 @@ def test_options_reach_the_store(command, module):
         ([], "Missing option '--steps'"),
         (["--steps", "0"], "'--steps': 0 is not in the range x>=1"),
         (["--steps", "1e6"], "'--steps': '1e6': expected a whole number in digits, as 1000000"),
-        (
-            ["--steps", "5", "--policy", "clever"],
-            "'--policy': expected random or MODULE:CALLABLE, found 'clever'",
-        ),
     ],
 )
 def test_wrong_usage_is_status_2(arguments, message, command, folder):
@@ -128,7 +124,7 @@ def test_wrong_usage_is_status_2(arguments, message, command, folder):
     [
         (["NoSuchThing-v3", "cart.zarr"], "NoSuchThing"),
         (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "No module named 'nosuch'"),
-        (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
+        (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "has no attribute 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
         (["CartPole-v1", "cart.zarr", "--codec", "gzip"], "one with a level, as 'zstd:9'"),
         (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected a whole number, 1 to"),

@@ -57,15 +57,6 @@ def test_version(command):
     assert command("--version").out == f"mmreplay {mmreplay.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "name", ["record", "repair", "snapshot", "pack", "render", "plot", "view", *COMMANDS]
-)
-def test_each_command_has_help(command, name):
-    result = command(name, "--help")
-    assert result.status == 0
-    assert result.out.startswith(f"Usage: mmreplay {name} [OPTIONS]")
-
-
 def test_the_list_of_commands_agrees_with_the_commands(command):
     """It is written out, so that it can be shown without importing them."""
     from mmreplay_cli import _COMMANDS, main
@@ -227,14 +218,6 @@ def test_a_crashed_store_can_be_read(command, write, name, play, die):
     die(writer)
     result = command(name, "store.zarr")
     assert (result.status, result.err) == (0, "")
-
-
-@pytest.mark.parametrize("name", ["repair", *COMMANDS])
-def test_impossible_names(command, folder, name):
-    result = command(name, "x" * 300)
-    assert (result.status, result.out) == (1, "")
-    assert result.err.startswith("Error: ")
-    assert list(folder.iterdir()) == []
 
 
 def test_the_working_directory_is_left_out_where_a_path_begins_only(command, folder):

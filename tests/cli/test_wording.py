@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmreplay_cli.wording import age, count, number, size, times
+from mmreplay_cli.wording import age, number, size, times
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,6 @@ def test_number(value, text):
 )
 def test_age(seconds, text):
     assert age(seconds) == text
-
-
-def test_count():
-    assert count(1, "row") == "1 row"
-    assert count(2000, "row") == "2,000 rows"
 
 
 def test_times():

@@ -11,7 +11,7 @@ from benchmarks.peers import page, steps
 from benchmarks.peers.arrays import Arrays
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.peer import Setup
-from benchmarks.peers.steps import Frames, Promise, Ticks
+from benchmarks.peers.steps import Frames, Promise
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 LENGTHS = [1, 2, 3, 4, 5, 7, 11, 13, 560]
@@ -51,26 +51,6 @@ def frames(tape, tmp_path_factory):
     return Frames(folder)
 
 
-def test_steps_are_those_of_the_tape(frames, tape):
-    found = [step for block in frames.steps(0, len(frames.numbers)) for step in block]
-    assert len(found) == sum(LENGTHS)
-    begin, numbers = 0, iter(found)
-    for episode, length in enumerate(LENGTHS):
-        for row in range(begin, begin + length):
-            step = next(numbers)
-            assert step.action == row
-            for stack, newest in ((step.stack, row), (step.next_stack, row + 1)):
-                rows = [max(newest - age, begin) for age in (3, 2, 1, 0)]
-                assert np.array_equal(stack, tape.frames[rows])
-            assert np.array_equal(step.frame, tape.frames[row])
-            assert np.array_equal(step.next_frame, tape.frames[row + 1])
-            assert step.is_first == (row == begin)
-            is_last = row == begin + length - 1 and episode < len(LENGTHS) - 1
-            assert step.terminated == (is_last and episode % 2 == 0)
-            assert step.truncated == (is_last and episode % 2 == 1)
-        begin += length + 1
-
-
 @pytest.mark.parametrize("name", PEERS)
 def test_batches_are_the_steps_and_a_wrong_byte_is_seen(name, frames, tmp_path):
     setup = Setup(tmp_path, len(frames.numbers), frames.shape)
@@ -89,22 +69,6 @@ def test_batches_are_the_steps_and_a_wrong_byte_is_seen(name, frames, tmp_path):
             frames.check(dataclasses.replace(batch, **{field: wrong}), Promise(), n)
     with pytest.raises(AssertionError, match="no steps"):
         frames.check(batch, Promise(), 5)
-
-
-@pytest.mark.parametrize("name", ["raw", "memmap", "tensorstore", "zarr"])
-def test_batches_of_vectors_are_the_ticks(name, tmp_path):
-    ticks = Ticks(16, 12)
-    peer = PEERS[name](Setup(tmp_path, 16 * 12, (steps.OBSERVATION,), n_envs=16))
-    for t in range(12):
-        peer.extend(
-            (*ticks.observations[t : t + 2], ticks.actions[t], ticks.rewards[t], ticks.never)
-        )
-    assert len(peer) == 16 * 12
-    batch = peer.plain(peer.sample(100))
-    ticks.check(batch)
-    batch.next_observation[3, 3] += 1
-    with pytest.raises(AssertionError):
-        ticks.check(batch)
 
 
 def test_the_plots_are_made_of_the_results():

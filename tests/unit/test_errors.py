@@ -9,7 +9,7 @@ import pytest
 import mmreplay
 from mmreplay import errors
 
-CLASSES = [getattr(errors, name) for name in errors.__all__]
+CLASSES = [one for name, one in vars(errors).items() if name.endswith("Error")]
 
 BUILTINS = {
     "SchemaError": ValueError,

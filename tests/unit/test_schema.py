@@ -32,13 +32,6 @@ def test_a_field_completes_what_it_is_given():
     assert Field((2, 3), "float32").row_bytes == 24
 
 
-def test_a_field_takes_a_codec_object_of_zarr():
-    import zarr.codecs
-
-    codec = zarr.codecs.ZstdCodec(level=3)
-    assert Field((3,), codec=codec).codec == codec.to_dict()
-
-
 @pytest.mark.parametrize(
     "shape",
     [(0,), (-1,), (2.5,), "ab", "12", (1,) * 9, None, ("a",), (1 << 31,), (1 << 20, 1 << 20)],

@@ -195,7 +195,7 @@ def test_a_value_out_of_its_range_is_refused(make, message):
 @pytest.mark.parametrize(
     ("transform", "observation", "message"),
     [
-        (RandomShift(4), images((2, 84, 84, 4)), "larger than pad 4, found .84, 4. on axes"),
+        (RandomShift(4), images((2, 84, 84, 4)), "images of .5, 5. or more, found .84, 4. on axes"),
         (RandomCrop((9, 9)), images((2, 3, 8, 20)), "images of .9, 9. or more"),
         (RandomShift(1, axes=(0, 1)), images((4, 5, 5)), "height and width of observations"),
         (RandomShift(1), images((4, 5)), "height and width of observations"),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mmreplay.compat.baselines.lazyframes import LazyFrames
-from mmreplay.compat.baselines.prioritized import PrioritizedReplayBuffer
-from mmreplay.compat.baselines.uniform import ReplayBuffer
+from mmreplay.compat.baselines.buffers import LazyFrames, PrioritizedReplayBuffer, ReplayBuffer
 
 if TYPE_CHECKING:
     from mmreplay.compat.baselines.framestack import FrameStack

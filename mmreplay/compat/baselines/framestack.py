@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from mmreplay.compat.baselines.lazyframes import LazyFrames
+from mmreplay.compat.baselines.buffers import LazyFrames
 from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.recording.frame_stack import FrameStack as CoreFrameStack
@@ -51,4 +51,4 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _lazy(stack: Stack) -> LazyFrames:
-    return LazyFrames([stack.frame(i) for i in range(stack.count())])
+    return LazyFrames(stack.frame(i) for i in range(stack.count()))

@@ -4,8 +4,6 @@ Import ``mmreplay.compat.nnabla_rl`` instead of ``nnabla_rl.replay_buffers``. Ea
 more keyword, ``path=``, and is a context manager. docs/compat.md lists the differences.
 """
 
-from mmreplay.compat.nnabla_rl.hindsight import HindsightReplayBuffer
-from mmreplay.compat.nnabla_rl.iterator import BufferIterator
 from mmreplay.compat.nnabla_rl.prioritized import (
     PrioritizedReplayBuffer,
     ProportionalPrioritizedAtariBuffer,
@@ -14,7 +12,9 @@ from mmreplay.compat.nnabla_rl.prioritized import (
     RankBasedPrioritizedReplayBuffer,
 )
 from mmreplay.compat.nnabla_rl.replay_buffer import (
+    BufferIterator,
     DecorableReplayBuffer,
+    HindsightReplayBuffer,
     MemoryEfficientAtariBuffer,
     ReplacementSamplingReplayBuffer,
     ReplayBuffer,

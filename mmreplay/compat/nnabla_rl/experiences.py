@@ -59,11 +59,8 @@ def content(state: Any) -> object:
 def fields_for(experience: Experience) -> dict[str, Any]:
     """The fields of a store for experiences like this one, without the frame."""
     action, reward = np.asarray(experience[1]), np.asarray(experience[2])
-    extras = {
-        f"{_INFO}{key}": field
-        for key, value in experience[5].items()
-        if (field := _field(key, value)) is not None
-    }
+    fields = {f"{_INFO}{key}": _field(key, value) for key, value in experience[5].items()}
+    extras = {name: field for name, field in fields.items() if field is not None}
     if reward.ndim:
         extras[_REWARD] = Field(reward.shape, reward.dtype)
     return {
@@ -91,8 +88,11 @@ def row_values(
     """The action, the reward and the extra columns of an experience, which have these fields."""
     _, action, reward, _, _, info = experience
     extras: dict[str, Any] = {}
-    for name in _info_columns(fields):
-        if (key := name.removeprefix(_INFO)) not in info:
+    for name in fields:
+        key = name.removeprefix(_INFO)
+        if key == name:
+            continue
+        if key not in info:
             raise SchemaError(f"info: expected {key!r}, as in the first experience, found none")
         extras[name] = info[key]
     if _REWARD in fields:
@@ -101,26 +101,21 @@ def row_values(
     return np.asarray(action), float(reward), extras
 
 
-def _info_columns(extras: Mapping[str, Any]) -> list[str]:
-    return [name for name in extras if name.startswith(_INFO)]
-
-
 def info_of(extras: Mapping[str, Array], i: int) -> dict[str, Any]:
     """The info of the i-th transition of a batch with these extras; {} if none is stored."""
-    found = {name.removeprefix(_INFO): extras[name][i] for name in _info_columns(extras)}
-    return {key: value if value.ndim else value.item() for key, value in found.items()}
+    return {
+        name.removeprefix(_INFO): column[i] if column.ndim > 1 else column[i].item()
+        for name, column in extras.items()
+        if name.startswith(_INFO)
+    }
 
 
 def experiences_of(batch: Batch, states: list[Any], following: list[Any]) -> list[Experience]:
     """The experiences of a batch, from its B states and the B states that follow."""
     rewards: Any = batch.extras.get(_REWARD, batch.reward.tolist())
     live = batch.non_terminal.astype(np.float64).tolist()
-    return [
-        (s, action, r, non_terminal, s_next, info_of(batch.extras, i))
-        for i, (s, action, r, non_terminal, s_next) in enumerate(
-            zip(states, batch.action, rewards, live, following, strict=True)
-        )
-    ]
+    infos = [info_of(batch.extras, i) for i in range(len(states))]
+    return [*zip(states, batch.action, rewards, live, following, infos, strict=True)]
 
 
 class States:
@@ -160,10 +155,6 @@ class AtariStates(States):
     def frame(self, state: Any) -> Frames:
         """The newest screen of a state."""
         screens = np.asarray(state)
-        if screens.dtype != np.uint8 and screens.dtype.kind != "f":
-            raise SchemaError(
-                f"state: expected floats in [0, 1] or uint8, found {screens.dtype}; convert it"
-            )
         if screens.ndim not in (_IMAGE, _IMAGE + 1) or not screens.size:
             raise SchemaError(
                 f"state: expected one screen (84, 84) or a stack of them (4, 84, 84), found "
@@ -177,11 +168,6 @@ class AtariStates(States):
         before, after = np.asarray(state), np.asarray(following)
         if before.ndim == _IMAGE and after.ndim == _IMAGE:
             return
-        if before.shape != after.shape or before.dtype != after.dtype:
-            raise SchemaError(
-                f"state: expected s and s_next of one shape and dtype, found {before.shape} "
-                f"{before.dtype} and {after.shape} {after.dtype}"
-            )
         if not np.array_equal(before[1:], after[:-1]):
             raise SchemaError(
                 "s_next: expected the stack of s without its oldest screen and with a new one, "

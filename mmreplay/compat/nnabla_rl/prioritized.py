@@ -8,18 +8,17 @@ Source: Schaul et al. (2016), "Prioritized Experience Replay".
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.reader import checked_count
-from mmreplay.compat.nnabla_rl.recorder import Open
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as Buffer
+from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
@@ -27,7 +26,6 @@ from mmreplay.sampling.priority_draws import Prioritization
 from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY
 
 _VARIANTS = {"proportional": "proportional", "rank_based": "rank"}
-_NORMALIZATIONS = ("batch_max", "buffer_max")
 _ROUNDS = 1000
 
 Clip = tuple[float, float] | None
@@ -40,21 +38,27 @@ class Prioritized(ReplayBuffer):
         self,
         capacity: int,
         path: StorePath,
-        how: Prioritization,
+        how: tuple[Any, ...],
         first_mass: float = 1.0,
         by_batch: bool = False,
     ) -> None:
-        checked_count("capacity", capacity)
-        self._how, self._first_mass, self._by_batch = how, first_mass, by_batch
+        settings = Prioritization(*how)
+        self._how = dataclasses.replace(settings, stratified=True, normalize="buffer")
+        self._first_mass, self._by_batch = first_mass, by_batch
         self._drawn: Ids | None = None
-        super().__init__(capacity, path=path)
+        super().__init__(whole_number("capacity", capacity), path=path)
 
-    def _opener(self) -> Open:
-        return functools.partial(_opened, self._how, self._first_mass, stack=self._states().stack)
+    def _begin(self, kind: type[CoreBuffer] = Buffer, **settings: Any) -> None:
+        how = self._how
+        super()._begin(kind, **settings, **dataclasses.asdict(how))
+        if how.alpha and not len(self):  # no experience has an error yet
+            with np.errstate(over="ignore"):
+                priority = np.power(self._first_mass, 1 / how.alpha)
+            self._buffer.sampler.largest = float(np.clip(priority, MIN_PRIORITY, MAX_PRIORITY))
 
     @property
     def _buffer(self) -> Buffer:
-        return cast("Buffer", self._recorder.core)
+        return cast("Buffer", self.core)
 
     def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
         """Draw by priority, one from each of B equal shares; see `ReplayBuffer.sample`.
@@ -63,8 +67,8 @@ class Prioritized(ReplayBuffer):
             SchemaError (a ValueError): there are fewer experiences; a value out of its range.
             RuntimeError: every run is shorter, or the last sample's priorities were not updated.
         """
-        checked_count("num_samples", num_samples)
-        checked_count("num_steps", num_steps)
+        whole_number("num_samples", num_samples)
+        whole_number("num_steps", num_steps)
         self._check_updated()
         if num_samples > (count := len(self)):
             raise SchemaError(f"num_samples: expected at most {count}, found {num_samples}")
@@ -72,18 +76,19 @@ class Prioritized(ReplayBuffer):
         batch = buffer.sample(num_samples)
         ids, weights = batch.id, batch.weight.astype(np.float64)
         if num_steps == 1:
-            found: Any = self._reader.experiences(batch)
+            found: Any = self._experiences(batch)
         else:
             buffer.store.live.look(lambda index: self._redraw(index, ids, weights, num_steps, beta))
-            draw = self._reader.beginning(ids, num_steps)
-            found, _ = self._runs(draw, num_steps)
+            found, _ = self._runs(
+                lambda index: self._found_runs(index, num_steps).ids_from(ids), num_steps
+            )
         return self._given(found, ids, weights)
 
     def _redraw(
         self, index: Index, ids: Ids, weights: npt.NDArray[Any], num_steps: int, beta: float
     ) -> None:
         """Replace experiences at which no run begins by others, drawn by priority."""
-        runs, sampler = self._reader.runs(index, num_steps), self._buffer.sampler
+        runs, sampler = self._found_runs(index, num_steps), self._buffer.sampler
         if not runs.count:
             raise RuntimeError(f"num_steps: there is no run of {num_steps}")
         for _ in range(_ROUNDS):
@@ -137,33 +142,11 @@ class Prioritized(ReplayBuffer):
         self._drawn = None
 
 
-def _opened(how: Prioritization, first_mass: float, *given: Any, **settings: Any) -> Buffer:
-    buffer = Buffer(*given, **{**settings, **dataclasses.asdict(how)})
-    if how.alpha and not len(buffer):  # no experience has an error yet
-        with np.errstate(over="ignore"):
-            priority = np.power(first_mass, 1 / how.alpha)
-        buffer.sampler.largest = float(np.clip(priority, MIN_PRIORITY, MAX_PRIORITY))
-    return buffer
-
-
-def _how(
-    variant: str, alpha: float, beta: float, betasteps: int, error_clip: Clip, epsilon: float = 1e-6
-) -> Prioritization:
-    return Prioritization(
-        alpha, beta, betasteps, epsilon, error_clip, variant, stratified=True, normalize="buffer"
-    )
-
-
 class PrioritizedReplayBuffer(Prioritized):
-    """Experiences drawn by priority, proportional to it or by rank.
+    """Experiences drawn by priority: `variant` is ``proportional`` or ``rank_based``.
 
-    Args:
-        capacity: most experiences to keep.
-        alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
-            are sorted.
-        variant: ``proportional`` or ``rank_based``.
-        path: as for `ReplayBuffer`.
+    Args: `capacity` and `path` as for `ReplayBuffer`, the others as for
+        `mmreplay.PrioritizedReplayBuffer`; the two intervals have no effect, see docs/compat.md.
     """
 
     def __init__(
@@ -182,20 +165,17 @@ class PrioritizedReplayBuffer(Prioritized):
     ) -> None:
         if variant not in _VARIANTS:
             raise SchemaError(f"variant: expected one of {[*_VARIANTS]}, found {variant!r}")
-        how = _how(_VARIANTS[variant], alpha, beta, betasteps, error_clip, epsilon)
+        how = alpha, beta, betasteps, epsilon, error_clip, _VARIANTS[variant]
         super().__init__(capacity, path, how)
 
 
 class ProportionalPrioritizedReplayBuffer(Prioritized):
     """Experiences drawn in proportion to priority ** alpha.
 
-    Args:
-        capacity: most experiences to keep.
-        alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
+    Args: as for `PrioritizedReplayBuffer`, and
         init_max_error: priority ** alpha of an experience without an error.
         normalization_method: weights are divided by the largest of the buffer, ``buffer_max``, or
             of the batch, ``batch_max``.
-        path: as for `ReplayBuffer`.
     """
 
     def __init__(
@@ -211,29 +191,21 @@ class ProportionalPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        if normalization_method not in _NORMALIZATIONS:
+        if normalization_method not in ("batch_max", "buffer_max"):
             raise SchemaError(
-                f"normalization_method: expected one of {_NORMALIZATIONS}, found "
+                f"normalization_method: expected 'batch_max' or 'buffer_max', found "
                 f"{normalization_method!r}"
             )
         if not 0 < init_max_error < np.inf:
             raise SchemaError(
                 f"init_max_error: expected a finite number above 0, found {init_max_error!r}"
             )
-        how = _how("proportional", alpha, beta, betasteps, error_clip, epsilon)
+        how = alpha, beta, betasteps, epsilon, error_clip
         super().__init__(capacity, path, how, init_max_error, normalization_method == "batch_max")
 
 
 class RankBasedPrioritizedReplayBuffer(Prioritized):
-    """Experiences drawn in proportion to rank ** -alpha.
-
-    Args:
-        capacity: most experiences to keep.
-        alpha, beta, betasteps, error_clip: see `mmreplay.PrioritizedReplayBuffer`.
-        reset_segment_interval, sort_interval: have no effect; docs/semantics.md says when ranks
-            are sorted.
-        path: as for `ReplayBuffer`.
-    """
+    """Experiences drawn in proportion to rank ** -alpha; see `PrioritizedReplayBuffer`."""
 
     def __init__(
         self,
@@ -247,18 +219,11 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        how = _how("rank", alpha, beta, betasteps, error_clip)
-        super().__init__(capacity, path, how)
+        super().__init__(capacity, path, (alpha, beta, betasteps, 1e-6, error_clip, "rank"))
 
 
 class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
-    """Screens, each stored once, drawn in proportion to priority ** alpha.
-
-    Args:
-        capacity, alpha, beta, betasteps, error_clip, epsilon, normalization_method, path: as for
-            `ProportionalPrioritizedReplayBuffer`.
-        stacked_frames: screens per state.
-    """
+    """A `ProportionalPrioritizedReplayBuffer` of states of `stacked_frames` screens."""
 
     def __init__(
         self,
@@ -281,13 +246,7 @@ class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
 
 
 class RankBasedPrioritizedAtariBuffer(RankBasedPrioritizedReplayBuffer):
-    """Screens, each stored once, drawn in proportion to rank ** -alpha.
-
-    Args:
-        capacity, alpha, beta, betasteps, error_clip, reset_segment_interval, sort_interval, path:
-            as for `RankBasedPrioritizedReplayBuffer`.
-        stacked_frames: screens per state.
-    """
+    """A `RankBasedPrioritizedReplayBuffer` of states of `stacked_frames` screens."""
 
     def __init__(
         self,

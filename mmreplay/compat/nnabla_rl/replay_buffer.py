@@ -1,29 +1,35 @@
-"""The buffer that draws uniformly, which all others derive from, and three variants.
+"""The buffer that draws uniformly, which all others derive from, and its variants.
 
 Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
+from mmreplay.batches.batch import Batch
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.experiences import AtariStates, Experience, States
-from mmreplay.compat.nnabla_rl.reader import Draw, Reader, checked_count
-from mmreplay.compat.nnabla_rl.recorder import Open, Recorder
-from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
+from mmreplay.compat.nnabla_rl.experiences import Experience, checked, experiences_of, info_of
+from mmreplay.compat.nnabla_rl.recorder import Recorder
+from mmreplay.compat.nnabla_rl.runs import Runs, checked_indices
+from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.episode_index import Index
+from mmreplay.errors import SchemaError
+from mmreplay.ids import Array, Ids
+
+Draw = Callable[[Index], Ids]
+RewardFunction = Callable[[Array, Array, dict[str, Any]], Any]
+
+_STATE_PARTS = 3
 
 
-class ReplayBuffer:
+class ReplayBuffer(Recorder):
     """Experiences (s, a, r, non_terminal, s_next, info), drawn uniformly and without replacement.
-
-    A context manager; docs/compat.md lists the differences from nnabla-rl's.
 
     Args:
         capacity: most experiences to keep; None keeps all.
@@ -33,53 +39,24 @@ class ReplayBuffer:
         SchemaError: a value out of its range.
         FormatError: the store was made by another class.
         LockedError, CorruptStoreError: as `mmreplay.ReplayBuffer`.
+
+    Attributes:
+        capacity: as given.
     """
 
     _replace = False
-    _stacked_frames: int | None = None  # screens of an Atari state
 
     def __init__(self, capacity: int | None = None, *, path: StorePath = None) -> None:
-        if capacity is not None:
-            checked_count("capacity", capacity)
-        self._capacity = capacity
-        # Without a reference cycle: a temporary store goes as soon as the buffer is dropped.
-        self._recorder = Recorder(path, self._most(), self._kind(), self._states(), self._opener())
-        self._reader = Reader(self._recorder, self._skipping())
-
-    def _kind(self) -> str:
-        """The name of this class, or of the class of this package that it derives from."""
-        room = __name__.rpartition(".")[0]
-        return next(c.__name__ for c in type(self).__mro__ if c.__module__.startswith(room))
-
-    def _states(self) -> States:
-        if self._stacked_frames is None:
-            return States()
-        checked_count("stacked_frames", self._stacked_frames)
-        return AtariStates(self._stacked_frames)
+        self.capacity = None if capacity is None else whole_number("capacity", capacity)
+        super().__init__(path, self._most())
 
     def _most(self) -> int | None:
         """The capacity of the store."""
-        return self._capacity
+        return self.capacity
 
-    def _opener(self) -> Open:
-        return functools.partial(Buffer, stack=self._states().stack)
-
-    def _skipping(self) -> Callable[[Index], int]:
-        """A function: how many transitions of an index, from the oldest on, do not count."""
-        return lambda _: 0
-
-    def _read(self, draw: Draw) -> list[Any]:
-        return self._reader.read(draw)
-
-    def _runs(self, draw: Draw, num_steps: int) -> tuple[Any, dict[str, Any]]:
-        found = self._read(draw)
-        runs = tuple(found[step::num_steps] for step in range(num_steps))
-        return (found if num_steps == 1 else runs), {"weights": np.ones((len(runs[0]), 1))}
-
-    @property
-    def capacity(self) -> int | None:
-        """Most experiences kept; None for all."""
-        return self._capacity
+    def _skipped(self, index: Index) -> int:  # noqa: ARG002  all count
+        """How many transitions of an index, from the oldest on, do not count."""
+        return 0
 
     def append(self, experience: Experience) -> None:
         """Append an experience; the oldest goes if the buffer is full.
@@ -88,7 +65,7 @@ class ReplayBuffer:
             SchemaError: not an experience, or one that does not fit the first one.
             DiskFullError, FailedStoreError, ClosedError: as the writer.
         """
-        self._recorder.append(experience)
+        self._append(experience)
 
     def append_all(self, experiences: Iterable[Experience]) -> None:
         """Append experiences in order; see `append`."""
@@ -104,7 +81,22 @@ class ReplayBuffer:
         Raises:
             SchemaError (a ValueError): there are too few; a value out of its range.
         """
-        draw = self._reader.random(num_samples, num_steps, replace=self._replace)
+        whole_number("num_samples", num_samples)
+        whole_number("num_steps", num_steps)
+        if not len(self):
+            raise SchemaError(f"num_samples: found {num_samples}, but the buffer is empty")
+        seed = int(self.core.generator.integers(1 << 62))
+
+        def draw(index: Index) -> Ids:
+            runs = self._found_runs(index, num_steps)
+            if runs.count < (1 if self._replace else num_samples):
+                raise SchemaError(
+                    f"num_samples: expected at most {runs.count:,}, the number of runs of "
+                    f"num_steps={num_steps}; found {num_samples:,}"
+                )
+            rng = np.random.default_rng(seed)  # the same if it is drawn again
+            return runs.numbered(rng.choice(runs.count, num_samples, replace=self._replace))
+
         return self._runs(draw, num_steps)
 
     def sample_indices(
@@ -116,47 +108,61 @@ class ReplayBuffer:
             SchemaError (a ValueError): no indices, or a run across a time limit.
             IndexError: there is no such experience.
         """
-        return self._runs(self._reader.indexed(indices, num_steps), num_steps)
+        return self._runs(self._indexed(indices, num_steps), num_steps)
+
+    def _indexed(self, indices: npt.ArrayLike, num_steps: int) -> Draw:
+        whole_number("num_steps", num_steps)
+        if not len(self):
+            checked_indices(indices, 0)
+
+        def draw(index: Index) -> Ids:
+            offset = self._skipped(index)
+            ranks = checked_indices(indices, index.n_transitions - offset, num_steps) + offset
+            runs = self._found_runs(index, num_steps)
+            if (cut := ranks[runs.crosses(ranks)]).size:
+                raise SchemaError(
+                    f"index {cut[0] - offset}, num_steps {num_steps}: expected steps that follow "
+                    f"one another, found the end of an episode that did not end in a terminal state"
+                )
+            return runs.ids(ranks)
+
+        return draw
+
+    def _found_runs(self, index: Index, num_steps: int) -> Runs:
+        return Runs(self.core.store, index, num_steps, self._skipped(index))
+
+    def _runs(self, draw: Draw, num_steps: int) -> tuple[Any, dict[str, Any]]:
+        found = self._read(draw)
+        runs = tuple(found[step::num_steps] for step in range(num_steps))
+        return (found if num_steps == 1 else runs), {"weights": np.ones((len(runs[0]), 1))}
+
+    def _read(self, draw: Draw) -> list[Any]:
+        """The drawn experiences, as copies."""
+        live = self.core.store.live
+        return self._experiences(live.gather(draw, live.gatherer(self.core.settings)))
+
+    def _experiences(self, batch: Batch) -> list[Experience]:
+        states = self._states.states
+        return experiences_of(batch, states(batch.observation), states(batch.next_observation))
 
     def update_priorities(self, errors: npt.ArrayLike) -> None:
         """Does nothing: draws are uniform."""
 
     def __len__(self) -> int:
-        return len(self._reader)
+        if self._core is None and not self._closed:
+            return 0
+        return self.core.store.live.look(lambda index: index.n_transitions - self._skipped(index))
 
     def __getitem__(self, item: int) -> Any:
         """The experience with this index; -1 is the newest one."""
-        return self._read(self._reader.indexed([item], 1))[0]
-
-    def seed(self, seed: int) -> None:
-        """Make the draws from here on repeatable."""
-        self._recorder.seed(seed)
-
-    def close(self) -> None:
-        """Close the store; a temporary one is removed. A second call does nothing."""
-        self._recorder.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self._read(self._indexed([item], 1))[0]
 
 
 class DecorableReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` that returns ``decor_fun(experience)`` for each experience.
-
-    Args:
-        capacity, path: as for `ReplayBuffer`.
-        decor_fun: gets a copy of the experience.
-    """
+    """A `ReplayBuffer` that returns ``decor_fun(experience)``, of a copy, for each experience."""
 
     def __init__(
-        self,
-        capacity: int | None,
-        decor_fun: Callable[[Experience], Any],
-        *,
-        path: StorePath = None,
+        self, capacity: int | None, decor_fun: Callable[[Any], Any], *, path: StorePath = None
     ) -> None:
         super().__init__(capacity, path=path)
         self._decor_fun = decor_fun
@@ -172,14 +178,136 @@ class ReplacementSamplingReplayBuffer(ReplayBuffer):
 
 
 class MemoryEfficientAtariBuffer(ReplayBuffer):
-    """A `ReplayBuffer` of screens, stacked or single; as floats in [0, 1] or as bytes.
-
-    Args:
-        capacity: most experiences to keep.
-        stacked_frames: screens per state.
-        path: as for `ReplayBuffer`.
-    """
+    """A `ReplayBuffer` of screens as floats in [0, 1] or bytes, `stacked_frames` per state."""
 
     def __init__(self, capacity: int, stacked_frames: int = 4, *, path: StorePath = None) -> None:
         self._stacked_frames = stacked_frames
         super().__init__(capacity, path=path)
+
+
+class HindsightReplayBuffer(ReplayBuffer):
+    """Experiences, a share of which is sampled with a goal reached later in the same episode.
+
+    States are tuples (observation, desired_goal, achieved_goal).
+
+    Args:
+        reward_function: ``reward_function(achieved_goal, desired_goal, info)`` of one step: the
+            goal achieved after it, the new desired goal, and the info of the experience.
+        hindsight_prob: the share, in [0, 1].
+        capacity, path: as for `ReplayBuffer`.
+
+    Source: Andrychowicz et al. 2017, Hindsight Experience Replay: strategy "future".
+    """
+
+    def __init__(
+        self,
+        reward_function: RewardFunction,
+        hindsight_prob: float = 0.8,
+        capacity: int | None = None,
+        *,
+        path: StorePath = None,
+    ) -> None:
+        self._reward_function, self._probability = reward_function, hindsight_prob
+        self._hindsight: Hindsight | None = None
+        super().__init__(capacity, path=path)
+
+    def append(self, experience: Experience) -> None:
+        """See `ReplayBuffer.append`.
+
+        Raises:
+            RuntimeError: the state is not a tuple of three.
+            SchemaError: as `ReplayBuffer.append`; or a reward of several numbers.
+        """
+        s, action, reward, non_terminal, s_next, info = checked(experience)
+        if not isinstance(s, tuple) or len(s) != _STATE_PARTS:
+            raise RuntimeError(
+                "state: expected a tuple (observation, desired_goal, achieved_goal), found "
+                f"{type(s).__name__}"
+            )
+        if np.size(reward) != 1:
+            raise SchemaError(f"reward: expected one number, found {reward!r:.100}")
+        value = float(np.asarray(reward).reshape(()))
+        super().append((s, action, value, non_terminal, s_next, info))
+
+    def _runs(self, draw: Draw, num_steps: int) -> tuple[Any, dict[str, Any]]:
+        if num_steps > 1:
+            raise NotImplementedError("num_steps: expected 1, as goals are of one step each")
+        if self._hindsight is None:
+            function = self._reward_function  # not `self`: that would be a cycle
+
+            def rewards(achieved: Array, desired: Array, extras: dict[str, Array]) -> Array:
+                pairs = enumerate(zip(achieved, desired, strict=True))
+                return np.array([float(function(*pair, info_of(extras, i))) for i, pair in pairs])
+
+            self._hindsight = Hindsight(
+                self.core, rewards, "future", self._probability, achieved_goal="2", desired_goal="1"
+            )
+        batch = self._hindsight.relabel(self.core.store.live.look(draw))
+        return self._experiences(batch), {"weights": np.ones((len(batch), 1))}
+
+
+class BufferIterator:
+    """Goes through a buffer in batches; raises StopIteration at the end of each epoch.
+
+    An epoch has each experience once, except those that fill its last batch.
+
+    Args:
+        buffer: an epoch has the experiences that it holds when the epoch begins.
+        batch_size: B.
+        shuffle: in another order each epoch, from numpy's global generator.
+        repeat: fill the last batch from the next epoch, which continues from there; otherwise the
+            last batch is shorter and the iterator ends.
+
+    Raises:
+        SchemaError: a batch_size that is not 1 or more.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, batch_size: int, shuffle: bool = True, repeat: bool = True
+    ) -> None:
+        self._buffer, self._batch_size = buffer, whole_number("batch_size", batch_size)
+        self._shuffle, self._repeat = shuffle, repeat
+        self._is_new_epoch, self._left = False, self._order()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[Any, dict[str, Any]]:
+        """The next batch, as `sample_indices` gives it.
+
+        Raises:
+            StopIteration: the previous batch was the last one of an epoch.
+        """
+        if self._is_new_epoch:
+            self._is_new_epoch = False
+            raise StopIteration
+        if self._repeat and not len(self._left):
+            self.reset()
+        chosen = self._take(self._batch_size)
+        if not len(chosen):
+            raise StopIteration
+        missing = self._batch_size - len(chosen)
+        if self._repeat and missing:
+            self.reset()
+            chosen = np.concatenate((chosen, self._take(missing)))
+        self._is_new_epoch = missing > 0 or not len(self._left)
+        return self._buffer.sample_indices(chosen.tolist())
+
+    next = __next__
+
+    def is_new_epoch(self) -> bool:
+        """Whether the previous batch was the last one of an epoch."""
+        return self._is_new_epoch
+
+    def reset(self) -> None:
+        """Begin an epoch."""
+        self._is_new_epoch, self._left = False, self._order()
+
+    def _order(self) -> Ids:
+        count = len(self._buffer)
+        # As the original, which draws from numpy's global generator.
+        return np.random.permutation(count) if self._shuffle else np.arange(count)  # noqa: NPY002
+
+    def _take(self, count: int) -> Ids:
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.pictures.images import limits_of, plane, to_bytes
+from mmreplay.pictures import limits_of, plane, to_bytes
 
 
 def numbered(*shape):

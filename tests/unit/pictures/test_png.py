@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmreplay.pictures.png import png, strip_png
+from mmreplay.pictures import png, strip_png
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 7), (84, 84), (5, 7, 3), (3, 300, 3)])

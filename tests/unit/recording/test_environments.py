@@ -63,12 +63,7 @@ def test_wrong_arguments_are_refused_and_leave_no_store(arguments, message, tmp_
     assert not (tmp_path / "s").exists()
 
 
-def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game():
-    assert resolve_id("CartPole")[0] == "CartPole-v1"
-    assert resolve_id("Breakout")[0] == "ALE/Breakout-v5"
-    assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
-    assert resolve_id("BreakoutNoFrameskip-v4")[0] == "BreakoutNoFrameskip-v4"
-    assert resolve_id("CartPole-v0")[0] == "CartPole-v0"
+def test_an_unknown_id_names_the_module_that_it_needs():
     with pytest.raises(MmreplayError, match="the module that registers them: MODULE:MyGrid-v0"):
         resolve_id("MyGrid-v0")
 

@@ -6,7 +6,6 @@ from gymnasium import spaces
 
 from mmreplay import MmreplayError
 from mmreplay.recording.policies import Actor, load_policy
-from mmreplay.recording.recorder import record
 
 OBSERVATIONS = spaces.Box(-10, 10, (2,), np.float32)
 ALL = np.ones(3, dtype=np.bool_)
@@ -124,12 +123,12 @@ def test_the_random_policy_draws_each_lane_from_its_own_seed(space):
     [
         (2, spaces.Discrete(2), "returned 2, expected 0 to 1"),
         (np.int64(-1), spaces.Discrete(2), "expected 0 to 1"),
-        (0.5, spaces.Discrete(2), "expected whole numbers"),
-        ("left", spaces.Discrete(2), "returned 'left', expected an action of shape"),
+        (0.5, spaces.Discrete(2), "returned 0.5: action: expected dtype int64"),
+        ("left", spaces.Discrete(2), "returned 'left': action: expected dtype int64"),
         (None, spaces.Discrete(2), "returned None"),
-        ((np.zeros(2), None), spaces.Box(-1, 1, (2,)), "expected an action of shape"),
-        ([1], spaces.Discrete(2), r"returned an array of shape \(1,\)"),
-        ([1.0], spaces.Box(-1, 1, (2,)), r"expected an action of shape \(2,\) and dtype float32"),
+        ((np.zeros(2), None), spaces.Box(-1, 1, (2,)), "action: cannot be made an array"),
+        ([1], spaces.Discrete(2), r"action: expected shape \(\), found \(1,\)"),
+        ([1.0], spaces.Box(-1, 1, (2,)), r"action: expected shape \(2,\), found \(1,\)"),
     ],
 )
 def test_invalid_actions_are_refused(returned, space, message):
@@ -150,34 +149,11 @@ def test_module_and_callable_are_imported(folder):
     for policy, message in {
         "mypolicy": "expected 'random', 'module:callable' or",
         ":f": "expected 'random', 'module:callable' or",
-        "nosuchmodule:f": "importing nosuchmodule raised ModuleNotFoundError",
-        "mypolicy.sub:f": "importing mypolicy.sub raised ModuleNotFoundError",
-        "mypolicy:B": "mypolicy has no 'B'",
-        "mypolicy:A.g": "mypolicy has no 'A.g'",
+        "nosuchmodule:f": "importing it raised ModuleNotFoundError",
+        "mypolicy.sub:f": "importing it raised ModuleNotFoundError",
+        "mypolicy:B": "has no attribute 'B'",
+        "mypolicy:A.g": "has no attribute 'g'",
         "mypolicy:x": "expected a callable policy\\(observation\\), found an object of type int",
     }.items():
         with pytest.raises(MmreplayError, match=message):
             load_policy(policy)
-
-
-def test_an_error_inside_the_module_of_a_policy_is_reported(folder):
-    (folder / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(MmreplayError, match="importing broken raised ZeroDivisionError"):
-        load_policy("broken:f")
-
-
-class NeedsNothing:
-    def __call__(self, observation):
-        return 0
-
-
-class NotCallable:
-    def __init__(self, observation_space, action_space, seed):
-        pass
-
-
-@pytest.mark.parametrize("policy", [lambda: 0, NeedsNothing, NotCallable])
-def test_a_policy_that_takes_other_arguments_is_named_and_leaves_no_store(policy, tmp_path):
-    with pytest.raises(MmreplayError, match="the policy raised TypeError"):
-        record("CartPole-v1", tmp_path / "s.zarr", 3, policy=policy)
-    assert list(tmp_path.iterdir()) == []

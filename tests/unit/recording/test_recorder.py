@@ -3,10 +3,9 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 
 import mmreplay
-from mmreplay import Field, SchemaError, StoreExistsError
+from mmreplay import Field, SchemaError
 from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter, metadata
 
@@ -63,12 +62,6 @@ def test_appending_takes_the_number_of_environments_from_the_store(tmp_path):
         record("CartPole-v1", tmp_path / "s", 10, envs=2, append=True)
 
 
-def test_appending_one_environment_to_a_recording_of_a_vector_is_refused(tmp_path):
-    record(lambda: SyncVectorEnv([Counter]), tmp_path / "s", 10)
-    with pytest.raises(SchemaError, match="a vector environment of 1, found a single env"):
-        record(Counter, tmp_path / "s", 10, append=True)
-
-
 @pytest.mark.parametrize("envs", [None, 2, 3])
 def test_appending_to_lanes_of_several_processes_says_what_the_store_is(tmp_path, envs):
     for name, lanes in (("a", None), ("b", 3)):
@@ -101,14 +94,6 @@ def test_appending_takes_lost_lives_as_the_store_does(tmp_path, envs, life_loss)
         assert [bool(flag[0]) for flag in lost] == [not life_loss] * 2
     with pytest.raises(SchemaError, match=f"{life_loss}, found {not life_loss}; leave it out, or"):
         record(Counter, path, 14, envs=envs, append=True, life_loss=not life_loss)
-
-
-def test_an_existing_store_stays_unless_append_is_set(tmp_path):
-    record("CartPole-v1", tmp_path / "s", 10)
-    with pytest.raises(StoreExistsError):
-        record("CartPole-v1", tmp_path / "s", 10)
-    with mmreplay.open(tmp_path / "s") as store:
-        assert len(store) == 10
 
 
 @pytest.mark.parametrize("lanes", [None, 2])

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from mmreplay import DiskFullError
-from mmreplay.rendering.film import write_film
+from mmreplay.rendering.render import write_film
 
 
 def film(path, images, fps=30):

@@ -73,7 +73,7 @@ def test_rewards_and_actions_of_a_game(games):
     with mmreplay.open(games / "one.zarr") as store:
         batch = store.transitions(store.ids, stack=None)
     _, counts = np.unique(batch.action, return_counts=True)
-    assert labels(actions) == ["NOOP", "FIRE", "RIGHT", "LEFT"]
+    assert labels(actions) == ["0", "1", "2", "3"]
     assert np.allclose(heights(actions), counts / len(batch))
     values, counts = np.unique(batch.reward, return_counts=True)
     assert labels(rewards) == [f"{value:g}" for value in values]
@@ -81,7 +81,7 @@ def test_rewards_and_actions_of_a_game(games):
 
 
 def test_several_stores_are_in_the_same_axes(games, make, story):
-    writer = make("other.zarr", metadata={"action_names": ["a", "b", "c", "d"]})
+    writer = make("other.zarr")
     story.play(writer, 30)
     figure = plot([games / "one.zarr", games / "two.zarr", writer.path])
     assert names(figure) == ["one.zarr", "two.zarr", "other.zarr"]
@@ -89,20 +89,10 @@ def test_several_stores_are_in_the_same_axes(games, make, story):
     assert len(actions.patches) == 3  # stairs: the actions of the story are many
 
 
-def test_a_png(games):
-    plot(games / "one.zarr", "x.png")
-    with Image.open("x.png") as found:
-        assert (found.format, found.size) == ("PNG", (1350, 900))
-
-
 def test_names_that_mean_something_elsewhere_are_shown_as_they_are(make, story):
-    called = ["$x_", "<b>", "\x1b[0m\x00", "漢字"]
-    writer = make("_$a$&.zarr", metadata={"action_names": called})
-    writer.reset(np.zeros(3, np.uint8))
-    for t in range(4):
-        writer.step(t, 0.0, np.zeros(3, np.uint8))
-    plot(writer.path, "x.svg")
-    assert {"_$a$&.zarr", "$x_", "<b>", "?[0m?", "漢字"} < set(texts("x.svg"))
+    paths = ["_$a$&.zarr", "<b>\x1b漢字"]
+    plot([make(path).path for path in paths], "x.svg")
+    assert {"_$a$&.zarr", "<b>\\x1b漢字"} < set(texts("x.svg"))
 
 
 def test_odd_numbers(make):
@@ -114,7 +104,7 @@ def test_odd_numbers(make):
         if t % 50 == 49:
             writer.reset(np.zeros(3, np.uint8))
     plot(writer.path, "x.svg")
-    assert "actions: share of transitions, all parts together" in texts("x.svg")
+    assert "share of actions" in texts("x.svg")
 
 
 def test_nothing_in_it(make):

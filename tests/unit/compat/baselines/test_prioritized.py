@@ -78,20 +78,7 @@ def test_the_newest_transition_is_sampled_and_comes_with_the_largest_priority():
         assert set(buffer.sample(50, 0.4)[-1]) == {newest, newest + 1}
 
 
-def test_a_late_update_reaches_the_sampled_transition_or_none():
-    with filled(8, 8) as buffer:
-        buffer.update_priorities(range(8), [1.0] * 8)
-        *_, places = buffer.sample(64, 0.4)
-        assert set(places) == set(range(8))
-        for i in range(8, 11):  # take the places 0, 1 and 2
-            buffer.add(np.array([i]), i, 0.0, np.array([i + 1]), False)
-        buffer.update_priorities(places, [1e-9 if place < 3 else 2.0 for place in places])
-        counts = np.bincount(buffer.sample(13_000, 0.4)[-1], minlength=8)
-        assert np.allclose(counts, 1000 * np.array([1, 1, 1, 2, 2, 2, 2, 2]), atol=3)
-        assert buffer.core.n_late_updates == sum(place < 3 for place in places)
-
-
-def test_after_its_update_a_position_means_its_present_transition():
+def test_a_position_means_its_present_transition():
     with filled(8, 8) as buffer:
         *_, places = buffer.sample(64, 0.4)
         buffer.update_priorities(places, [1.0] * 64)

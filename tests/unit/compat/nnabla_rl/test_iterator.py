@@ -45,8 +45,3 @@ def test_shuffled_epochs_have_every_experience_in_orders_of_numpys_seed(buffer):
 
     assert sorted(epochs()) == [*range(10)]
     assert epochs() == epochs() != [*range(10)]
-
-
-def test_a_batch_size_below_1_is_refused(buffer):
-    with pytest.raises(ValueError, match="batch_size: expected 1 or more"):
-        nnabla_rl.BufferIterator(buffer, 0)

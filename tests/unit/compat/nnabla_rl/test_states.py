@@ -28,10 +28,10 @@ def test_screens_that_are_no_shifted_stacks_are_refused(experiences):
         with pytest.raises(ValueError, match=r"in \[0, 1\]"):
             bright = np.concatenate((steps[3][4][:3], steps[3][4][3:] + 1))
             buffer.append((steps[3][0], 0, 0.0, 1.0, bright, {}))
-        with pytest.raises(ValueError, match="one shape and dtype"):
+        with pytest.raises(ValueError, match="found other screens"):
             buffer.append((steps[3][0], 0, 0.0, 1.0, steps[3][4][-1], {}))
-        with pytest.raises(ValueError, match="found int64"):
-            buffer.append((np.zeros((84, 84), int), 0, 0.0, 1.0, np.zeros((84, 84), int), {}))
+        with pytest.raises(ValueError, match="expected dtype uint8, found int64"):
+            buffer.append((np.zeros((6, 5), int), 0, 0.0, 1.0, np.zeros((6, 5), int), {}))
         with pytest.raises(ValueError, match="one screen"):
             buffer.append((np.zeros(84), 0, 0.0, 1.0, np.zeros(84), {}))
         assert len(buffer) == 3

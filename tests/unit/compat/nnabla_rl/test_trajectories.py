@@ -107,7 +107,7 @@ def test_the_disk_of_removed_trajectories_is_freed(experiences, tmp_path):
         for number in range(9):
             buffer.append_trajectory(experiences.episode_of(number, 20, "truncated"))
         assert len(buffer) == 40
-        assert len(buffer._recorder.core.store) <= 90
+        assert len(buffer.core.store) <= 90
     with nnabla_rl.TrajectoryReplayBuffer(2, path=path) as buffer:
         assert [one[2] for one in buffer.get_trajectory(0)] == [700.0 + t for t in range(20)]
 
@@ -172,7 +172,7 @@ def test_a_trajectory_in_pieces_is_one_also_after_reopening_and_eviction(tmp_pat
         for number in range(20):
             buffer.append_trajectory(pieces(number))
         assert len(buffer) == 12
-        assert len(buffer._recorder.core.store) < 20 * 6
+        assert len(buffer.core.store) < 20 * 6
     with nnabla_rl.TrajectoryReplayBuffer(3, path=path) as buffer:
         kept = [pieces(number) for number in range(20 - buffer.trajectory_num, 20)]
         assert len(kept) >= 2
