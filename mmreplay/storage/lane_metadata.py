@@ -19,8 +19,8 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import consolidated, layout, parse
-from mmreplay.format.columns import Column, final_columns, row_columns
 from mmreplay.format.consolidated import Documents
+from mmreplay.format.plan import final_columns, row_columns
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
@@ -173,7 +173,7 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 
 
 def _read_specs(
-    path: AnyPath, columns: Mapping[str, Column], copy: Documents | None, log: str = ""
+    path: AnyPath, columns: Mapping[str, layout.ArraySpec], copy: Documents | None, log: str = ""
 ) -> tuple[dict[str, layout.ArraySpec], int]:
     """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""

@@ -213,12 +213,13 @@ def _make(request: Request) -> HeldDirectory | None:
 
 def _build_group(built: AnyPath, schema: Schema, attributes: Mapping[str, Any]) -> None:
     """A store to which lanes will come one by one."""
+    planned = plan.plan_lane(schema, None, attributes["capacity"], in_group=True)
     own = {
         "format": layout.FORMAT,
         "kind": "lanes",
         "uuid": uuid.uuid4().hex,
         "schema": schema.to_json(),
-        "layout": layout.layout_json(plan.plan_lane(schema, None, attributes["capacity"], 0).rows),
+        "layout": layout.layout_json(planned.rows),
         **attributes,
     }
     durable_writes.write_new(built / "zarr.json", layout.group_json(own))

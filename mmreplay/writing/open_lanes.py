@@ -142,7 +142,7 @@ def _make_lane(
     path = store / layout.lane_name(number)
     try:
         wanted = plan.with_codecs(request.completed(schema), specs)
-        planned = plan.plan_lane(wanted, request.lanes, filled.capacity, 0)
+        planned = plan.plan_lane(wanted, request.lanes, filled.capacity, in_group=True)
         if request.lanes is None:
             planned = dataclasses.replace(planned, rows=specs)
         attributes = {**filled.attributes(), "name": request.lane}
