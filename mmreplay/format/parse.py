@@ -48,8 +48,11 @@ _MOST_LETTERS = 255
 _ROWS = range(1 << LANE_SHIFT)
 
 
-def plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document as it comes back from zarr.json; raises SchemaError if JSON cannot hold it."""
+def plain(metadata: object) -> dict[str, Any]:
+    """Metadata as it comes back from zarr.json; raises SchemaError if JSON cannot hold it."""
+    if not isinstance(metadata, Mapping):
+        raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
+    document = dict(metadata)
     try:
         data = layout.dump(document)
     except (TypeError, ValueError, RecursionError) as error:
@@ -130,11 +133,6 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"a newer mmreplay may read it"
         )
     kind = own.get("kind")
-    if kind in ("vector", "log") or (kind == "lane" and "environments" not in own):
-        raise FormatError(
-            f"{where}: this store was written by a development version of mmreplay, in a layout "
-            f"that is not read any more; record it again"
-        )
     if kind not in KINDS:
         raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")
     _check(own, _OF_ALL, where)

@@ -186,11 +186,10 @@ def _arrays(
     shard, inners = shards(compressed) if compressed else (0, {})
     out: dict[str, ArraySpec] = {}
     for path, column in columns.items():
-        if path in compressed:
-            rows = {"chunk_rows": shard, "inner_rows": inners[path]}
-        else:
-            rows = {"chunk_rows": raw(column)}
-        spec = dataclasses.replace(column, codec=codecs.get(path), **rows)
+        rows, inner = (shard, inners[path]) if path in compressed else (raw(column), 0)
+        spec = dataclasses.replace(
+            column, chunk_rows=rows, inner_rows=inner, codec=codecs.get(path)
+        )
         out[path] = named_axes(spec, *axes)
         if spec.inner_rows > 1 and spec.inner_bytes > MAX_INNER_BYTES:
             raise SchemaError(

@@ -1,6 +1,8 @@
 """Read uncompressed columns of all lanes of a store through memory maps.
 
-Invariant: a chunk file is mapped only after its size was checked.
+Invariant: a chunk file is mapped only after its size was checked. `Pager` changes when pages come,
+never what is read: page tables of files in the page cache are filled at once, and the rows of a
+batch that are only on the disk are requested together before the first of them is read.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
-from mmreplay.storage import page_advice
 from mmreplay.storage.chunk_files import LaneFiles, chunk_path, file_places, read_rows
 from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import memory_maps
@@ -20,6 +22,45 @@ from mmreplay.system import memory_maps
 _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole process
 _FEW_BYTES = 1 << 18  # are read, where nothing is mapped: quicker, if it is once
 _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
+_LARGE_BYTES = 1 << 20  # of a chunk file: smaller ones are not worth advice
+_MOSTLY = 0.75  # of a file's pages; reading the rest at once costs little
+_LOOK_AGAIN = 256  # batches
+
+Chunk = tuple[int, int]
+
+
+class Pager:
+    """What is known of the chunk files of one column; `active` until all of them are in memory."""
+
+    def __init__(self) -> None:
+        self._unknown: dict[Chunk, npt.NDArray[np.uint8]] = {}
+        self._absent: dict[Chunk, npt.NDArray[np.uint8]] = {}
+        self._batches = 0
+        self.active = False
+
+    def add(self, chunk: Chunk, data: npt.NDArray[np.uint8]) -> None:
+        """A large chunk file was mapped whose rows are all written."""
+        self._unknown[chunk] = data
+        self.active = True
+
+    def before(self, touched: set[Chunk]) -> bool:
+        """Fill page tables of files touched for the first time; True if some are not in memory."""
+        for chunk in touched & self._unknown.keys():
+            data = self._unknown.pop(chunk, None)
+            if data is None:  # another thread was first
+                continue
+            if memory_maps.resident(data) >= _MOSTLY:
+                memory_maps.populate_read(data)
+            else:
+                # Rows that are sampled have no neighbours worth reading ahead.
+                memory_maps.advise_random(data)
+                self._absent[chunk] = data
+        self._batches += 1
+        if self._absent and self._batches % _LOOK_AGAIN == 0:
+            self._unknown |= self._absent
+            self._absent.clear()
+        self.active = bool(self._unknown or self._absent)
+        return not touched.isdisjoint(self._absent)
 
 
 class Remaps:
@@ -49,10 +90,10 @@ class RawColumn:
         self._files: SideBySide | None = None
         self._lock = threading.Lock()  # two threads may be the first, or one while rows come
         self._first = self._first_chunks()  # as those who read know them, while nothing is mapped
-        self._pager = page_advice.Pager()
+        self._pager = Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
         self._bases = [0] * len(lanes)  # as of the last look for evicted maps
-        self._cache: collections.OrderedDict[tuple[int, int], Array] = collections.OrderedDict()
+        self._cache: collections.OrderedDict[Chunk, Array] = collections.OrderedDict()
 
     def refresh(self) -> None:
         """Take the chunk files that came since; called before rows past the old head are read."""
@@ -119,7 +160,7 @@ class RawColumn:
             return
         for number, stop in enumerate(stops):
             self._map(files, number, stop)
-        self._pager, self._finished = page_advice.Pager(), first
+        self._pager, self._finished = Pager(), first
         for number in range(len(pairs)):
             self._tell_pager(files, number)
         if self._files is not None or first != self._first:
@@ -144,7 +185,7 @@ class RawColumn:
         """Tell the pager about chunk files whose last row has been written."""
         spec = self._specs[number]
         complete = self._lanes[number].head // spec.chunk_rows
-        if spec.chunk_bytes >= page_advice.LARGE_BYTES:  # smaller ones are left to themselves
+        if spec.chunk_bytes >= _LARGE_BYTES:
             for chunk in range(self._finished[number], complete):
                 self._pager.add((number, chunk), files.chunk(number, chunk))
         self._finished[number] = max(complete, self._finished[number])
@@ -156,24 +197,26 @@ class RawColumn:
             return self._take_one_by_one(ids, out)
         index = files.index(ids) if files.shifted else ids
         if self._pager.active and ids.ndim > 1:
-            self._page_in(files, ids, index)
+            self.request(ids)
         if out is None:
             return files.rows.take(index, axis=0)
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
         return files.rows.take(index, axis=0, out=out, mode="clip")
 
     def request(self, ids: Ids) -> None:
-        """Ask for all rows, (n,), that are only on the disk, at once."""
+        """Ask for all rows, (n,) or windows (n, k), that are only on the disk, at once."""
         files = self._files
         if files is None or not self._pager.active or not ids.size:
             return
-        index = np.sort(files.index(ids))
-        index = index[(index >= 0) & (index < len(files.rows))]  # some may be gone by now
-        if self._pager.before(self._chunks_of(ids)):
-            ends = (np.diff(index) > 1).nonzero()[0]
-            first, last = index[np.append(0, ends + 1)], index[np.append(ends, -1)]
-            ranges = page_advice.ranges(first, last, self._row_bytes)
-            memory_maps.advise_needed(files.data, ranges)
+        if self._pager.before(self._chunks_of(ids if ids.ndim == 1 else ids[:, -1])):
+            index = np.sort(files.index(ids.ravel()))
+            index = index[(index >= 0) & (index < len(files.rows))]  # some may be gone by now
+            first = index[np.diff(index, prepend=-2) > 1]
+            last = index[np.diff(index, append=len(files.rows) + 1) > 1]
+            starts = first * self._row_bytes
+            lengths = (last + 1) * self._row_bytes - starts
+            pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
+            memory_maps.advise_needed(files.data, list(pairs))
 
     def _take_one_by_one(self, ids: Ids, out: Array | None) -> Array:
         if out is None:
@@ -219,16 +262,7 @@ class RawColumn:
         shift = int(files.shifts[number]) + (number << LANE_SHIFT)
         return files.rows[shift + start : shift + stop]
 
-    def _page_in(self, files: SideBySide, ids: Ids, index: Ids) -> None:
-        """Tell the pager which chunk files a batch of windows is about to read."""
-        if self._pager.before(self._chunks_of(ids[:, -1])):
-            first, last = index.min(axis=1), index.max(axis=1)
-            if (last - first >= index.shape[1]).any():  # what lies between is of others
-                first = last = distinct(index.ravel())
-            ranges = page_advice.ranges(first, last, self._row_bytes)
-            memory_maps.advise_needed(files.data, ranges)
-
-    def _chunks_of(self, ids: Ids) -> set[tuple[int, int]]:
+    def _chunks_of(self, ids: Ids) -> set[Chunk]:
         """The chunk files of ids, (n,): lane and number."""
         lanes = ids >> LANE_SHIFT
         keys = distinct((ids & ROW_MASK) // self._chunk_rows[lanes] | lanes << LANE_SHIFT).tolist()

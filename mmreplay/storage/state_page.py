@@ -5,6 +5,7 @@ Invariant: the page is trusted only while the operating system that wrote it sti
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import struct
@@ -64,25 +65,13 @@ class State:
     @staticmethod
     def make_own(path: AnyPath) -> None:
         """As `durable_writes.make_own`; a page that was trusted stays so."""
-
-        def prepare(copy: AnyPath) -> None:
-            least = _allocate_beyond(copy)
-            if State(path, writable=False).is_of_this_boot():
-                own = State(copy, writable=True)
-                own.name_files()
-                own.words[_LEAST_BLOCKS] = least
-                durable_writes.sync_file(copy)
-
-        durable_writes.make_own(path, prepare)
+        durable_writes.make_own(path, functools.partial(_take_over, path, durable=True))
 
     @staticmethod
     def copy(path: AnyPath, target: AnyPath) -> None:
         """Copy a page beside shared files of its log; one that is trusted stays so."""
         durable_writes.copy_file(path, target)
-        if State(path, writable=False).is_of_this_boot():
-            own = State(target, writable=True)
-            own.name_files()
-            own.words[_LEAST_BLOCKS] = _allocate_beyond(target, durable=False)
+        _take_over(path, target, durable=False)
 
     def start(self, *, base: int, tail_start: int, committed: int, before: int) -> None:
         """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
@@ -176,11 +165,7 @@ class State:
 
     def rows_beyond(self, head: int) -> int:
         """How many rows past `head` the page speaks of, trusted or not."""
-        return max(self.words[COMMITTED] - head, 0) if self.is_written() else 0
-
-    def is_written(self) -> bool:
-        """Whether a session ever began on the page, and its beginning can be read."""
-        return self.words[0] == _MAGIC
+        return max(self.words[COMMITTED] - head, 0) if self.words[0] == _MAGIC else 0
 
     def is_of_this_boot(self) -> bool:
         """Whether it was written since this boot, and is not a copy."""
@@ -194,6 +179,17 @@ class State:
             and (words[_HOME_DEVICE], words[_HOME_INODE]) == self._home
             and self._blocks >= words[_LEAST_BLOCKS]
         )
+
+
+def _take_over(path: AnyPath, copy: AnyPath, *, durable: bool) -> None:
+    """Give a copy of a page blocks beyond its end, and let it be trusted if the page is."""
+    least = _allocate_beyond(copy, durable=durable)
+    if State(path, writable=False).is_of_this_boot():
+        own = State(copy, writable=True)
+        own.name_files()
+        own.words[_LEAST_BLOCKS] = least
+        if durable:
+            durable_writes.sync_file(copy)
 
 
 def _blocks(about: os.stat_result) -> int:

@@ -12,22 +12,15 @@ import functools
 import queue
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
 from mmreplay.system.limits import starting_threads
 from mmreplay.system.threads import Flag, Thread, Workers
+from mmreplay.writing.flush import TimedFlush
 
 _NICE = 10
 """Of the sealing thread. Environments that step in threads of their own wait for the slowest of
 these at each step: one that has to share its core holds up all of them. So frames are compressed
 while cores are idle, mostly between the steps, and a writer that needs the room helps."""
-
-
-class Flushable(Protocol):
-    """What the clock flushes."""
-
-    def flush_in_background(self, *, timer: bool) -> None:
-        """Flush if the timer says so, or if eviction needs it; keeps its own errors."""
 
 
 class Background:
@@ -40,7 +33,7 @@ class Background:
 
     def __init__(self, flush_s: float, n_threads: int = 1, *, building: bool = False) -> None:
         self.flush_s, self.building = flush_s, building
-        self._lane: Callable[[], Flushable | None] = lambda: None
+        self._lane: Callable[[], TimedFlush | None] = lambda: None
         self._stop = self._due = False
         self._sealing = Workers(1, "mmreplay-seal", nice=0 if building else _NICE)
         self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
@@ -52,7 +45,7 @@ class Background:
         run, stop = functools.partial(_flush_loop, owner, wake), functools.partial(wake.put, False)
         self._flushing = Thread(run, "mmreplay-flush", stop)
 
-    def attach(self, lane: Flushable) -> None:
+    def attach(self, lane: TimedFlush) -> None:
         """Flush this lane from now on."""
         self._lane = weakref.ref(lane)
         if self.flush_s > 0:

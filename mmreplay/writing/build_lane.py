@@ -12,11 +12,13 @@ from mmreplay.format import consolidated, layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.schema import Schema
-from mmreplay.storage import tail_file
+from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
+
+_MAX_GENERATOR_BYTES = 1 << 16
 
 
 def build_lane(
@@ -76,7 +78,7 @@ def build_live(
     durable_writes.make_directory(live)
     for spec in specs.values():
         if not spec.is_raw:
-            durable_writes.allocate(tail_file.tail_path(path, spec), 2 * spec.chunk_bytes)
+            durable_writes.allocate(chunk_files.tail_path(path, spec), 2 * spec.chunk_bytes)
     CheckpointFile.create(
         live / "checkpoint", store, head=head, tail_start=tail_start, base=base, before=before
     )
@@ -98,8 +100,6 @@ def write_metadata(
         new.pop("generator", None)  # it stands in .live while the lane is open
     data = layout.group_json(new)
     # What was read may come out longer: written by others, it may be spelled in fewer bytes.
-    if len(data) > layout.MAX_METADATA_BYTES and new.pop("generator", None) is not None:
-        data = layout.group_json(new)  # mmreplay writes no random state of such a length
     if len(data) > layout.MAX_METADATA_BYTES:
         raise FormatError(
             f"{path / 'zarr.json'}: expected attributes of at most "
@@ -120,5 +120,5 @@ def generator_path(path: AnyPath) -> AnyPath:
 def read_generator(path: AnyPath) -> str | None:
     """The random state saved with an open lane; None if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
-        return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
+        return checked_reads.read_bytes(generator_path(path), _MAX_GENERATOR_BYTES).decode()
     return None

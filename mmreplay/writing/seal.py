@@ -17,7 +17,7 @@ import numpy as np
 from mmreplay.errors import FailedStoreError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
-from mmreplay.storage import chunk_files, shard_file, tail_file
+from mmreplay.storage import chunk_files, shard_file
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.system import durable_writes
@@ -85,7 +85,7 @@ def seal_job(log: Log, start: int, stop: int, *, durable: bool = True) -> SealJo
 
     def encode(part: int, fast: bool) -> bytes:
         spec, inner = parts[part]
-        rows = tail_file.inner_rows(spec, log.tails[spec.path], start, inner)
+        rows = chunk_files.tail_rows(spec, log.tails[spec.path], start, inner)
         past = start + (inner // spec.width + 1) * spec.inner_rows - stop
         if past > 0:  # the last chunk of a short shard: nothing of older rows goes into it
             rows = rows.copy()
@@ -146,7 +146,7 @@ class Sealer:
         else:
             self._submit()
             stop = start + 2 * half
-        is_shared = any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs)
+        is_shared = any(chunk_files.is_shared(log.path, spec) for spec in log.tail_specs)
         if is_shared or self._is_replacing:
             self._is_replacing = True
             self._replace_tails()
@@ -157,7 +157,7 @@ class Sealer:
         """Continue in tails that no copy of the log shares."""
         log = self._log
         for spec in log.tail_specs:
-            tail = tail_file.map_tail(log.path, spec, writable=True)
+            tail = chunk_files.map_tail(log.path, spec, writable=True)
             tail[...] = log.tails[spec.path]  # written since an interrupted call copied the file
             log.tails[spec.path] = tail
         log.state.renew()  # before a row is written that readers would look for in the old ones

@@ -20,8 +20,7 @@ from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
 from mmreplay.writing.appender import Appender
 from mmreplay.writing.lane_writer import LaneWriter
-from mmreplay.writing.row_values import Overlap, checked_dtype
-from mmreplay.writing.vector_values import VectorValues
+from mmreplay.writing.row_values import Overlap, VectorValues, checked_dtype
 
 Mask = npt.NDArray[np.bool_]
 

@@ -402,8 +402,8 @@ def _checkpoint_before_the_rows() -> list[Change]:
 @_precedes(flush, "flush_rows")
 def _evict_before_the_checkpoint(lane: LockedLane) -> None:
     log = lane.rows
-    base = flush._base_of(lane, lane.retention.first_row(lane.finished()))
-    log.before += lane.retention.episodes_in(log.base, base) if base > log.base else 0
+    base = flush._base_of(lane, lane.first_row(lane.finished()))
+    log.before += lane.episodes_in(log.base, base) if base > log.base else 0
     log.state.words[EPISODES_BEFORE] = log.before
     log.state.words[BASE] = log.base = base
     flush.evict(log)

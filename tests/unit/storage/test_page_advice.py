@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from mmreplay.storage import page_advice
+from mmreplay.storage.raw_column import Pager
 from mmreplay.system import memory_maps
 
 
 @pytest.fixture
 def pager():
     """A pager that knows of three large chunks, and the chunks."""
-    one = page_advice.Pager()
+    one = Pager()
     data = {(0, n): np.zeros(1 << 20, np.uint8) for n in range(3)}
     for chunk, values in data.items():
         one.add(chunk, values)

@@ -149,7 +149,7 @@ def test_a_page_that_no_session_began_is_refused(page, tmp_path):
         with pytest.raises(CorruptStoreError, match="state: expected a page that begins with MMR"):
             State(tmp_path / "state", writable=writable)
     page.words[0] = 0
-    assert not State(tmp_path / "state", writable=False).is_written()
+    assert not State(tmp_path / "state", writable=False).rows_beyond(0)
 
 
 @pytest.fixture
