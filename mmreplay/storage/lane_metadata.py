@@ -18,8 +18,7 @@ from mmreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from mmreplay.format import consolidated, layout, parse
-from mmreplay.format.consolidated import Documents
+from mmreplay.format import layout, parse
 from mmreplay.format.plan import final_columns, row_columns
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads, user_paths
@@ -104,7 +103,7 @@ def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
     schema = parse.schema_from_json(metadata.get("schema"), where)
     copy = None
     if metadata["closed"] and not own_documents:
-        copy = consolidated.find_copy(document, where)
+        copy = parse.find_copy(document, where)
     columns = row_columns(schema, metadata["environments"])
     finals = final_columns(schema)
     checked_reads.check_directories(path, ".live", f"{layout.FINALS}/.live")
@@ -173,7 +172,10 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 
 
 def _read_specs(
-    path: AnyPath, columns: Mapping[str, layout.ArraySpec], copy: Documents | None, log: str = ""
+    path: AnyPath,
+    columns: Mapping[str, layout.ArraySpec],
+    copy: layout.Documents | None,
+    log: str = "",
 ) -> tuple[dict[str, layout.ArraySpec], int]:
     """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""
@@ -202,7 +204,7 @@ def _read_specs(
 
 
 def _read_array(
-    lane: AnyPath, path: str, name: str, copy: Documents | None
+    lane: AnyPath, path: str, name: str, copy: layout.Documents | None
 ) -> tuple[tuple[layout.ArraySpec, int], str]:
     """An array's spec and rows, and the name of its document."""
     if copy is not None and path in copy:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
-from mmreplay.format import consolidated, layout
+from mmreplay.format import layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.schema import Schema
@@ -88,7 +88,7 @@ def build_live(
 def write_metadata(
     path: AnyPath,
     metadata: dict[str, Any],
-    documents: consolidated.Documents | None = None,
+    documents: layout.Documents | None = None,
     /,
     *,
     durable: bool = True,
@@ -107,7 +107,7 @@ def write_metadata(
             f"it stays as it is: give a smaller metadata="
         )
     if documents is not None:
-        data = consolidated.root_json(new, documents) or data
+        data = layout.closed_json(new, documents)
     durable_writes.write_file(path / "zarr.json", data, durable=durable)
     return new
 

@@ -52,12 +52,12 @@ class Overlap:
         # next stack mostly has the same array before its newest one, so no bytes are compared.
         self._given: dict[str, tuple[int, Array]] = {}
 
-    def newest(
+    def frame(
         self, stack: Any, field: Field, path: str, name: str, row: int, *, begins: bool
-    ) -> Any:
-        """The newest frame of `LazyFrames` for a row of a column; anything else as it is."""
+    ) -> Array:
+        """(*frame) to store in a row of a column: the newest one of `LazyFrames`."""
         if not isinstance(stack, LazyFrames):
-            return stack
+            return field.coerce(stack, name)
         newest = stack.frame(-1)
         if newest.shape != field.shape:
             raise SchemaError(
@@ -87,7 +87,7 @@ class Overlap:
                     f"frame alone, {_ALONE}"
                 )
         self._given[path] = (row, newest)
-        return newest
+        return field.coerce(newest, name)
 
 
 class RowValues:
@@ -101,29 +101,16 @@ class RowValues:
         self._most = float(np.finfo(dtype).max) if dtype.kind == "f" else -1.0
         self._action_dtype = checked_dtype(dtype)
 
-    def newest_frames(self, frame: Any, row: int, *, begins: bool) -> Any:
-        """A frame or a dict of frames for `row`, with the newest frame in place of `LazyFrames`."""
-        newest = self._overlap.newest
+    def frames(self, frame: Any, row: int, *, begins: bool) -> dict[str, Array]:
+        """Frames for a row by the path of their column; of `LazyFrames` the newest one."""
+        one = self._overlap.frame
         if not self._schema.is_dict:
-            return newest(frame, self._frames[FRAME], "frames", FRAME, row, begins=begins)
-        if not isinstance(frame, Mapping):
-            return frame
-        out = dict(frame)
-        for key, field in self._frames.items():
-            if key in out:
-                name = f"frame[{key!r}]"
-                out[key] = newest(out[key], field, f"frames/{key}", name, row, begins=begins)
-        return out
-
-    def frames(self, frame: object) -> dict[str, Array]:
-        """Frames by the path of their column."""
-        if not self._schema.is_dict:
-            return {"frames": self._frames[FRAME].coerce(frame, FRAME)}
+            return {"frames": one(frame, self._frames[FRAME], "frames", FRAME, row, begins=begins)}
         if not isinstance(frame, Mapping) or frame.keys() != self._frames.keys():
             raise wrong_keys("frame", self._frames, frame)
         return {
-            f"frames/{key}": field.coerce(frame[key], f"frame[{key!r}]")
-            for key, field in self._frames.items()
+            path: one(frame[key], self._frames[key], path, f"frame[{key!r}]", row, begins=begins)
+            for key, path in self._schema.frame_paths.items()
         }
 
     def action(self, action: object) -> Array | float:

@@ -10,7 +10,6 @@ import collections
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
 
 import numpy as np
 
@@ -29,18 +28,17 @@ _NEVER = 1 << 62
 
 
 class SealJob:
-    """The encoding of one half of the tail, shared by the sealing thread and the writer."""
+    """Rows [start, stop) of a tail to a shard, by the sealing thread and a writer that waits."""
 
-    def __init__(
-        self,
-        n_parts: int,
-        encode: Callable[[int, bool], bytes],
-        finish: Callable[[list[bytes]], None],
-    ) -> None:
-        self._encode = encode
-        self._finish = finish
-        self._parts: list[bytes | None] = [None] * n_parts
-        self._todo = collections.deque(range(n_parts))
+    def __init__(self, log: Log, start: int, stop: int, *, durable: bool = True) -> None:
+        self._log, self._start, self._stop, self._durable = log, start, stop, durable
+        self._chunks = [
+            (spec, inner)
+            for spec in log.tail_specs
+            for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width)
+        ]
+        self._parts: list[bytes | None] = [None] * len(self._chunks)
+        self._todo = collections.deque(range(len(self._chunks)))
         self._hurry = False
         self.done = Flag()
         self.error: BaseException | None = None
@@ -53,7 +51,7 @@ class SealJob:
                 part = self._todo.popleft()
             except IndexError:  # the other thread has taken it
                 return
-            self._parts[part] = self._encode(part, self._hurry)
+            self._parts[part] = self._encode(part)
 
     def run(self) -> None:
         """The sealing thread's part: encode, and finish; nothing if that is done."""
@@ -63,7 +61,7 @@ class SealJob:
             self.work(fast=False)
             # A part that the writer is at is done here too: it may have been interrupted in it.
             parts = [
-                self._encode(number, self._hurry) if part is None else part
+                self._encode(number) if part is None else part
                 for number, part in enumerate(self._parts)
             ]
             self._finish(parts)
@@ -74,40 +72,30 @@ class SealJob:
             self.error = error  # the writer raises it at its next border
         self.done.set()
 
-
-def seal_job(log: Log, start: int, stop: int, *, durable: bool = True) -> SealJob:
-    """The job that moves rows [start, stop) of the tail into a shard."""
-    parts = [
-        (spec, inner)
-        for spec in log.tail_specs
-        for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width)
-    ]
-
-    def encode(part: int, fast: bool) -> bytes:
-        spec, inner = parts[part]
-        rows = chunk_files.tail_rows(spec, log.tails[spec.path], start, inner)
-        past = start + (inner // spec.width + 1) * spec.inner_rows - stop
+    def _encode(self, part: int) -> bytes:
+        spec, inner = self._chunks[part]
+        rows = chunk_files.tail_rows(spec, self._log.tails[spec.path], self._start, inner)
+        past = self._start + (inner // spec.width + 1) * spec.inner_rows - self._stop
         if past > 0:  # the last chunk of a short shard: nothing of older rows goes into it
             rows = rows.copy()
             rows[-past:] = 0
         data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
-        return compression.encode(log.codecs[spec.path], data, fast=fast)
+        return compression.encode(self._log.codecs[spec.path], data, fast=self._hurry)
 
-    def finish(encoded: list[bytes]) -> None:
+    def _finish(self, encoded: list[bytes]) -> None:
+        log, stop = self._log, self._stop
         for spec in log.tail_specs:
-            chunks = [data for (of, _), data in zip(parts, encoded, strict=True) if of is spec]
-            data = shard_file.assemble(spec, chunks)
-            chunk = start // spec.chunk_rows
+            pairs = zip(self._chunks, encoded, strict=True)
+            data = shard_file.assemble(spec, [part for (of, _), part in pairs if of is spec])
+            chunk = self._start // spec.chunk_rows
             path = chunk_files.chunk_path(log.path, spec, chunk)
-            durable_writes.write_file(path, data, durable=durable)
+            durable_writes.write_file(path, data, durable=self._durable)
             log.sums.set(spec, chunk, compression.crc32c(data))
-        if stop - start == log.half:
+        if stop - self._start == log.half:
             with log.checkpoint_lock:
-                if durable:
+                if self._durable:
                     log.checkpoint.write(tail_start=stop)
                 log.state.words[TAIL_START] = stop
-
-    return SealJob(len(parts), encode, finish)
 
 
 def sum_up(log: Log, spec: ArraySpec, window: Window) -> None:
@@ -190,7 +178,7 @@ class Sealer:
     def _submit(self) -> SealJob:
         """Begin to seal the older half."""
         start, durable = self._log.tail_start, not self._background.building
-        job = self._job = seal_job(self._log, start, start + self._log.half, durable=durable)
+        job = self._job = SealJob(self._log, start, start + self._log.half, durable=durable)
         self._background.submit(job.run)
         for helper in self._background.helpers:
             helper.hand_over(functools.partial(job.work, fast=False))

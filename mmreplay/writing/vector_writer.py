@@ -309,8 +309,7 @@ class VectorWriter(LaneWriter):
             name = f"{path} of environment {e}"
             if e not in self._overlaps:
                 self._overlaps[e] = Overlap(functools.partial(_stored_frame, self._rows, e))
-            newest = self._overlaps[e].newest(stacks[e], field, path, name, row, begins=begins)
-            out[e] = field.coerce(newest, name)
+            out[e] = self._overlaps[e].frame(stacks[e], field, path, name, row, begins=begins)
         return out
 
     def _prepare(self) -> None:

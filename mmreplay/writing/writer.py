@@ -74,7 +74,7 @@ class Writer(LaneWriter):
         self._guard()
         self._settle()
         n = self._head
-        frames = self._values.frames(self._values.newest_frames(frame, n, begins=True))
+        frames = self._values.frames(frame, n, begins=True)
         self._border, self._is_settled = 0, False
         self._end_episode()
         self._put(n, frames)
@@ -116,16 +116,14 @@ class Writer(LaneWriter):
             t = self._head
         # Row t + 1 of frames, which is unused until this step is committed.
         if self._sole is None:
-            newest = self._values.newest_frames(next_frame, t + 1, begins=False)
-            self._put(t + 1, self._values.frames(newest))
+            self._put(t + 1, self._values.frames(next_frame, t + 1, begins=False))
         else:
             if (
                 type(next_frame) is not np.ndarray
                 or next_frame.shape != self._shape
                 or next_frame.dtype != self._dtype
             ):
-                next_frame = self._values.newest_frames(next_frame, t + 1, begins=False)
-                next_frame = self._sole.coerce(next_frame, FRAME)
+                next_frame = self._values.frames(next_frame, t + 1, begins=False)["frames"]
             self._frame_rows[t - self._frame_start] = next_frame
         if not self._scalar_action:
             action = self._fitting_action(action)

@@ -139,7 +139,7 @@ class Recorder(DeferredStore):
         return before, (values.action(action), reward, after), {**extras, **flags}
 
     def _frame(self, values: RowValues, state: Any) -> Frames:
-        found, schema = values.frames(self.states.frame(state)), self._schema
+        found, schema = values.frames(self.states.frame(state), 0, begins=True), self._schema
         if not schema.is_dict:
             return found[schema.frame_paths[FRAME]]
         return {key: found[path] for key, path in schema.frame_paths.items()}
