@@ -22,10 +22,10 @@ from mmreplay.maintenance.verify.documents import generator_problem
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file
-from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
 from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
+from mmreplay.storage.state_page import Checkpoint, CheckpointFile
 from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath

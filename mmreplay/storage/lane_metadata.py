@@ -19,6 +19,7 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout, parse
+from mmreplay.format.layout import ArraySpec, Documents
 from mmreplay.format.plan import final_columns, row_columns
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads, user_paths
@@ -76,8 +77,8 @@ class LaneDocument:
     data: bytes
     metadata: dict[str, Any]
     schema: Schema
-    rows: dict[str, layout.ArraySpec]
-    finals: dict[str, layout.ArraySpec]
+    rows: dict[str, ArraySpec]
+    finals: dict[str, ArraySpec]
     lengths: tuple[int, int]
 
     @property
@@ -173,15 +174,15 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 
 def _read_specs(
     path: AnyPath,
-    columns: Mapping[str, layout.ArraySpec],
-    copy: layout.Documents | None,
+    columns: Mapping[str, ArraySpec],
+    copy: Documents | None,
     log: str = "",
-) -> tuple[dict[str, layout.ArraySpec], int]:
+) -> tuple[dict[str, ArraySpec], int]:
     """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""
     folders = "", "checksums/"
     checked_reads.check_directories(path, *(below + f + name for f in folders for name in columns))
-    specs: dict[str, layout.ArraySpec] = {}
+    specs: dict[str, ArraySpec] = {}
     rows: int | None = None
     for name, one in columns.items():
         (spec, found), where = _read_array(path, below + name, name, copy)
@@ -204,8 +205,8 @@ def _read_specs(
 
 
 def _read_array(
-    lane: AnyPath, path: str, name: str, copy: layout.Documents | None
-) -> tuple[tuple[layout.ArraySpec, int], str]:
+    lane: AnyPath, path: str, name: str, copy: Documents | None
+) -> tuple[tuple[ArraySpec, int], str]:
     """An array's spec and rows, and the name of its document."""
     if copy is not None and path in copy:
         shown = f"{lane / 'zarr.json'}: {layout.COPY}: {path}"

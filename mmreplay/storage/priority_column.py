@@ -18,7 +18,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
-from mmreplay.storage.side_by_side import SideBySide
+from mmreplay.storage.raw_column import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
 

@@ -124,8 +124,6 @@ class Appender:
             memory_maps.populate(window.rows[start : start + n_rows])
         return n + n_rows
 
-    # ------------------------------------------------------------ rows
-
     def place(self, path: str, row: int) -> tuple[Array, int]:
         """Where a row of an array goes: an array, and the row of its first place."""
         tail = self.log.tails.get(path)

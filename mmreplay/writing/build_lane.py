@@ -13,8 +13,7 @@ from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checkpoint import CheckpointFile
-from mmreplay.storage.state_page import State
+from mmreplay.storage.state_page import CheckpointFile, State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 

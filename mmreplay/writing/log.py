@@ -17,10 +17,9 @@ from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec, checksum_spec
 from mmreplay.ids import Array
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.chunk_files import Window
-from mmreplay.storage.state_page import COMMITTED, TAIL_START, State
+from mmreplay.storage.state_page import COMMITTED, TAIL_START, CheckpointFile, State
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate

@@ -15,17 +15,23 @@ import numpy as np
 from mmreplay.errors import CorruptStoreError, FailedStoreError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.storage import chunk_files, priority_column, shard_file
-from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile, check_rows
 from mmreplay.storage.checksums import crc32c_of_file, damaged, rows_match, stored_checksum
 from mmreplay.storage.lane_metadata import LaneDocument
-from mmreplay.storage.state_page import BASE, COMMITTED, EPISODES_BEFORE, TAIL_START, State
+from mmreplay.storage.state_page import (
+    BASE,
+    COMMITTED,
+    EPISODES_BEFORE,
+    TAIL_START,
+    Checkpoint,
+    CheckpointFile,
+    State,
+    check_rows,
+)
 from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.log import Log, syncing_rows
-
-# ---------------------------------------------------------------- a new lane
 
 
 def is_as_made(path: AnyPath, metadata: Mapping[str, Any]) -> bool:
@@ -46,9 +52,6 @@ def make_ready(log: Log, metadata: Mapping[str, Any]) -> None:
     # Before anything else changes: killed after that, it is recovered as any other.
     log.state.start(base=0, tail_start=0, committed=0, before=0)
     log.base = log.before = log.flushed = log.first = 0
-
-
-# ---------------------------------------------------------------- a closed lane
 
 
 def reopen(
@@ -153,9 +156,6 @@ def _check_last_files(log: Log, head: int) -> None:
             raise damaged(file, "missing") from error
         if not sound:
             raise damaged(file)
-
-
-# ---------------------------------------------------------------- after a crash
 
 
 def recover(
@@ -302,9 +302,6 @@ def _check_files(log: Log, rows: range, tail_start: int) -> None:
                 raise damaged(file, "missing") from error
             if spec.is_raw and size != spec.chunk_bytes:
                 raise damaged(file, f"expected {spec.chunk_bytes:,} bytes, found {size:,}")
-
-
-# ---------------------------------------------------------------- files
 
 
 def _map_live(log: Log, store: str) -> None:

@@ -19,10 +19,8 @@ from mmreplay.schema import FRAME, Field
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
 from mmreplay.writing.appender import Appender
-from mmreplay.writing.lane_writer import LaneWriter
+from mmreplay.writing.lane_writer import LaneWriter, Mask
 from mmreplay.writing.row_values import Overlap, VectorValues, checked_dtype
-
-Mask = npt.NDArray[np.bool_]
 
 _NEVER = -1
 """The first step of the episode of an environment of which none runs."""
@@ -231,8 +229,6 @@ class VectorWriter(LaneWriter):
         self._is_settled = True
         self._cache_border()
 
-    # ------------------------------------------------------------ episodes
-
     def end_episodes(self, mask: npt.ArrayLike) -> None:
         """End the running episodes of some environments with the newest step, as truncated."""
         self._guard()
@@ -291,8 +287,6 @@ class VectorWriter(LaneWriter):
         for path in self._rows.log.specs:
             self._rows.stored(path, t)[gone] = 0
         return self._n - gone.size
-
-    # ------------------------------------------------------------ rows
 
     def _put_frames(self, row: int, frames: Any, chosen: Mask | None) -> None:
         which = self._everyone if chosen is None else np.flatnonzero(chosen)

@@ -201,8 +201,6 @@ class Writer(LaneWriter):
                     _publish()
                 self._head = self._words[COMMITTED] = t + k
 
-    # ------------------------------------------------------------ episodes
-
     def _settle(self) -> None:
         """Go on from what is committed, if a call was interrupted."""
         if self._is_settled and self._head == self._words[COMMITTED]:

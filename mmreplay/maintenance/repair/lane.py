@@ -24,9 +24,8 @@ from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
-from mmreplay.storage.checkpoint import PAGE_BYTES
 from mmreplay.storage.lane_metadata import read_document
-from mmreplay.storage.state_page import State
+from mmreplay.storage.state_page import PAGE_BYTES, State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 

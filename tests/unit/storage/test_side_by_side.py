@@ -6,7 +6,7 @@ import pytest
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT
-from mmreplay.storage.side_by_side import SideBySide
+from mmreplay.storage.raw_column import SideBySide
 from mmreplay.system import memory_maps
 
 ROWS = memory_maps.GRANULARITY // 8

@@ -7,13 +7,13 @@ import struct
 import pytest
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.storage.checkpoint import Checkpoint
 from mmreplay.storage.state_page import (
     BASE,
     COMMITTED,
     EPISODES_BEFORE,
     SESSION,
     TAIL_START,
+    Checkpoint,
     State,
 )
 from mmreplay.system import platform

@@ -11,7 +11,7 @@ from mmreplay import Field
 from mmreplay.errors import FormatError
 from mmreplay.format import plan
 from mmreplay.schema import Schema
-from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.state_page import CheckpointFile
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane
 from mmreplay.writing.create import open_writer

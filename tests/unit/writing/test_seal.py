@@ -12,8 +12,7 @@ import mmreplay
 from mmreplay.errors import (
     DiskFullError,
 )
-from mmreplay.storage.checkpoint import CheckpointFile
-from mmreplay.storage.state_page import TAIL_START
+from mmreplay.storage.state_page import TAIL_START, CheckpointFile
 from mmreplay.system import durable_writes
 from mmreplay.writing import seal
 from mmreplay.writing.seal import SealJob
