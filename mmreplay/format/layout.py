@@ -140,14 +140,6 @@ def _cname(codec: Mapping[str, Any]) -> object:
     return codec.get("configuration", {}).get("cname")
 
 
-def width_problem(spec: ArraySpec, width: int) -> str:
-    """Why an array cannot be one of that many environments; empty if it can."""
-    if spec.width == width or (spec.is_raw and spec.width == 1):
-        return ""
-    what = "parts of a chunk file" if spec.is_raw else "inner chunks beside each other in a row"
-    return f"expected {width:,} {what}, found {spec.width:,}"
-
-
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
     """(path, what is wrong) of arrays whose chunk files have a wrong length."""
     out: list[tuple[str, str]] = []

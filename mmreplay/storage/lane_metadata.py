@@ -191,8 +191,9 @@ def _read_specs(
                 f"{where}: expected rows of {one.row_shape} {one.dtype}, as the schema says; found "
                 f"{spec.row_shape} {spec.dtype}"
             )
-        if text := layout.width_problem(spec, one.width):
-            raise FormatError(f"{where}: {text}")
+        if spec.width != one.width and not (spec.is_raw and spec.width == 1):
+            what = "parts of a chunk file" if spec.is_raw else "inner chunks beside each other"
+            raise FormatError(f"{where}: expected {one.width:,} {what}, found {spec.width:,}")
         if rows is not None and found != rows:
             # Cut off between two arrays of a close: the root says what holds.
             found = min(found, rows)

@@ -192,23 +192,21 @@ class RawColumn:
         self._first = self._first_chunks()  # as those who read know them, while nothing is mapped
         self._pager = Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
-        self._bases = [0] * len(lanes)  # as of the last look for evicted maps
         self._cache: collections.OrderedDict[Chunk, Array] = collections.OrderedDict()
 
     def refresh(self) -> None:
         """Take the chunk files that came since; called before rows past the old head are read."""
-        if not self._whole_pages:
-            self._unmap_evicted()
-            return
         with self._lock:
             if self._files is not None:
                 self._extend(self._files)
             elif (first := self._first_chunks()) != self._first:
                 self._first = first
                 self._remaps.count += 1
+                for number, chunk in list(self._cache):
+                    if chunk < first[number]:  # the blocks of evicted files are free only then
+                        self._cache.pop((number, chunk), None)
 
     def _first_chunks(self) -> list[int]:
-        """The oldest chunk of each lane."""
         return [lane.base // s.chunk_rows for lane, s in zip(self._lanes, self._specs, strict=True)]
 
     def _mapped(self) -> SideBySide | None:
@@ -219,7 +217,6 @@ class RawColumn:
             return self._files
 
     def _extend(self, files: SideBySide) -> None:
-        """Map the chunk files that came since."""
         for number, (lane, spec) in enumerate(zip(self._lanes, self._specs, strict=True)):
             if lane.head > files.stop[number] * spec.chunk_rows:
                 stop = -(-lane.head // spec.chunk_rows)
@@ -230,16 +227,6 @@ class RawColumn:
                     return
                 self._map(files, number, stop)
             self._tell_pager(files, number)
-
-    def _unmap_evicted(self) -> None:
-        """Unmap chunk files that were evicted: their blocks are free only then."""
-        bases = [lane.base for lane in self._lanes]
-        if bases == self._bases:
-            return
-        self._bases = bases
-        for number, chunk in list(self._cache):
-            if (chunk + 1) * self._specs[number].chunk_rows <= bases[number]:
-                self._cache.pop((number, chunk), None)
 
     def _rebuild(self) -> None:
         """A new range with room to grow; arrays over the old one keep it mapped."""
@@ -268,7 +255,6 @@ class RawColumn:
         self._files = files
 
     def _map(self, files: SideBySide, number: int, stop: int) -> None:
-        """Map a lane's chunk files below `stop`."""
         lane, spec = self._lanes[number], self._specs[number]
         folder = lane.path / spec.path  # once: there may be thousands of files in it
         for chunk in range(files.stop[number], stop):

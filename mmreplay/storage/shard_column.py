@@ -167,17 +167,14 @@ class ShardColumn:
             return keys, within
         lanes = wanted >> LANE_SHIFT
         rows, inner = wanted & ROW_MASK, self._inner[lanes]
-        if self._has_widths:
-            widths = self._widths[lanes]
-            steps = rows // widths
-            keys = steps // inner
-            within = steps - keys * inner
-            # (keys * widths) and the environment, which is what the division by widths leaves.
-            steps -= keys
-            steps *= widths
-            keys = rows - steps
-        else:
-            keys, within = np.divmod(rows, inner)
+        widths = self._widths[lanes]
+        steps = rows // widths
+        keys = steps // inner
+        within = steps - keys * inner
+        # (keys * widths) and the environment, which is what the division by widths leaves.
+        steps -= keys
+        steps *= widths
+        keys = rows - steps
         keys |= lanes << LANE_SHIFT
         return keys, within
 
@@ -288,7 +285,6 @@ class ShardColumn:
         return out
 
     def _close_file(self) -> None:
-        """Close the file that this thread has open, if any."""
         _, file = getattr(self._local, "file", _NO_FILE)
         if file is not None:
             self._local.file = _NO_FILE

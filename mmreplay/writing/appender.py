@@ -47,7 +47,6 @@ class Appender:
     """The end of a log; from row `border` on `make_room` is needed."""
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:
-        """Map the chunk files of the newest rows."""
         self.log = log
         self._lane, self._background = lane, background
         self._sealer = Sealer(log, background)
@@ -81,7 +80,6 @@ class Appender:
         self.border = min(self._room, self._populate(n)) if self._populates else self._room
 
     def _map(self, n: int, last: int) -> None:
-        """Map the chunk files of rows n to `last`."""
         log = self.log
         finished: list[tuple[ArraySpec, Window]] = []
         for column in self.columns.values():

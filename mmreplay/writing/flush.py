@@ -166,7 +166,6 @@ def _save_generator(lane: LockedLane) -> None:
 
 
 def _can_evict(lane: LockedLane) -> bool:
-    """Whether a flush now would free a chunk file."""
     log = lane.rows
     base = _base_of(lane, lane.first_row(lane.finished()))
     return any(base // spec.chunk_rows > log.base // spec.chunk_rows for spec in log.specs.values())

@@ -187,18 +187,27 @@ class LaneWriter:
         self.files.held = None
 
     def _put(self, row: int, values: Mapping[str, Any]) -> None:
-        """Store values by path in a row that is not committed."""
         for path, value in values.items():
             self._rows.stored(path, row)[...] = value
 
     def _attach(self) -> None:
         raise NotImplementedError
 
-    def _settle(self) -> None:
+    def _forget_ended(self, over: Mask) -> None:
         raise NotImplementedError
 
-    def _finish(self) -> None:
+    def _end_all(self) -> None:
         raise NotImplementedError
+
+    def _settle(self) -> None:
+        """Go on from what is committed, if a call was interrupted."""
+        if self._is_settled and self._head == self._words[COMMITTED]:
+            return
+        self._head = self._words[COMMITTED]
+        with self._failing():
+            over = self._ends.settle()
+        self._forget_ended(np.zeros(self.files.n, np.bool_) if over is None else over)
+        self._is_settled = True
 
     @property
     def schema(self) -> Schema:
@@ -248,7 +257,9 @@ class LaneWriter:
         try:
             if self._failure is None:
                 if self._rows.columns:
-                    self._finish()
+                    self._settle()
+                    self._border = 0
+                    self._end_all()
                 appenders = self._rows, self._ends.finals
                 for appender in appenders:
                     appender.finish()
@@ -290,11 +301,9 @@ class LaneWriter:
 
     @property
     def _is_over(self) -> bool:
-        """Whether `_guard` would raise."""
         return self._closed or self._closing or self._failure is not None
 
     def _fail(self, error: Exception) -> None:
-        """End writing, from any thread."""
         self._failure, self._border = error, 0
 
     @contextlib.contextmanager

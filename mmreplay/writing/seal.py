@@ -176,7 +176,6 @@ class Sealer:
         job.done.wait()
 
     def _submit(self) -> SealJob:
-        """Begin to seal the older half."""
         start, durable = self._log.tail_start, not self._background.building
         job = self._job = SealJob(self._log, start, start + self._log.half, durable=durable)
         self._background.submit(job.run)

@@ -40,7 +40,6 @@ class VectorWriter(LaneWriter):
     """
 
     def _attach(self) -> None:
-        """Look up what the next step must know; every episode has ended."""
         self.n_steps = 0
         n = self._n = self.files.n
         schema = self.schema
@@ -218,7 +217,6 @@ class VectorWriter(LaneWriter):
         self._any_fresh = False
 
     def _end_with(self, t: int, ends: Mask, count: int) -> None:
-        """Commit a step with which episodes end."""
         environments = ends.nonzero()[0]
         ids = t * self._n + environments
         firsts = self._begins[environments] * self._n + environments
@@ -249,17 +247,9 @@ class VectorWriter(LaneWriter):
                 self._ends.end_newest(running)
         self._begins[which] = _NEVER
 
-    def _settle(self) -> None:
-        """Go on from what is committed, if a call was interrupted."""
-        if self._is_settled and self._head == self._words[COMMITTED]:
-            return
-        self._head = self._words[COMMITTED]
-        with self._failing():
-            over = self._ends.settle()
-        if over is not None:
-            self._begins[over & (self._begins < self._head)] = _NEVER
+    def _forget_ended(self, over: Mask) -> None:
+        self._begins[over & (self._begins < self._head)] = _NEVER
         self._any_fresh = bool((self._begins == self._head).any())
-        self._is_settled = True
 
     def _chosen(self, mask: npt.ArrayLike | None) -> Mask | None:
         """The environments that step; None for all of them."""
@@ -307,7 +297,6 @@ class VectorWriter(LaneWriter):
         return out
 
     def _prepare(self) -> None:
-        """Do what may fail in the next step."""
         self._guard()
         self._settle()
         if self._head >= self._rows_stop:
@@ -343,9 +332,7 @@ class VectorWriter(LaneWriter):
         if self._is_over:  # set by another thread in the meantime
             self._border = 0
 
-    def _finish(self) -> None:
-        self._settle()
-        self._border = 0
+    def _end_all(self) -> None:
         self._end(self._everyone)
 
     def __repr__(self) -> str:

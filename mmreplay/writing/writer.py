@@ -15,7 +15,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.schema import FRAME
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.writing.lane_writer import LaneWriter
+from mmreplay.writing.lane_writer import LaneWriter, Mask
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
 
 
@@ -31,7 +31,6 @@ class Writer(LaneWriter):
     """
 
     def _attach(self) -> None:
-        """Look up what the next step must know; every episode has ended."""
         self._running = False
         self._opened_at = self._head
         self._begin = self._head  # the first step of the episode that runs
@@ -76,7 +75,7 @@ class Writer(LaneWriter):
         n = self._head
         frames = self._values.frames(frame, n, begins=True)
         self._border, self._is_settled = 0, False
-        self._end_episode()
+        self._end_all()
         self._put(n, frames)
         self._begin = n
         self._running = self._is_settled = True
@@ -164,7 +163,6 @@ class Writer(LaneWriter):
         self._head = self._words[COMMITTED] = t + 1
 
     def _end_with(self, t: int) -> None:
-        """Commit the last step of an episode."""
         rows = self._rows
         frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
         self._commit_last(t, np.array([t]), np.array([self._begin]), frames)
@@ -201,18 +199,11 @@ class Writer(LaneWriter):
                     _publish()
                 self._head = self._words[COMMITTED] = t + k
 
-    def _settle(self) -> None:
-        """Go on from what is committed, if a call was interrupted."""
-        if self._is_settled and self._head == self._words[COMMITTED]:
-            return
-        self._head = self._words[COMMITTED]
-        with self._failing():
-            over = self._ends.settle()
-        if over is not None and over[0] and self._begin < self._head:
+    def _forget_ended(self, over: Mask) -> None:
+        if over[0] and self._begin < self._head:
             self._running = False
-        self._is_settled = True
 
-    def _end_episode(self) -> None:
+    def _end_all(self) -> None:
         """End the running episode with the newest step, as truncated, if it has one."""
         if self._running and self._begin < self._head:
             with self._failing():
@@ -220,7 +211,6 @@ class Writer(LaneWriter):
         self._running = False
 
     def _prepare(self) -> None:
-        """Do what may fail in the next step."""
         self._guard()
         self._settle()
         if not self._running:
@@ -252,11 +242,6 @@ class Writer(LaneWriter):
         self._border = rows.border if self._running else 0
         if self._is_over:  # set by another thread in the meantime
             self._border = 0
-
-    def _finish(self) -> None:
-        self._settle()
-        self._border = 0
-        self._end_episode()
 
     def __repr__(self) -> str:
         return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._closed}>"

@@ -53,9 +53,6 @@ def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thr
     assert done == [[bytes([n]) for n in range(4)]]
 
 
-# ---------------------------------------------------------------- the tail of a lane
-
-
 def test_a_seal_without_its_checkpoint_does_not_free_the_tail(make, story, lz4, monkeypatch, kill):
     writer = make(**lz4)
 
