@@ -15,10 +15,9 @@ from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import Window
 from mmreplay.system import memory_maps
 from mmreplay.writing import flush
-from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
-from mmreplay.writing.seal import Sealer, sum_up
+from mmreplay.writing.seal import Background, Sealer, sum_up
 
 _POPULATED_BYTES = 1 << 20
 _POPULATED_ROWS = 4

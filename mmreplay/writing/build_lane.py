@@ -62,25 +62,17 @@ def _write_arrays(path: AnyPath, specs: Iterable[ArraySpec]) -> None:
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
 
 
-def build_live(
-    path: AnyPath,
-    store: str,
-    specs: Mapping[str, ArraySpec],
-    *,
-    head: int,
-    tail_start: int,
-    base: int,
-    before: int,
-) -> State:
-    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable."""
+def build_live(path: AnyPath, store: str, specs: Mapping[str, ArraySpec], **counts: int) -> State:
+    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable.
+
+    `counts` are the head, tail_start, base and before of the checkpoint.
+    """
     live = path / ".live"
     durable_writes.make_directory(live)
     for spec in specs.values():
         if not spec.is_raw:
             durable_writes.allocate(chunk_files.tail_path(path, spec), 2 * spec.chunk_bytes)
-    CheckpointFile.create(
-        live / "checkpoint", store, head=head, tail_start=tail_start, base=base, before=before
-    )
+    CheckpointFile.create(live / "checkpoint", store, **counts)
     return State.create(live / "state")
 
 

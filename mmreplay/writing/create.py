@@ -47,9 +47,9 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
-from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.request import Request, Resume, merged
+from mmreplay.writing.seal import Background
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 

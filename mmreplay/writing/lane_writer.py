@@ -35,8 +35,8 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.threads import Thread
 from mmreplay.writing import close, flush
 from mmreplay.writing.appender import Appender
-from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.seal import Background
 
 Mask = npt.NDArray[np.bool_]
 

@@ -100,15 +100,8 @@ def reopen(
 def _rebuild_live(log: Log, head: int, metadata: Mapping[str, Any]) -> None:
     """`.live` of a closed log, with what its last chunk files hold, durable."""
     tail_start = log.shard_start(head)
-    build_lane.build_live(
-        log.path,
-        metadata["uuid"],
-        log.specs,
-        head=head,
-        tail_start=tail_start,
-        base=log.base,
-        before=log.before,
-    )
+    counts = {"head": head, "tail_start": tail_start, "base": log.base, "before": log.before}
+    build_lane.build_live(log.path, metadata["uuid"], log.specs, **counts)
     _map_live(log, metadata["uuid"])
     _unpack(log, tail_start, head)
     if log.pending and isinstance(metadata.get("generator"), str):

@@ -164,7 +164,9 @@ class VectorWriter(LaneWriter):
         ):
             frame_rows[i] = frames
         else:
-            self._put_frames(t + 1, frames, chosen)
+            which = self._everyone if chosen is None else np.flatnonzero(chosen)
+            newest = functools.partial(self._newest_frames, which=which, begins=False)
+            self._put(t + 1, self._values.frames(frames, newest))
         if (
             type(actions) is not np.ndarray
             or actions.dtype is not self._actions_dtype
@@ -277,11 +279,6 @@ class VectorWriter(LaneWriter):
         for path in self._rows.log.specs:
             self._rows.stored(path, t)[gone] = 0
         return self._n - gone.size
-
-    def _put_frames(self, row: int, frames: Any, chosen: Mask | None) -> None:
-        which = self._everyone if chosen is None else np.flatnonzero(chosen)
-        newest = functools.partial(self._newest_frames, which=which, begins=False)
-        self._put(row, self._values.frames(frames, newest))
 
     def _newest_frames(
         self, stacks: Any, path: str, field: Field, which: Ids, *, begins: bool
