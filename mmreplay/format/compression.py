@@ -12,7 +12,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -95,20 +95,6 @@ def checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[s
             words = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else allowed
             raise FormatError(f"{where}: {name}: {key}: expected {words}, found {value!r:.200}")
     return {"name": name, "configuration": out}
-
-
-class ChunkCodec(Protocol):
-    """A compressor for chunks of one uncompressed size."""
-
-    def compress(self, data: Bytes, *, fast: bool) -> bytes:
-        """Compress; `fast` for a writer that cannot wait."""
-
-    def check(self, payload: Bytes, size: int) -> None:
-        """Raise CorruptStoreError unless decoding `payload` gives `size` bytes and no more."""
-
-    @property
-    def decompress(self) -> Callable[[Bytes, Bytes], object]:
-        """Called with a payload that was checked, fills an array."""
 
 
 def encode(codec: ChunkCodec, data: Bytes, *, fast: bool = False) -> bytes:
@@ -267,3 +253,8 @@ class _Gzip:
         if len(data) != out.size:
             raise ValueError(f"expected {out.size} bytes, found {len(data)}")
         out[:] = np.frombuffer(data, np.uint8)
+
+
+ChunkCodec = _Blosc | _Zstd | _Gzip
+"""Compresses chunks, `fast` for a writer that cannot wait. `check` raises CorruptStoreError unless
+`decompress` would fill exactly `size` bytes."""

@@ -22,7 +22,9 @@ ATTRIBUTE = "mmreplay"
 DIGEST = "crc32c"
 """The key under which attributes.mmreplay have a checksum of themselves."""
 COPY = "consolidated_metadata"
-"""The key under which a closed lane's own zarr.json has a copy of those of its arrays."""
+"""The key under which a closed lane's own zarr.json has a copy of those of its arrays: zarr's
+consolidated metadata. Where a copy and an array's own document differ, the own one is right."""
+COPY_KIND = {"kind": "inline", "must_understand": False}
 CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
 MAX_STACK = CONTEXT_ROWS + 1
@@ -138,14 +140,6 @@ def _cname(codec: Mapping[str, Any]) -> object:
     return codec.get("configuration", {}).get("cname")
 
 
-def width_problem(spec: ArraySpec, width: int) -> str:
-    """Why an array cannot be one of that many environments; empty if it can."""
-    if spec.width == width or (spec.is_raw and spec.width == 1):
-        return ""
-    what = "parts of a chunk file" if spec.is_raw else "inner chunks beside each other in a row"
-    return f"expected {width:,} {what}, found {spec.width:,}"
-
-
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
     """(path, what is wrong) of arrays whose chunk files have a wrong length."""
     out: list[tuple[str, str]] = []
@@ -215,11 +209,14 @@ def _array_json(spec: ArraySpec, codec: str | None, rows: int) -> bytes:
     if codec is None:
         codecs = [_bytes_codec(spec.dtype)]
         if spec.width > 1:
-            codecs.insert(0, transpose_codec(len(whole)))
+            # The bytes of a chunk lie environment by environment.
+            order = [1, 0, *range(2, len(whole))]
+            codecs.insert(0, {"name": "transpose", "configuration": {"order": order}})
     else:
+        of_one = 1, *spec.row_shape[1:]  # environment
         inner = [_bytes_codec(spec.dtype), json.loads(codec), {"name": "crc32c"}]
         sharding = {
-            "chunk_shape": [spec.inner_rows, *_inner_shape(spec)],
+            "chunk_shape": [spec.inner_rows, *(spec.row_shape if spec.width == 1 else of_one)],
             "codecs": inner,
             "index_codecs": INDEX_CODECS,
             "index_location": "end",
@@ -242,15 +239,6 @@ def _array_json(spec: ArraySpec, codec: str | None, rows: int) -> bytes:
     return dump(document)
 
 
-def _inner_shape(spec: ArraySpec) -> tuple[int, ...]:
-    return spec.row_shape if spec.width == 1 else (1, *spec.row_shape[1:])
-
-
-def transpose_codec(ndim: int) -> dict[str, Any]:
-    """The zarr codec by which the bytes of a chunk lie environment by environment."""
-    return {"name": "transpose", "configuration": {"order": [1, 0, *range(2, ndim)]}}
-
-
 def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     if dtype.itemsize == 1:
         return {"name": "bytes"}
@@ -271,6 +259,25 @@ def layout_json(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
         path: {"chunk": spec.chunk_rows, "inner": spec.inner_rows, "codec": spec.codec}
         for path, spec in specs.items()
     }
+
+
+Documents = dict[str, dict[str, Any]]
+"""What stands in each zarr.json below a lane, by the path of its directory."""
+
+
+def documents_of(arrays: Mapping[str, tuple[ArraySpec, int]]) -> Documents:
+    """The documents of arrays, (spec, rows) by path, and of the groups that hold them."""
+    out = {path: json.loads(array_json(*one)) for path, one in arrays.items()}
+    return out | {path: json.loads(group_json()) for path in group_paths(out)}
+
+
+def closed_json(attributes: Mapping[str, Any], documents: Documents) -> bytes:
+    """zarr.json of a closed lane, with a copy of the others unless it would be too long."""
+    paths = sorted(documents, key=lambda path: (path.count("/"), path))  # as zarr-python does
+    copy = {**COPY_KIND, "metadata": {path: documents[path] for path in paths}}
+    own = group_json(attributes)
+    data = dump({**json.loads(own), COPY: copy})
+    return data if len(data) <= MAX_METADATA_BYTES else own
 
 
 def digest(attributes: Mapping[str, Any]) -> str:

@@ -48,8 +48,11 @@ _MOST_LETTERS = 255
 _ROWS = range(1 << LANE_SHIFT)
 
 
-def plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document as it comes back from zarr.json; raises SchemaError if JSON cannot hold it."""
+def plain(metadata: object) -> dict[str, Any]:
+    """Metadata as it comes back from zarr.json; raises SchemaError if JSON cannot hold it."""
+    if not isinstance(metadata, Mapping):
+        raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
+    document = dict(metadata)
     try:
         data = layout.dump(document)
     except (TypeError, ValueError, RecursionError) as error:
@@ -130,11 +133,6 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"a newer mmreplay may read it"
         )
     kind = own.get("kind")
-    if kind in ("vector", "log") or (kind == "lane" and "environments" not in own):
-        raise FormatError(
-            f"{where}: this store was written by a development version of mmreplay, in a layout "
-            f"that is not read any more; record it again"
-        )
     if kind not in KINDS:
         raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")
     _check(own, _OF_ALL, where)
@@ -197,6 +195,20 @@ _OF_A_LANE: dict[str, _Rule] = {
     ),
     "closed": (lambda value: isinstance(value, bool), "a bool"),
 }
+
+
+def find_copy(document: Mapping[str, Any], where: str) -> layout.Documents | None:
+    """The copy in a lane's own zarr.json; None if it has none. FormatError: not as written."""
+    given = document.get(layout.COPY)
+    if given is None:
+        return None
+    where = f"{where}: {layout.COPY}"
+    if not isinstance(given, dict) or not isinstance(given.get("metadata"), dict):
+        raise FormatError(f"{where}: expected metadata in it, found {given!r:.200}")
+    for key, value in layout.COPY_KIND.items():
+        _compare(given.get(key), value, f"{where}: {key}")
+    metadata: layout.Documents = given["metadata"]
+    return metadata
 
 
 def schema_from_json(document: object, where: str) -> Schema:
@@ -268,7 +280,12 @@ def _array_spec(document: Any, path: str, where: str) -> tuple[ArraySpec, int]:
         raise FormatError(
             f"{where}: expected chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {chunk}"
         )
-    dims = _names(document.get("dimension_names"), len(shape), where)
+    names = document.get("dimension_names")
+    if names is not None and not (isinstance(names, list) and len(names) == len(shape)):
+        raise FormatError(f"{where}: dimension_names: expected {len(shape)}, found {names!r:.200}")
+    if not all(isinstance(name, str) and len(name) <= _MOST_LETTERS for name in names or ()):
+        raise FormatError(f"{where}: dimension_names: expected texts, found {names!r:.200}")
+    dims = None if names is None else tuple(names)
     inner, width, codec = 0, 1, None
     kind = _inside(document, "codecs", 0, "name")
     if kind == "sharding_indexed":
@@ -327,21 +344,6 @@ def _inside(value: Any, *keys: str | int) -> Any:
             value = value[key]
         return value
     return None
-
-
-def _names(given: object, n_axes: int, where: str) -> tuple[str, ...] | None:
-    """The names of the axes; None if they have none."""
-    if given is None:
-        return None
-    if (
-        not isinstance(given, list)
-        or len(given) != n_axes
-        or not all(isinstance(name, str) and len(name) <= _MOST_LETTERS for name in given)
-    ):
-        raise FormatError(
-            f"{where}: dimension_names: expected {n_axes} names, found {given!r:.200}"
-        )
-    return tuple(given)
 
 
 def _parse_sharding(

@@ -1,6 +1,7 @@
-"""Chunk lengths, shard lengths and codecs of a new store, where the user leaves them open.
+"""The arrays of a lane, and chunk lengths, shard lengths and codecs where the user names none.
 
-Invariant: what is planned here is what `parse.parse_array` accepts.
+Invariant: what is planned here is what `parse.parse_array` accepts. Whatever makes, reads or checks
+a lane takes the names, shapes and dtypes of its arrays from `row_columns` and `final_columns`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.format.columns import Column, final_columns, row_columns
 from mmreplay.format.compression import checked_codec
 from mmreplay.format.layout import (
     CODECS,
@@ -27,8 +29,10 @@ from mmreplay.format.layout import (
 from mmreplay.format.parse import parse_array
 from mmreplay.schema import FRAME, Field, Schema
 
+_FLAG, _NUMBER = np.dtype("uint8"), np.dtype("int64")
 _TARGET_BYTES = 32 << 20
-_TAILS_BYTES = 256 << 20
+_TAILS_BYTES, _EXPECTED_LANES = 256 << 20, 16
+"""Of all tails of a store, and how many lanes a store of lanes is planned for."""
 _MAX_SHARD_ROWS = 4096
 _MAX_INNER = 16
 _INNER_BYTES = 512 * 1024
@@ -41,11 +45,32 @@ _FINAL_NUMBERS = 16_384
 _ROUND_UP_BYTES = 1 << 20
 _STEPS_OF_MANY, _LEAST_ENTRIES = 64, 65_536
 _PARTS_OF_CAPACITY = 10
-"""Disk space comes free in whole chunk files: no more than so much of what a capacity holds."""
+"""Disk space comes free in whole chunk files: at most this part of a capacity each."""
 _ROWS_OF_MANY, _LEAST_ROWS_OF_MANY = 8_192, 1_024
-_UNKNOWN_LANES = 16
 _LEVELS = {"zstd": "level", "gzip": "level", "lz4": "clevel"}
 """What zarr calls the level of a codec that may be given with one."""
+
+
+def row_columns(schema: Schema, environments: int | None) -> dict[str, ArraySpec]:
+    """The arrays of a lane's steps, by path; a row is what one step gave to all environments.
+
+    Only path, row_shape, dtype and width are set. `environments` is None in a lane of one
+    environment, whose arrays have no axis for them.
+    """
+    fields = [(path, one.shape, one.dtype) for path, one in schema.columns().items()]
+    flags = [(path, (), _FLAG) for path in ("non_terminals", "resets", "ends")]
+    axis, width = (() if environments is None else (environments,)), environments or 1
+    return {
+        path: ArraySpec(path, (*axis, *shape), dtype, 1, width=width)
+        for path, shape, dtype in (*fields, *flags, ("step", (), _NUMBER))
+    }
+
+
+def final_columns(schema: Schema) -> dict[str, ArraySpec]:
+    """The arrays of the final observations, by path below `finals`; a row is one episode's end."""
+    columns = row_columns(schema, None)
+    numbers = {path: ArraySpec(path, (), _NUMBER, 1) for path in ("id", "first")}
+    return {path: columns[path] for path in schema.frame_paths.values()} | numbers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,38 +82,41 @@ class LanePlan:
 
 
 def plan_lane(
-    schema: Schema, environments: int | None, capacity: int | None, lanes: int | None = None
+    schema: Schema, environments: int | None, capacity: int | None, *, in_group: bool = False
 ) -> LanePlan:
     """Chunk lengths and codecs of every array; raises SchemaError if they do not fit.
 
-    `lanes` share the memory of the tails: None for a store of one lane, 0 if the number is unknown.
+    A lane `in_group` is one of a store of lanes, which share the memory of the tails.
     """
     if environments is None:
-        rows = _plan_one(schema, lanes, capacity)
+        rows = _plan_one(schema, capacity, in_group=in_group)
     else:
         rows = _plan_many(schema, environments, capacity)
     return LanePlan(rows, _plan_finals(schema, environments or 1))
 
 
-def _plan_one(schema: Schema, lanes: int | None, capacity: int | None) -> dict[str, ArraySpec]:
+def _plan_one(schema: Schema, capacity: int | None, *, in_group: bool) -> dict[str, ArraySpec]:
     """The arrays of the steps of one environment; in a store of lanes they follow the capacity."""
     default_rows = _SCALAR_ROWS
-    if lanes is not None:
+    if in_group:
         parts = _ROWS_OF_MANY if capacity is None else capacity // _PARTS_OF_CAPACITY
         default_rows = max(min(parts, _ROWS_OF_MANY), _LEAST_ROWS_OF_MANY)
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
     fields = schema.columns()
 
-    def raw(spec: ArraySpec) -> ArraySpec:
-        rows = scalar_rows
+    def raw(spec: ArraySpec) -> int:
         if spec.path.startswith("frames"):
-            rows = fields[spec.path].chunk or _raw_rows(spec.row_bytes, default_rows)
-        elif spec.path.startswith("extras"):
-            rows = fields[spec.path].chunk or min(scalar_rows, _raw_rows(spec.row_bytes))
-        return dataclasses.replace(spec, chunk_rows=rows)
+            return fields[spec.path].chunk or _raw_rows(spec.row_bytes, default_rows)
+        if spec.path.startswith("extras"):
+            return fields[spec.path].chunk or min(scalar_rows, _raw_rows(spec.row_bytes))
+        return scalar_rows
 
     def shards(frames: dict[str, Field]) -> tuple[int, dict[str, int]]:
-        return _shard_rows(frames, lanes, min(default_rows, _MAX_SHARD_ROWS))
+        row_bytes = [one.row_bytes for one in frames.values()]
+        most = min(default_rows, _MAX_SHARD_ROWS, _TARGET_BYTES // max(row_bytes))
+        if in_group:
+            most = min(most, _TAILS_BYTES // (2 * _EXPECTED_LANES * sum(row_bytes)))
+        return _shard_rows(frames, max(most, 1))
 
     return _arrays(row_columns(schema, None), fields, ("step",), raw, shards)
 
@@ -103,33 +131,38 @@ def _plan_many(schema: Schema, n: int, capacity: int | None) -> dict[str, ArrayS
     entries = max(entries, _LEAST_ENTRIES)
     fields = schema.columns()
 
-    def raw(spec: ArraySpec) -> ArraySpec:
+    def raw(spec: ArraySpec) -> int:
         one = schema.action if spec.path == "rewards" else fields.get(spec.path, schema.action)
         rows = max(min(entries // n, _TARGET_BYTES // spec.row_bytes), 1)
-        page = _PAGE_BYTES // math.gcd(spec.row_bytes, _PAGE_BYTES)
+        page = _rows_of_a_page(spec.row_bytes)
         if page * spec.row_bytes <= _ROUND_UP_BYTES:
             rows = max(rows, page)
-        rows = one.chunk or _whole_pages(rows, spec.row_bytes)
-        # Smaller frames would cost each step more than reading a stack as one piece saves: their
-        # pages are those of many environments.
-        is_large = spec.path.startswith("frames") and spec.row_bytes // n >= LARGE_FRAME_BYTES
-        return dataclasses.replace(spec, chunk_rows=rows, width=n if is_large else 1)
+        return one.chunk or _whole_pages(rows, spec.row_bytes)
 
     def shards(frames: dict[str, Field]) -> tuple[int, dict[str, int]]:
-        return _shard_of_many(frames, n, most)
+        row_bytes = sum(one.row_bytes for one in frames.values()) * n
+        least = max(_TAILS_BYTES // 4 // row_bytes, 1)
+        return _shard_rows(frames, max(min(most // n, least), 1), powers_to=least)
 
-    return _arrays(row_columns(schema, n), fields, ("step", "env"), raw, shards)
+    specs = _arrays(row_columns(schema, n), fields, ("step", "env"), raw, shards)
+    for path, spec in specs.items():
+        # Smaller frames would cost each step more than reading a stack as one piece saves: their
+        # pages are those of many environments.
+        is_large = path.startswith("frames") and spec.row_bytes // n >= LARGE_FRAME_BYTES
+        if spec.is_raw and not is_large:
+            specs[path] = dataclasses.replace(spec, width=1)
+    return specs
 
 
 def _plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
     """The arrays of final observations; each chunk file has room for one of all n environments."""
 
-    def raw(spec: ArraySpec) -> ArraySpec:
+    def raw(spec: ArraySpec) -> int:
         rows = max(min(_FINAL_BYTES // spec.row_bytes, _FINAL_NUMBERS), _LEAST_FINALS, n)
-        page = _PAGE_BYTES // math.gcd(spec.row_bytes, _PAGE_BYTES)
+        page = _rows_of_a_page(spec.row_bytes)
         if page * spec.row_bytes <= _FINAL_PAGES_BYTES:  # whole pages can be mapped side by side
             rows = -(-rows // page) * page
-        return dataclasses.replace(spec, chunk_rows=rows)
+        return rows
 
     def shards(frames: dict[str, Field]) -> tuple[int, dict[str, int]]:
         least = max(_FINAL_BYTES // max(one.row_bytes for one in frames.values()), _LEAST_FINALS, n)
@@ -141,45 +174,34 @@ def _plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
 
 
 def _arrays(
-    columns: Mapping[str, Column],
+    columns: Mapping[str, ArraySpec],
     fields: Mapping[str, Field],
     axes: tuple[str, ...],
-    raw: Callable[[ArraySpec], ArraySpec],
+    raw: Callable[[ArraySpec], int],
     shards: Callable[[dict[str, Field]], tuple[int, dict[str, int]]],
 ) -> dict[str, ArraySpec]:
     """The arrays of a log: `raw` chooses the chunk length of one, `shards` those of all others."""
+    codecs = {path: codec_of(fields[path], path) for path in columns if path.startswith("frames")}
+    compressed = {path: fields[path] for path, codec in codecs.items() if codec is not None}
+    shard, inners = shards(compressed) if compressed else (0, {})
     out: dict[str, ArraySpec] = {}
-    codecs: dict[str, dict[str, Any]] = {}
     for path, column in columns.items():
-        codec = codec_of(fields[path], path) if path.startswith("frames") else None
-        if codec is None:
-            out[path] = raw(ArraySpec(path, column.row_shape, column.dtype, 1))
-        else:
-            codecs[path] = codec
-    if codecs:
-        shard, inners = shards({path: fields[path] for path in codecs})
-        for path, codec in codecs.items():
-            one = columns[path]
-            shape, dtype = one.row_shape, one.dtype
-            out[path] = ArraySpec(path, shape, dtype, shard, inners[path], codec, one.width)
-    out = {path: named_axes(spec, *axes) for path, spec in out.items()}
-    _check_lengths(out)
+        rows, inner = (shard, inners[path]) if path in compressed else (raw(column), 0)
+        spec = dataclasses.replace(
+            column, chunk_rows=rows, inner_rows=inner, codec=codecs.get(path)
+        )
+        out[path] = named_axes(spec, *axes)
+        if spec.inner_rows > 1 and spec.inner_bytes > MAX_INNER_BYTES:
+            raise SchemaError(
+                f"{path}: {spec.inner_rows:,} rows per chunk have {spec.inner_bytes:,} bytes; "
+                f"at most {MAX_INNER_BYTES:,} are compressed as one: give a smaller chunk"
+            )
+        if spec.chunk_bytes > MAX_CHUNK_BYTES:
+            raise SchemaError(
+                f"{path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; "
+                f"at most {MAX_CHUNK_BYTES:,}: give a smaller chunk or shard"
+            )
     return out
-
-
-def _shard_of_many(fields: dict[str, Field], n: int, frames: int) -> tuple[int, dict[str, int]]:
-    """One shard length for all compressed keys, in steps, and each one's inner chunk length."""
-    if any(
-        one.shard for one in fields.values()
-    ):  # lengths of the user's own; `_shard_rows` checks them
-        return _shard_rows(fields, None)
-    row = sum(one.row_bytes for one in fields.values()) * n
-    most = max(_TAILS_BYTES // 2 // (2 * row), 1)
-    inners = {
-        path: one.chunk or _power_of_two(_inner_rows(one), most) for path, one in fields.items()
-    }
-    step = math.lcm(*inners.values())
-    return max(min(frames // n, most) // step, 1) * step, inners
 
 
 def _power_of_two(*most: int) -> int:
@@ -191,40 +213,18 @@ def _inner_rows(field: Field) -> int:
     return field.chunk or min(_MAX_INNER, max(1, _INNER_BYTES // field.row_bytes))
 
 
-def _check_lengths(specs: Mapping[str, ArraySpec]) -> None:
-    """Raise SchemaError for chunks that are too large to read or map."""
-    for spec in specs.values():
-        if spec.inner_rows > 1 and spec.inner_bytes > MAX_INNER_BYTES:
-            raise SchemaError(
-                f"{spec.path}: {spec.inner_rows:,} rows a chunk have {spec.inner_bytes:,} bytes; "
-                f"at most {MAX_INNER_BYTES:,} are compressed as one: give a smaller chunk"
-            )
-        if spec.chunk_bytes > MAX_CHUNK_BYTES:
-            raise SchemaError(
-                f"{spec.path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; "
-                f"at most {MAX_CHUNK_BYTES:,}: give a smaller chunk or shard"
-            )
-
-
 def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, ArraySpec]:
     """The arrays of a further lane, as attributes.mmreplay.layout of its store has them."""
+    keys = {"chunk": "chunk_rows", "inner": "inner_rows", "codec": "codec"}
+    specs = {}
     try:
-        specs = {
-            path: named_axes(
-                ArraySpec(
-                    path,
-                    one.row_shape,
-                    one.dtype,
-                    *(layout[path][key] for key in ("chunk", "inner", "codec")),
-                ),
-                "step",
-            )
-            for path, one in row_columns(schema, None).items()
-        }
+        for path, column in row_columns(schema, None).items():
+            lengths = {ours: layout[path][key] for key, ours in keys.items()}
+            spec = named_axes(dataclasses.replace(column, **lengths), "step")
+            # Once through the text of zarr.json: the checks of opening hold for making, too.
+            specs[path] = parse_array(array_json(spec, 0), path, where)[0]
     except (KeyError, TypeError) as error:
         raise FormatError(f"{where}: layout: cannot be read: {error!s:.400}") from error
-    # Once through the text of zarr.json: the checks of opening hold for making, too.
-    specs = {path: parse_array(array_json(s, 0), path, where)[0] for path, s in specs.items()}
     for path, text in odd_lengths(specs):
         raise FormatError(f"{where}: layout: {path}: {text}")
     return specs
@@ -276,19 +276,28 @@ def _raw_rows(row_bytes: int, most: int = _SCALAR_ROWS) -> int:
     return _whole_pages(max(1, min(_TARGET_BYTES // row_bytes, most)), row_bytes)
 
 
+def _rows_of_a_page(row_bytes: int, page: int = _PAGE_BYTES) -> int:
+    """The fewest rows that fill whole pages."""
+    return page // math.gcd(row_bytes, page)
+
+
 def _whole_pages(rows: int, row_bytes: int) -> int:
     """About as many rows, in whole pages where that does not inflate the chunk."""
     for page in (64 * 1024, _PAGE_BYTES):
-        granule = page // math.gcd(row_bytes, page)
+        granule = _rows_of_a_page(row_bytes, page)
         if granule <= rows:
             return rows - rows % granule
     return rows
 
 
 def _shard_rows(
-    fields: dict[str, Field], lanes: int | None, most: int = _MAX_SHARD_ROWS
+    fields: dict[str, Field], most: int, powers_to: int = 0
 ) -> tuple[int, dict[str, int]]:
-    """One shard length for all compressed keys, of at most `most` rows, and inner chunk lengths."""
+    """One shard length for all compressed keys, and each one's inner chunk length.
+
+    A shard has at most `most` rows if its chunks allow it. With `powers_to` the lengths of chunks
+    that the user does not give are powers of two of at most that.
+    """
     inners = {path: _inner_rows(one) for path, one in fields.items()}
     given = {one.shard for one in fields.values() if one.shard}
     if len(given) > 1:
@@ -304,24 +313,12 @@ def _shard_rows(
                     )
                 inners[path] = math.gcd(shard, inner)
         return shard, inners
-    shard = max(1, min(most, _TARGET_BYTES // max(one.row_bytes for one in fields.values())))
-    if lanes is not None:
-        row = sum(one.row_bytes for one in fields.values())
-        shard = min(shard, _TAILS_BYTES // (2 * (lanes or _UNKNOWN_LANES) * row))
-        if not shard and lanes:
-            raise SchemaError(
-                f"{lanes} lanes of {row:,} bytes a frame: expected their tails to fit into "
-                f"{_TAILS_BYTES:,} bytes; use codec='raw', or give a shard length"
-            )
-    shard = max(shard, 1)
-    step = math.lcm(*inners.values())
-    if step > shard:  # keys whose chunks have no common multiple within a shard
+    if not powers_to and math.lcm(*inners.values()) > most:
+        powers_to = most  # keys whose chunks have no common multiple within a shard
+    if powers_to:
         inners = {
-            path: inner if fields[path].chunk else _power_of_two(inner, shard)
+            path: fields[path].chunk or _power_of_two(inner, powers_to)
             for path, inner in inners.items()
         }
-        step = math.lcm(*inners.values())
-    if lanes is not None and shard >= step:
-        # A power of two of chunks: the same length for nearby numbers of lanes.
-        return step * _power_of_two(shard // step, shard), inners
-    return max(step, shard - shard % step), inners
+    step = math.lcm(*inners.values())
+    return max(step, most - most % step), inners

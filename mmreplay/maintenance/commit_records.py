@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
-from mmreplay.storage.state_page import COMMITTED, State
+from mmreplay.storage.state_page import COMMITTED, PAGE_BYTES, CheckpointFile, State
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 

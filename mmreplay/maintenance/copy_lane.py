@@ -21,16 +21,16 @@ from mmreplay.ids import Array
 from mmreplay.maintenance.verify.documents import generator_problem
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
-from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file, tail_file
-from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
+from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file
 from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
+from mmreplay.storage.state_page import Checkpoint, CheckpointFile
 from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
-from mmreplay.writing.open_lanes import open_writer
+from mmreplay.writing.create import open_writer
 
 __all__ = [
     "check_intact",
@@ -230,7 +230,7 @@ class _Copy:
         """Copy rows [start, stop) to the open copy."""
         target = self._folder(log)
         if not spec.is_raw:
-            tail = tail_file.map_tail(target, spec, writable=True)
+            tail = chunk_files.map_tail(target, spec, writable=True)
             for row, rows in read_rows(self._reader, log, spec, start, stop):
                 tail[np.arange(row, row + len(rows)) % len(tail)] = rows
                 self._moved(rows.nbytes)

@@ -19,8 +19,8 @@ from mmreplay.reading.store import Store
 from mmreplay.schema import Schema
 from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.seal import Background
 from mmreplay.writing.writer import Writer
 
 __all__ = ["read_runs", "row_bytes", "write_runs"]

@@ -22,9 +22,9 @@ from mmreplay.reading.joined_lanes import Contents, JoinedLanes
 from mmreplay.reading.lane_reader import LaneReader, lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.log_reader import LogReader
-from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
+from mmreplay.storage.state_page import CheckpointFile
 from mmreplay.system import checked_reads, platform
 from mmreplay.system.held_directories import AnyPath
 

@@ -13,10 +13,16 @@ from collections.abc import Mapping
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
-from mmreplay.storage import tail_file
-from mmreplay.storage.checkpoint import CheckpointFile, check_rows
-from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
+from mmreplay.storage.chunk_files import EvictedError, map_tail
+from mmreplay.storage.state_page import (
+    BASE,
+    COMMITTED,
+    SESSION,
+    TAIL_START,
+    CheckpointFile,
+    State,
+    check_rows,
+)
 from mmreplay.system import platform
 from mmreplay.system.held_directories import AnyPath, at, check_there
 
@@ -72,7 +78,7 @@ class LogReader:
             session = state.words[SESSION]
             best = CheckpointFile(live / "checkpoint", uuid).best
             tails = {
-                name: tail_file.map_tail(self.path, spec)
+                name: map_tail(self.path, spec)
                 for name, spec in self.specs.items()
                 if not spec.is_raw
             }

@@ -1,4 +1,6 @@
-"""Chunk files of uncompressed rows: their names, mapping them for writing, reading them.
+"""Chunk files of uncompressed rows, and tails: their names, mapping them for writing, reading them.
+
+A tail has uncompressed rows of a compressed array, until their shard is written.
 
 Invariant: row r of a column lies in chunk file r // chunk_rows. Only `rows_of`,
 `byte_ranges` and `file_places` know where in it: the rows follow one another, or the file has one
@@ -7,7 +9,7 @@ part for each environment, in which its entries follow one another (`ArraySpec.w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,6 +74,14 @@ def chunk_files(lane: AnyPath, spec: ArraySpec) -> list[int]:
     """The chunk files that are there, ascending; raises FileNotFoundError if the array is not."""
     chunks = map(spec.chunk_of, checked_reads.names(lane / spec.path, missing_ok=False))
     return sorted(chunk for chunk in chunks if chunk is not None)
+
+
+def remove_below(lane: AnyPath, spec: ArraySpec, base: int) -> None:
+    """Unlink the chunk files wholly below row `base`."""
+    for chunk in chunk_files(lane, spec):
+        if (chunk + 1) * spec.chunk_rows > base:
+            break
+        durable_writes.unlink(chunk_path(lane, spec, chunk))
 
 
 def rows_of(spec: ArraySpec, data: Any) -> Array:
@@ -190,3 +200,47 @@ def read_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Array
         out[row - start : row - start + n] = rows_of(spec, data)
         row += n
     return out
+
+
+def tail_path(lane: AnyPath, spec: ArraySpec) -> AnyPath:
+    """Where the raw rows of a compressed array stand until their shard is written."""
+    return lane / ".live" / (spec.path.replace("/", "~") + ".tail")
+
+
+def tail_rows(spec: ArraySpec, tail: Array, start: int, inner: int) -> Array:
+    """Where the rows of an inner chunk stand in a tail, of the shard that begins at row `start`.
+
+    (inner_rows, *row_shape); of many environments those of one, (inner_rows, *row_shape[1:]),
+    which do not follow one another.
+    """
+    block, environment = divmod(inner, spec.width)
+    row = (start + block * spec.inner_rows) % len(tail)
+    rows = tail[row : row + spec.inner_rows]
+    return rows if spec.width == 1 else rows[:, environment]
+
+
+def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> str:
+    """Why the tail cannot hold the rows from `tail_start` to `head`; empty if it can."""
+    half = max((spec.chunk_rows for spec in specs.values() if not spec.is_raw), default=0)
+    if half and (tail_start % half or not tail_start <= head <= tail_start + 2 * half):
+        return (
+            f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before the "
+            f"head, {head:,}, found {tail_start:,}"
+        )
+    return ""
+
+
+def is_shared(lane: AnyPath, spec: ArraySpec) -> bool:
+    """Whether a tail has several names, so that a copy of the lane has it, too."""
+    path = tail_path(lane, spec)
+    with writing("looking at its names", path):
+        return path.lstat().st_nlink > 1
+
+
+def map_tail(lane: AnyPath, spec: ArraySpec, *, writable: bool = False) -> Array:
+    """The tail of a compressed array, mapped: (2 * chunk_rows, *row_shape)."""
+    if writable:
+        durable_writes.make_own(tail_path(lane, spec))
+    data = memory_maps.map_file(tail_path(lane, spec), 2 * spec.chunk_bytes, writable=writable)
+    rows: Array = data.view(spec.dtype).reshape(2 * spec.chunk_rows, *spec.row_shape)
+    return rows

@@ -18,9 +18,9 @@ from mmreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from mmreplay.format import consolidated, layout, parse
-from mmreplay.format.columns import Column, final_columns, row_columns
-from mmreplay.format.consolidated import Documents
+from mmreplay.format import layout, parse
+from mmreplay.format.layout import ArraySpec, Documents
+from mmreplay.format.plan import final_columns, row_columns
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
@@ -77,8 +77,8 @@ class LaneDocument:
     data: bytes
     metadata: dict[str, Any]
     schema: Schema
-    rows: dict[str, layout.ArraySpec]
-    finals: dict[str, layout.ArraySpec]
+    rows: dict[str, ArraySpec]
+    finals: dict[str, ArraySpec]
     lengths: tuple[int, int]
 
     @property
@@ -104,7 +104,7 @@ def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
     schema = parse.schema_from_json(metadata.get("schema"), where)
     copy = None
     if metadata["closed"] and not own_documents:
-        copy = consolidated.find_copy(document, where)
+        copy = parse.find_copy(document, where)
     columns = row_columns(schema, metadata["environments"])
     finals = final_columns(schema)
     checked_reads.check_directories(path, ".live", f"{layout.FINALS}/.live")
@@ -173,13 +173,16 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 
 
 def _read_specs(
-    path: AnyPath, columns: Mapping[str, Column], copy: Documents | None, log: str = ""
-) -> tuple[dict[str, layout.ArraySpec], int]:
+    path: AnyPath,
+    columns: Mapping[str, ArraySpec],
+    copy: Documents | None,
+    log: str = "",
+) -> tuple[dict[str, ArraySpec], int]:
     """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""
     folders = "", "checksums/"
     checked_reads.check_directories(path, *(below + f + name for f in folders for name in columns))
-    specs: dict[str, layout.ArraySpec] = {}
+    specs: dict[str, ArraySpec] = {}
     rows: int | None = None
     for name, one in columns.items():
         (spec, found), where = _read_array(path, below + name, name, copy)
@@ -188,8 +191,9 @@ def _read_specs(
                 f"{where}: expected rows of {one.row_shape} {one.dtype}, as the schema says; found "
                 f"{spec.row_shape} {spec.dtype}"
             )
-        if text := layout.width_problem(spec, one.width):
-            raise FormatError(f"{where}: {text}")
+        if spec.width != one.width and not (spec.is_raw and spec.width == 1):
+            what = "parts of a chunk file" if spec.is_raw else "inner chunks beside each other"
+            raise FormatError(f"{where}: expected {one.width:,} {what}, found {spec.width:,}")
         if rows is not None and found != rows:
             # Cut off between two arrays of a close: the root says what holds.
             found = min(found, rows)
@@ -203,7 +207,7 @@ def _read_specs(
 
 def _read_array(
     lane: AnyPath, path: str, name: str, copy: Documents | None
-) -> tuple[tuple[layout.ArraySpec, int], str]:
+) -> tuple[tuple[ArraySpec, int], str]:
     """An array's spec and rows, and the name of its document."""
     if copy is not None and path in copy:
         shown = f"{lane / 'zarr.json'}: {layout.COPY}: {path}"

@@ -18,7 +18,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
-from mmreplay.storage.side_by_side import SideBySide
+from mmreplay.storage.raw_column import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
@@ -69,7 +69,7 @@ def _find_or_create(lane: AnyPath, environments: int | None) -> ArraySpec:
 
 
 def _chunk_length(environments: int | None) -> int:
-    """The rows of a chunk file, which hold about 65,536 priorities: whole pages."""
+    """The rows of a chunk file: about 65,536 priorities, in whole pages."""
     n = environments or 1
     page = memory_maps.GRANULARITY // math.gcd(memory_maps.GRANULARITY, n * _SPEC.row_bytes)
     return max(_CHUNK_ROWS // n // page, 1) * page
@@ -84,11 +84,10 @@ def trim(lane: AnyPath, base: int, head: int, environments: int | None = None) -
     if _staging_path(lane).exists():
         durable_writes.remove_tree(_staging_path(lane))
     spec = find_spec(lane, environments)
-    if spec is None:
-        return
-    evict(lane, base, environments)
-    _clear(lane, spec, head)
-    durable_writes.sync_directory(lane / spec.path)
+    if spec is not None:
+        evict(lane, base, environments)
+        _clear(lane, spec, head)
+        durable_writes.sync_directory(lane / spec.path)
 
 
 def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
@@ -109,12 +108,8 @@ def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
 def evict(lane: AnyPath, base: int, environments: int | None = None) -> None:
     """Unlink the chunk files wholly below row `base`."""
     spec = find_spec(lane, environments)
-    if spec is None:
-        return
-    for chunk in chunk_files.chunk_files(lane, spec):
-        if (chunk + 1) * spec.chunk_rows > base:
-            break
-        durable_writes.unlink(chunk_files.chunk_path(lane, spec, chunk))
+    if spec is not None:
+        chunk_files.remove_below(lane, spec, base)
 
 
 def finish(
@@ -199,27 +194,22 @@ class PriorityColumn:
         base, head = window
         start = base // self._spec.chunk_rows
         stop = max(-(-head // self._spec.chunk_rows), start)
-        # What may find no room on the disk comes first, so that nothing changes then.
-        self._allocate(start, stop)
         files = SideBySide([self._spec], [start], [2 * (stop - start) + 1], writable=True)
         self._map(files, stop)
         # Together: an interrupt leaves the old positions, or all of the new ones.
         self._files, self.values, self.generation = files, files.rows, self.generation + 1
 
-    def _allocate(self, start: int, stop: int) -> None:
-        for chunk in range(start, stop):
+    def _map(self, files: SideBySide, stop: int) -> None:
+        """Allocate and map the chunk files below `stop`."""
+        chunks = range(files.stop[0], stop)
+        for chunk in chunks:  # what may find no room on the disk comes first
             path = chunk_files.chunk_path(self._lane, self._spec, chunk)
             durable_writes.allocate(path, self._spec.chunk_bytes)
-
-    def _map(self, files: SideBySide, stop: int) -> None:
-        """Map the chunk files below `stop`."""
-        for chunk in range(files.stop[0], stop):
+        for chunk in chunks:
             # Another thread may have evicted it just now; of rows that are gone nothing is kept.
             with contextlib.suppress(FileNotFoundError):
                 files.put(0, chunk, chunk_files.chunk_path(self._lane, self._spec, chunk))
             files.stop[0] = chunk + 1
-
-    # ------------------------------------------------------------ positions
 
     @property
     def lowest(self) -> int:
@@ -234,8 +224,6 @@ class PriorityColumn:
         """The ids that stand at positions, (B,) int64."""
         return self._files.ids(positions)
 
-    # ------------------------------------------------------------ growing, and making durable
-
     def reach(self, window: Window) -> None:
         """Make room for all rows below the head; DiskFullError: nothing was changed."""
         stop = -(-window[1] // self._spec.chunk_rows)
@@ -244,7 +232,6 @@ class PriorityColumn:
         if not self._files.has_room(0, stop):
             self._layout(window)
             return
-        self._allocate(self._files.stop[0], stop)
         self._map(self._files, stop)
 
     def sync(self) -> None:

@@ -1,25 +1,166 @@
 """Read uncompressed columns of all lanes of a store through memory maps.
 
-Invariant: a chunk file is mapped only after its size was checked.
+Invariant: a chunk file is mapped only after its size was checked; an id's row stands at one index
+of `SideBySide.rows`, whichever files are mapped later. `Pager` changes when pages come,
+never what is read: page tables of files in the page cache are filled at once, and the rows of a
+batch that are only on the disk are requested together before the first of them is read.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import threading
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
-from mmreplay.storage import page_advice
 from mmreplay.storage.chunk_files import LaneFiles, chunk_path, file_places, read_rows
-from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import memory_maps
+from mmreplay.system.held_directories import AnyPath
 
 _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole process
 _FEW_BYTES = 1 << 18  # are read, where nothing is mapped: quicker, if it is once
 _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
+_LARGE_BYTES = 1 << 20  # of a chunk file: smaller ones are not worth advice
+_MOSTLY = 0.75  # of a file's pages; reading the rest at once costs little
+_LOOK_AGAIN = 256  # batches
+
+Chunk = tuple[int, int]
+
+
+class SideBySide:
+    """One array over the chunk files of a raw column, lane after lane, with room to grow.
+
+    Of each lane, `first` is its first chunk in the range, `stop` the chunk after the last mapped
+    one, which the user counts up, `shifts` what to add to an id for its index in `rows` (width 1).
+    `rows`, (n, *row_shape), are zeros where nothing is mapped. OSError: no such range of addresses.
+    """
+
+    __slots__ = (
+        "_begins", "_bytes", "_has_parts", "_offsets", "_origins", "_reservation", "_room",
+        "_sizes", "_tables", "data", "first", "rows", "shifted", "shifts", "stop",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        specs: Sequence[ArraySpec],
+        first: Sequence[int],
+        room: Sequence[int],
+        *,
+        writable: bool = False,
+    ) -> None:
+        self._room = room
+        self.first, self.stop = list(first), list(first)
+        one = specs[0]
+        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, specs, strict=True)]
+        self._reservation = memory_maps.Reservation(sum(sizes) * one.row_bytes, writable=writable)
+        self.data: npt.NDArray[np.uint8] = self._reservation.array
+        self.rows: Array = self.data.view(one.dtype).reshape(-1, *one.row_shape)
+        begins = [0, *itertools.accumulate(sizes[:-1])]
+        shifts = [
+            begin - (number << LANE_SHIFT) - chunk * spec.chunk_rows
+            for number, (begin, chunk, spec) in enumerate(zip(begins, first, specs, strict=True))
+        ]
+        self._begins, self.shifts = np.array(begins, np.int64), np.array(shifts, np.int64)
+        # Of each lane, the bytes of a chunk file, and where that of chunk 0 would stand.
+        self._bytes = [spec.chunk_bytes for spec in specs]
+        self._origins = [
+            begin * one.row_bytes - chunk * size
+            for begin, chunk, size in zip(begins, first, self._bytes, strict=True)
+        ]
+        self._has_parts = any(spec.width > 1 for spec in specs)
+        if self._has_parts:
+            tables = [
+                _offsets_of(*of) for of in zip(specs, shifts, itertools.count(), strict=False)
+            ]
+            self._sizes = np.array([table.size for table in tables])
+            self._tables = np.cumsum(self._sizes) - self._sizes
+            self._offsets = np.concatenate(tables)
+        self.shifted = any(shifts) or self._has_parts
+
+    def has_room(self, lane: int, stop: int) -> bool:
+        """Whether a lane's chunks below `stop` fit."""
+        return stop - self.first[lane] <= self._room[lane]
+
+    def put(self, lane: int, chunk: int, path: AnyPath) -> None:
+        """Map a chunk file into its place; raises CorruptStoreError if it has another size."""
+        size = self._bytes[lane]
+        self._reservation.put(self._origins[lane] + chunk * size, path, size)
+
+    def chunk(self, lane: int, chunk: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a chunk."""
+        size = self._bytes[lane]
+        begin = self._origins[lane] + chunk * size
+        return self.data[begin : begin + size]
+
+    def index(self, ids: Ids) -> Ids:
+        """The index in `rows` of each id."""
+        lanes = ids >> LANE_SHIFT if len(self.shifts) > 1 else 0
+        if not self._has_parts:
+            out: Ids = ids + self.shifts[lanes]
+            return out
+        places = ids % self._sizes[lanes]
+        places += self._tables[lanes]
+        out = self._offsets.take(places)
+        out += ids
+        return out
+
+    def ids(self, index: Ids) -> Ids:
+        """The id that stands at each index of `rows`, of lanes whose rows follow one another."""
+        if len(self.shifts) == 1:
+            return index - self.shifts
+        lanes = self._begins.searchsorted(index, "right") - 1
+        out: Ids = index - self.shifts[lanes]
+        return out
+
+
+def _offsets_of(spec: ArraySpec, shift: int, lane: int) -> Ids:
+    """What to add to an id of a lane for its index: (n,), by the id modulo n."""
+    if spec.width == 1:
+        return np.array([shift])
+    entries = np.arange(spec.chunk_rows)
+    places = file_places(entries, spec.width, spec.chunk_rows // spec.width)
+    out = np.empty_like(entries)
+    out[((lane << LANE_SHIFT) + entries) % entries.size] = places - entries + shift
+    return out
+
+
+class Pager:
+    """What is known of the chunk files of one column; `active` until all of them are in memory."""
+
+    def __init__(self) -> None:
+        self._unknown: dict[Chunk, npt.NDArray[np.uint8]] = {}
+        self._absent: dict[Chunk, npt.NDArray[np.uint8]] = {}
+        self._batches = 0
+        self.active = False
+
+    def add(self, chunk: Chunk, data: npt.NDArray[np.uint8]) -> None:
+        """A large chunk file was mapped whose rows are all written."""
+        self._unknown[chunk] = data
+        self.active = True
+
+    def before(self, touched: set[Chunk]) -> bool:
+        """Fill page tables of files touched for the first time; True if some are not in memory."""
+        for chunk in touched & self._unknown.keys():
+            data = self._unknown.pop(chunk, None)
+            if data is None:  # another thread was first
+                continue
+            if memory_maps.resident(data) >= _MOSTLY:
+                memory_maps.populate_read(data)
+            else:
+                # Rows that are sampled have no neighbours worth reading ahead.
+                memory_maps.advise_random(data)
+                self._absent[chunk] = data
+        self._batches += 1
+        if self._absent and self._batches % _LOOK_AGAIN == 0:
+            self._unknown |= self._absent
+            self._absent.clear()
+        self.active = bool(self._unknown or self._absent)
+        return not touched.isdisjoint(self._absent)
 
 
 class Remaps:
@@ -49,25 +190,23 @@ class RawColumn:
         self._files: SideBySide | None = None
         self._lock = threading.Lock()  # two threads may be the first, or one while rows come
         self._first = self._first_chunks()  # as those who read know them, while nothing is mapped
-        self._pager = page_advice.Pager()
+        self._pager = Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
-        self._bases = [0] * len(lanes)  # as of the last look for evicted maps
-        self._cache: collections.OrderedDict[tuple[int, int], Array] = collections.OrderedDict()
+        self._cache: collections.OrderedDict[Chunk, Array] = collections.OrderedDict()
 
     def refresh(self) -> None:
         """Take the chunk files that came since; called before rows past the old head are read."""
-        if not self._whole_pages:
-            self._unmap_evicted()
-            return
         with self._lock:
             if self._files is not None:
                 self._extend(self._files)
             elif (first := self._first_chunks()) != self._first:
                 self._first = first
                 self._remaps.count += 1
+                for number, chunk in list(self._cache):
+                    if chunk < first[number]:  # the blocks of evicted files are free only then
+                        self._cache.pop((number, chunk), None)
 
     def _first_chunks(self) -> list[int]:
-        """The oldest chunk of each lane."""
         return [lane.base // s.chunk_rows for lane, s in zip(self._lanes, self._specs, strict=True)]
 
     def _mapped(self) -> SideBySide | None:
@@ -78,7 +217,6 @@ class RawColumn:
             return self._files
 
     def _extend(self, files: SideBySide) -> None:
-        """Map the chunk files that came since."""
         for number, (lane, spec) in enumerate(zip(self._lanes, self._specs, strict=True)):
             if lane.head > files.stop[number] * spec.chunk_rows:
                 stop = -(-lane.head // spec.chunk_rows)
@@ -89,16 +227,6 @@ class RawColumn:
                     return
                 self._map(files, number, stop)
             self._tell_pager(files, number)
-
-    def _unmap_evicted(self) -> None:
-        """Unmap chunk files that were evicted: their blocks are free only then."""
-        bases = [lane.base for lane in self._lanes]
-        if bases == self._bases:
-            return
-        self._bases = bases
-        for number, chunk in list(self._cache):
-            if (chunk + 1) * self._specs[number].chunk_rows <= bases[number]:
-                self._cache.pop((number, chunk), None)
 
     def _rebuild(self) -> None:
         """A new range with room to grow; arrays over the old one keep it mapped."""
@@ -119,7 +247,7 @@ class RawColumn:
             return
         for number, stop in enumerate(stops):
             self._map(files, number, stop)
-        self._pager, self._finished = page_advice.Pager(), first
+        self._pager, self._finished = Pager(), first
         for number in range(len(pairs)):
             self._tell_pager(files, number)
         if self._files is not None or first != self._first:
@@ -127,7 +255,6 @@ class RawColumn:
         self._files = files
 
     def _map(self, files: SideBySide, number: int, stop: int) -> None:
-        """Map a lane's chunk files below `stop`."""
         lane, spec = self._lanes[number], self._specs[number]
         folder = lane.path / spec.path  # once: there may be thousands of files in it
         for chunk in range(files.stop[number], stop):
@@ -144,7 +271,7 @@ class RawColumn:
         """Tell the pager about chunk files whose last row has been written."""
         spec = self._specs[number]
         complete = self._lanes[number].head // spec.chunk_rows
-        if spec.chunk_bytes >= page_advice.LARGE_BYTES:  # smaller ones are left to themselves
+        if spec.chunk_bytes >= _LARGE_BYTES:
             for chunk in range(self._finished[number], complete):
                 self._pager.add((number, chunk), files.chunk(number, chunk))
         self._finished[number] = max(complete, self._finished[number])
@@ -156,24 +283,26 @@ class RawColumn:
             return self._take_one_by_one(ids, out)
         index = files.index(ids) if files.shifted else ids
         if self._pager.active and ids.ndim > 1:
-            self._page_in(files, ids, index)
+            self.request(ids)
         if out is None:
             return files.rows.take(index, axis=0)
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
         return files.rows.take(index, axis=0, out=out, mode="clip")
 
     def request(self, ids: Ids) -> None:
-        """Ask for all rows, (n,), that are only on the disk, at once."""
+        """Ask for all rows, (n,) or windows (n, k), that are only on the disk, at once."""
         files = self._files
         if files is None or not self._pager.active or not ids.size:
             return
-        index = np.sort(files.index(ids))
-        index = index[(index >= 0) & (index < len(files.rows))]  # some may be gone by now
-        if self._pager.before(self._chunks_of(ids)):
-            ends = (np.diff(index) > 1).nonzero()[0]
-            first, last = index[np.append(0, ends + 1)], index[np.append(ends, -1)]
-            ranges = page_advice.ranges(first, last, self._row_bytes)
-            memory_maps.advise_needed(files.data, ranges)
+        if self._pager.before(self._chunks_of(ids if ids.ndim == 1 else ids[:, -1])):
+            index = np.sort(files.index(ids.ravel()))
+            index = index[(index >= 0) & (index < len(files.rows))]  # some may be gone by now
+            first = index[np.diff(index, prepend=-2) > 1]
+            last = index[np.diff(index, append=len(files.rows) + 1) > 1]
+            starts = first * self._row_bytes
+            lengths = (last + 1) * self._row_bytes - starts
+            pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
+            memory_maps.advise_needed(files.data, list(pairs))
 
     def _take_one_by_one(self, ids: Ids, out: Array | None) -> Array:
         if out is None:
@@ -219,16 +348,7 @@ class RawColumn:
         shift = int(files.shifts[number]) + (number << LANE_SHIFT)
         return files.rows[shift + start : shift + stop]
 
-    def _page_in(self, files: SideBySide, ids: Ids, index: Ids) -> None:
-        """Tell the pager which chunk files a batch of windows is about to read."""
-        if self._pager.before(self._chunks_of(ids[:, -1])):
-            first, last = index.min(axis=1), index.max(axis=1)
-            if (last - first >= index.shape[1]).any():  # what lies between is of others
-                first = last = distinct(index.ravel())
-            ranges = page_advice.ranges(first, last, self._row_bytes)
-            memory_maps.advise_needed(files.data, ranges)
-
-    def _chunks_of(self, ids: Ids) -> set[tuple[int, int]]:
+    def _chunks_of(self, ids: Ids) -> set[Chunk]:
         """The chunk files of ids, (n,): lane and number."""
         lanes = ids >> LANE_SHIFT
         keys = distinct((ids & ROW_MASK) // self._chunk_rows[lanes] | lanes << LANE_SHIFT).tolist()

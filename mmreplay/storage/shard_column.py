@@ -5,6 +5,7 @@ Invariant: a row is read from the tail only if it was still there after it had b
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +44,7 @@ class ShardColumn:
         self._row_bytes = spec.row_bytes
         self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
-        self._longest_inner, self._shortest_inner = int(self._inner.max()), int(self._inner.min())
+        self.longest_inner, self.shortest_inner = int(self._inner.max()), int(self._inner.min())
         self._chunk_bytes = [s.inner_rows * self._row_bytes for s in self._specs]
         # Inner chunks that lie beside each other: row r is of the one with the number r % width.
         self._widths = np.array([s.width for s in self._specs], np.int64)
@@ -79,12 +80,6 @@ class ShardColumn:
     def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
-
-    def room_for(self, n_rows: int) -> DecodedChunks:
-        """Room to keep decoded what blocks of `n_rows` rows need, to be given to `take`."""
-        n_chunks = int(n_rows * _NEIGHBOURS / self._inner.min()) + _LEAST_CHUNKS
-        items = self._row_bytes // self.dtype.itemsize
-        return DecodedChunks(n_chunks, self._longest_inner, items, self.dtype)
 
     def take(self, ids: Ids, out: Array | None = None, kept: DecodedChunks | None = None) -> Array:
         """Rows by id; each inner chunk is decoded once, or not at all if it is among those `kept`.
@@ -123,7 +118,7 @@ class ShardColumn:
         with kept.hold(unique.tolist(), self._decode_key) as slots:
             if slots is None:
                 return False
-            source = slots[inverse] * self._longest_inner + within
+            source = slots[inverse] * self.longest_inner + within
             if places is None:
                 kept.rows.take(source, axis=0, out=filled, mode="clip")
             else:
@@ -167,17 +162,14 @@ class ShardColumn:
             return keys, within
         lanes = wanted >> LANE_SHIFT
         rows, inner = wanted & ROW_MASK, self._inner[lanes]
-        if self._has_widths:
-            widths = self._widths[lanes]
-            steps = rows // widths
-            keys = steps // inner
-            within = steps - keys * inner
-            # (keys * widths) and the environment, which is what the division by widths leaves.
-            steps -= keys
-            steps *= widths
-            keys = rows - steps
-        else:
-            keys, within = np.divmod(rows, inner)
+        widths = self._widths[lanes]
+        steps = rows // widths
+        keys = steps // inner
+        within = steps - keys * inner
+        # (keys * widths) and the environment, which is what the division by widths leaves.
+        steps -= keys
+        steps *= widths
+        keys = rows - steps
         keys |= lanes << LANE_SHIFT
         return keys, within
 
@@ -192,7 +184,7 @@ class ShardColumn:
             begins[1:] |= places[1:] - places[:-1] != 1
         starts = begins.nonzero()[0]
         # Fewer bytes are copied faster all at once, from wherever they are by then.
-        least = min(_RUN_BYTES / self._row_bytes, _RUN_OF_CHUNK * self._longest_inner)
+        least = min(_RUN_BYTES / self._row_bytes, _RUN_OF_CHUNK * self.longest_inner)
         if wanted.size < least * starts.size:
             self._gather(keys, within, filled, places)
             return
@@ -200,7 +192,7 @@ class ShardColumn:
         np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
         lengths[-1] = wanted.size - starts[-1]
         chunks = keys[starts]
-        if np.maximum.reduce(lengths) < self._shortest_inner:
+        if np.maximum.reduce(lengths) < self.shortest_inner:
             order = chunks.argsort(kind="stable")
         else:  # each chunk's longest run first: a whole one is then decoded in place, once
             order = np.lexsort((-lengths, chunks))
@@ -228,7 +220,7 @@ class ShardColumn:
     def _gather(self, keys: Ids, within: Ids, filled: Array, places: Ids | None) -> None:
         """As `_decode`, of small rows in any order: chunks are decoded, then all rows copied."""
         unique, inverse = np.unique(keys, return_inverse=True)
-        length = self._longest_inner
+        length = self.longest_inner
         room = max(1, _SCRATCH_BYTES // (length * self._row_bytes))
         scratch = self._scratch(min(room, unique.size))
         rows = scratch.reshape(-1).view(filled.dtype).reshape(-1, filled.shape[1])
@@ -247,7 +239,7 @@ class ShardColumn:
         """(n or more, bytes of the longest chunk), one for each thread, kept."""
         have: Bytes | None = getattr(self._local, "scratch", None)
         if have is None or len(have) < n_chunks:
-            have = np.empty((n_chunks, self._longest_inner * self._row_bytes), np.uint8)
+            have = np.empty((n_chunks, self.longest_inner * self._row_bytes), np.uint8)
             self._local.scratch = have
         return have
 
@@ -288,7 +280,6 @@ class ShardColumn:
         return out
 
     def _close_file(self) -> None:
-        """Close the file that this thread has open, if any."""
         _, file = getattr(self._local, "file", _NO_FILE)
         if file is not None:
             self._local.file = _NO_FILE
@@ -300,7 +291,10 @@ class KeptColumn:
 
     def __init__(self, column: ShardColumn, n_rows: int) -> None:
         self.row_shape, self.dtype = column.row_shape, column.dtype
-        self._column, self._kept = column, column.room_for(n_rows)
+        self._column = column
+        n_chunks = int(n_rows * _NEIGHBOURS / column.shortest_inner) + _LEAST_CHUNKS
+        items = math.prod(column.row_shape)
+        self._kept = DecodedChunks(n_chunks, column.longest_inner, items, column.dtype)
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """As of `ShardColumn`."""

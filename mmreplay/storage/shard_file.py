@@ -18,7 +18,6 @@ from mmreplay.system import checked_reads, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
 Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.uint64]
 
 ABSENT = (1 << 64) - 1
 _ROOM_BYTES = 1 << 20
@@ -55,80 +54,35 @@ def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
     return b"".join([*chunks, digest, table, compression.crc32c(table).to_bytes(4, "little")])
 
 
-class _Index:
-    """Where the inner chunks of a shard file lie; checked.
-
-    Chunk n is the bytes from `bounds[n * step]` to `bounds[n * step + 1]`, which is 0 if absent.
-    """
-
-    __slots__ = ("bounds", "n_chunks", "step")
-
-    def __init__(self, path: AnyPath, n_chunks: int, size: int, stored: bytes) -> None:
-        """Take what a file of `size` bytes ends with; raises CorruptStoreError if it cannot be."""
-        self.n_chunks = n_chunks
-        end, table = size - len(stored), stored[:-4]
-        if compression.crc32c(table) != int.from_bytes(stored[-4:], "little"):
-            raise CorruptStoreError(f"{path}: the shard's index does not match its crc32c")
-        offsets, sizes = np.frombuffer(table, "<u8").reshape(n_chunks, 2).T
-        bounds = np.empty(n_chunks + 1, "u8")
-        bounds[:-1] = offsets
-        bounds[-1:] = offsets[-1:] + sizes[-1:]
-        # As we write a full one: chunk after chunk. Other orders are tried only if it is not.
-        if (
-            max(int(offsets.max()), int(sizes.max()), int(bounds[-1])) <= end
-            and not bounds[0]
-            and bool((np.diff(bounds) == sizes).all() and sizes.all())
-        ):
-            self.step = 1
-        else:
-            bounds, self.step = _scattered(path, offsets, sizes, end), 2
-        found = bounds.astype("I" if size < _LONG else "Q")
-        self.bounds: memoryview = found.reshape(-1).data
-
-    def find(self, chunk: int) -> tuple[int, int] | None:
-        """(start, stop) of a chunk in the file; None if it is absent."""
-        at = chunk * self.step
-        start, stop = self.bounds[at : at + 2]
-        return (start, stop) if stop else None
-
-    def present(self) -> list[int]:
-        """The chunks that are not absent."""
-        stops = np.asarray(self.bounds)[1 :: self.step]
-        out: list[int] = stops.nonzero()[0].tolist()
-        return out
-
-
-def _scattered(path: AnyPath, offsets: Places, sizes: Places, end: int) -> Places:
-    """(n, 2): starts and stops of chunks in any order, zeros for absent ones; checked."""
-    out = np.zeros((len(offsets), 2), "u8")
+def _read_index(path: AnyPath, n_chunks: int, size: int, stored: bytes) -> memoryview[int]:
+    """Where each inner chunk of a file of `size` bytes begins and ends, 0 and 0 if it is absent."""
+    end, table = size - len(stored), stored[:-4]
+    if compression.crc32c(table) != int.from_bytes(stored[-4:], "little"):
+        raise CorruptStoreError(f"{path}: the shard's index does not match its crc32c")
+    offsets, sizes = np.frombuffer(table, "<u8").reshape(n_chunks, 2).T
     present = (offsets != ABSENT).nonzero()[0]
     offsets, sizes = offsets[present], sizes[present]
+    bounds = np.zeros((n_chunks, 2), "u8")
     # Each bound is checked on its own before the sum, which could overflow.
     sound = bool((offsets <= end).all() and (sizes <= end).all() and sizes.all())
     if sound:
         stops, order = offsets + sizes, offsets.argsort()
         apart = bool((stops[order][:-1] <= offsets[order][1:]).all())
-        out[present] = np.stack((offsets, stops), 1)
+        bounds[present] = np.stack((offsets, stops), 1)
         sound = apart and bool((stops <= end).all())
     if not sound:
         raise CorruptStoreError(f"{path}: the shard's index points outside the file, or twice")
-    return out
+    return bounds.astype("I" if size < _LONG else "Q").reshape(-1).data
 
 
 def _damaged(path: AnyPath, chunk: int, error: CorruptStoreError) -> CorruptStoreError:
     return CorruptStoreError(f"{path}: inner chunk {chunk}: {error}; run `mmreplay verify`")
 
 
-def _there(place: tuple[int, int] | None) -> tuple[int, int]:
-    if place is None:
-        raise CorruptStoreError("expected a chunk, found none in the index")
-    return place
-
-
 class Shard:
     """One shard file, mapped, its index checked."""
 
-    __slots__ = ("_checked", "_codec", "_data", "_index", "_inner_bytes", "_path")
+    __slots__ = ("_bounds", "_checked", "_codec", "_data", "_inner_bytes", "_path")
 
     def __init__(self, path: AnyPath, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
         """Map; raises CorruptStoreError if the index does not fit the file."""
@@ -143,19 +97,18 @@ class Shard:
                 f"bytes; run `mmreplay verify`"
             )
         self._data: Bytes = memory_maps.map_file(path, size)
-        self._index = _Index(path, spec.n_inner, size, self._data[-n_bytes:].tobytes())
+        self._bounds = _read_index(path, spec.n_inner, size, self._data[-n_bytes:].tobytes())
         self._checked = bytearray(spec.n_inner)
 
     def chunks(self, n: int = 0) -> list[int]:
         """The first `n` inner chunks, and those after them that are in the file, ascending."""
-        n = min(n, self._index.n_chunks)
-        return [*range(n), *(one for one in self._index.present() if one >= n)]
+        return [one for one, stop in enumerate(self._bounds[1::2]) if stop or one < n]
 
     def digests(self) -> tuple[bytes, bytes]:
         """The four bytes before the index, and what they should be; see `assemble`."""
-        end = self._data.size - (16 * self._index.n_chunks + 4)
-        places = map(self._index.find, self._index.present())
-        inner = b"".join(self._data[stop - 4 : stop].tobytes() for _, stop in map(_there, places))
+        end = self._data.size - (8 * len(self._bounds) + 4)
+        stops = (stop for stop in self._bounds[1::2] if stop)
+        inner = b"".join(self._data[stop - 4 : stop].tobytes() for stop in stops)
         found = self._data[max(end - 4, 0) : end].tobytes()
         return found, compression.crc32c(inner).to_bytes(4, "little")
 
@@ -163,8 +116,8 @@ class Shard:
         """Fill `out` with an inner chunk, checked the first time; raises CorruptStoreError."""
         try:
             if self._checked[chunk]:  # some forty times in each batch: without another call
-                at, bounds = chunk * self._index.step, self._index.bounds
-                stored = self._data[bounds[at] : bounds[at + 1]]
+                bounds = self._bounds
+                stored = self._data[bounds[2 * chunk] : bounds[2 * chunk + 1]]
             else:
                 stored = self._stored(chunk)
             compression.decode(self._codec, stored, out)
@@ -179,7 +132,9 @@ class Shard:
             raise _damaged(self._path, chunk, error) from error
 
     def _stored(self, chunk: int) -> Bytes:
-        start, stop = _there(self._index.find(chunk))
+        start, stop = self._bounds[2 * chunk : 2 * chunk + 2]
+        if not stop:
+            raise CorruptStoreError("expected a chunk, found none in the index")
         stored = self._data[start:stop]
         if not self._checked[chunk]:
             compression.check(self._codec, stored, self._inner_bytes)

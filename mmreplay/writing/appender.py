@@ -15,10 +15,9 @@ from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import Window
 from mmreplay.system import memory_maps
 from mmreplay.writing import flush
-from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
-from mmreplay.writing.seal import Sealer, sum_up
+from mmreplay.writing.seal import Background, Sealer, sum_up
 
 _POPULATED_BYTES = 1 << 20
 _POPULATED_ROWS = 4
@@ -47,7 +46,6 @@ class Appender:
     """The end of a log; from row `border` on `make_room` is needed."""
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:
-        """Map the chunk files of the newest rows."""
         self.log = log
         self._lane, self._background = lane, background
         self._sealer = Sealer(log, background)
@@ -81,7 +79,6 @@ class Appender:
         self.border = min(self._room, self._populate(n)) if self._populates else self._room
 
     def _map(self, n: int, last: int) -> None:
-        """Map the chunk files of rows n to `last`."""
         log = self.log
         finished: list[tuple[ArraySpec, Window]] = []
         for column in self.columns.values():
@@ -123,8 +120,6 @@ class Appender:
             start = n + column.beyond - window.start
             memory_maps.populate(window.rows[start : start + n_rows])
         return n + n_rows
-
-    # ------------------------------------------------------------ rows
 
     def place(self, path: str, row: int) -> tuple[Array, int]:
         """Where a row of an array goes: an array, and the row of its first place."""

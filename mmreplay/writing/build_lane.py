@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
-from mmreplay.format import consolidated, layout
+from mmreplay.format import layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.schema import Schema
-from mmreplay.storage import tail_file
-from mmreplay.storage.checkpoint import CheckpointFile
-from mmreplay.storage.state_page import State
+from mmreplay.storage import chunk_files
+from mmreplay.storage.state_page import CheckpointFile, State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
+
+_MAX_GENERATOR_BYTES = 1 << 16
 
 
 def build_lane(
@@ -61,32 +62,24 @@ def _write_arrays(path: AnyPath, specs: Iterable[ArraySpec]) -> None:
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
 
 
-def build_live(
-    path: AnyPath,
-    store: str,
-    specs: Mapping[str, ArraySpec],
-    *,
-    head: int,
-    tail_start: int,
-    base: int,
-    before: int,
-) -> State:
-    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable."""
+def build_live(path: AnyPath, store: str, specs: Mapping[str, ArraySpec], **counts: int) -> State:
+    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable.
+
+    `counts` are the head, tail_start, base and before of the checkpoint.
+    """
     live = path / ".live"
     durable_writes.make_directory(live)
     for spec in specs.values():
         if not spec.is_raw:
-            durable_writes.allocate(tail_file.tail_path(path, spec), 2 * spec.chunk_bytes)
-    CheckpointFile.create(
-        live / "checkpoint", store, head=head, tail_start=tail_start, base=base, before=before
-    )
+            durable_writes.allocate(chunk_files.tail_path(path, spec), 2 * spec.chunk_bytes)
+    CheckpointFile.create(live / "checkpoint", store, **counts)
     return State.create(live / "state")
 
 
 def write_metadata(
     path: AnyPath,
     metadata: dict[str, Any],
-    documents: consolidated.Documents | None = None,
+    documents: layout.Documents | None = None,
     /,
     *,
     durable: bool = True,
@@ -98,8 +91,6 @@ def write_metadata(
         new.pop("generator", None)  # it stands in .live while the lane is open
     data = layout.group_json(new)
     # What was read may come out longer: written by others, it may be spelled in fewer bytes.
-    if len(data) > layout.MAX_METADATA_BYTES and new.pop("generator", None) is not None:
-        data = layout.group_json(new)  # mmreplay writes no random state of such a length
     if len(data) > layout.MAX_METADATA_BYTES:
         raise FormatError(
             f"{path / 'zarr.json'}: expected attributes of at most "
@@ -107,7 +98,7 @@ def write_metadata(
             f"it stays as it is: give a smaller metadata="
         )
     if documents is not None:
-        data = consolidated.root_json(new, documents) or data
+        data = layout.closed_json(new, documents)
     durable_writes.write_file(path / "zarr.json", data, durable=durable)
     return new
 
@@ -120,5 +111,5 @@ def generator_path(path: AnyPath) -> AnyPath:
 def read_generator(path: AnyPath) -> str | None:
     """The random state saved with an open lane; None if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
-        return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
+        return checked_reads.read_bytes(generator_path(path), _MAX_GENERATOR_BYTES).decode()
     return None

@@ -9,7 +9,7 @@ import contextlib
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
-from mmreplay.format import consolidated, layout
+from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files, priority_column, shard_file
 from mmreplay.storage.checksums import crc32c_of_file
@@ -17,7 +17,7 @@ from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane, flush
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
-from mmreplay.writing.seal import seal_job
+from mmreplay.writing.seal import SealJob
 
 
 def close(lane: LockedLane) -> None:
@@ -42,7 +42,7 @@ def _close(lane: LockedLane) -> None:
         lane.metadata = build_lane.write_metadata(
             lane.path,
             lane.metadata,
-            consolidated.documents_of(arrays),
+            layout.documents_of(arrays),
             rows=rows.head,
             first=rows.first,
             finals=finals.head,
@@ -61,7 +61,7 @@ def _close(lane: LockedLane) -> None:
 
 
 def _seal(log: Log, start: int, stop: int) -> None:
-    job = seal_job(log, start, stop)
+    job = SealJob(log, start, stop)
     job.run()
     if job.error is not None:
         raise job.error

@@ -1,15 +1,18 @@
 """Making stores and opening them for writing: `create`.
 
-Invariant: a store has its name only once it is whole and durable; of two
-processes that make the same one, one does, and the other opens it or gets an error.
+Invariant: a store has its name only once it is whole and durable; of two processes that make the
+same one, one does, and the other opens it or gets an error. What does not match a store is refused
+before its lane is opened.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fnmatch
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,9 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import (
     DiskFullError,
+    FailedStoreError,
+    FormatError,
+    LockedError,
     MmreplayError,
     SchemaError,
     StoreExistsError,
@@ -27,21 +33,32 @@ from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
-from mmreplay.storage.lane_metadata import check_surroundings, hold_store, read_metadata
-from mmreplay.system import durable_writes, user_paths
+from mmreplay.storage.lane_metadata import (
+    LaneDocument,
+    check_surroundings,
+    hold_store,
+    kind_and_name,
+    lane_paths,
+    read_metadata,
+)
+from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
-from mmreplay.writing.open_lanes import AnyWriter, open_lanes
-from mmreplay.writing.request import Request, Resume
+from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.request import Request, Resume, merged
+from mmreplay.writing.seal import Background
+from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.writer import Writer
+
+AnyWriter = Writer | VectorWriter
 
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
 
 _FOREVER_S = 1e9
-_MAX_NAME = 255
 _MAX_CAPACITY = (1 << LANE_SHIFT) - 1
 
 
@@ -103,8 +120,6 @@ def create(
         FailedStoreError: a write or fsync failed.
     """
     where = user_paths.path_to_create(path)
-    if lane is not None:
-        _check_name(lane)
     capacity = whole_number_or_none("capacity", capacity, 1, _MAX_CAPACITY)
     stack_padding = about_env = advice = None
     if env is not None:
@@ -132,7 +147,7 @@ def create(
         reward_dtype,
         codec,
         padding,
-        _checked_metadata(metadata),
+        None if metadata is None else parse.plain(metadata),
         _checked_flush_s(flush_s),
         capacity,
         lanes,
@@ -157,7 +172,7 @@ def _open_or_make(request: Request) -> AnyWriter:
                 f"{where}: already exists; use --append (append=True) to continue it, if it is a "
                 f"store (of a buffer or RecordExperience resume=True), or choose another path"
             )
-        return open_lanes(request, hold_store(where))
+        return _open_lanes(request, hold_store(where))
     check_surroundings(where)
     if request.resume is True:
         raise StoreNotFoundError(
@@ -168,7 +183,7 @@ def _open_or_make(request: Request) -> AnyWriter:
     if made is None and not may_exist:
         raise StoreExistsError(f"{where}: another process has just created it")
     try:
-        writer = open_lanes(request, made or hold_store(where))
+        writer = _open_lanes(request, made or hold_store(where))
     except (DiskFullError, ReachedLimitError):
         if made is not None and request.lane is None:  # without rows; this call may work later
             remove_atomically(made)
@@ -213,26 +228,144 @@ def _make(request: Request) -> HeldDirectory | None:
 
 def _build_group(built: AnyPath, schema: Schema, attributes: Mapping[str, Any]) -> None:
     """A store to which lanes will come one by one."""
+    planned = plan.plan_lane(schema, None, attributes["capacity"], in_group=True)
     own = {
         "format": layout.FORMAT,
         "kind": "lanes",
         "uuid": uuid.uuid4().hex,
         "schema": schema.to_json(),
-        "layout": layout.layout_json(plan.plan_lane(schema, None, attributes["capacity"], 0).rows),
+        "layout": layout.layout_json(planned.rows),
         **attributes,
     }
     durable_writes.write_new(built / "zarr.json", layout.group_json(own))
 
 
-def _check_name(lane: object) -> None:
-    if not isinstance(lane, str) or not 0 < len(lane) <= _MAX_NAME:
-        raise SchemaError(f"lane: expected a name of 1 to {_MAX_NAME} letters, found {lane!r:.80}")
+def _open_lanes(request: Request, directory: HeldDirectory) -> AnyWriter:
+    """Open what is in a directory for writing; what does not match is refused before that."""
+    store = directory.root
+    if request.lane is None:
+        if kind_and_name(store)[0] == "lanes":
+            raise SchemaError(
+                f"{store}: this store has several lanes; name the one to write (lane=...)"
+            )
+        return _open_one(request, store)
+    root = read_metadata(store)
+    if root["kind"] != "lanes":
+        raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")
+    path = _named_lane(request, store, root)
+    durable_writes.sync_name(store)  # as the lane does for its own
+    try:
+        return _open_one(request, path)
+    except LockedError as error:
+        raise LockedError(
+            f"{error}; or give this process a lane name of its own (lane=...)"
+        ) from error
 
 
-def _checked_metadata(metadata: object) -> dict[str, Any] | None:
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
-    return None if metadata is None else parse.plain(dict(metadata))
+def _open_one(request: Request, path: AnyPath) -> AnyWriter:
+    """Open a lane of one environment, or of many that step together."""
+
+    def check(document: LaneDocument) -> None:
+        n, lanes = document.environments, request.lanes
+        if lanes is not None and lanes != n:
+            what = "one environment" if n is None else f"{n} environments"
+            raise SchemaError(
+                f"{path}: a lane of {what}, expected {lanes} that step together, as lanes or env "
+                f"says; go on with {what}, or choose another path"
+            )
+        if n is not None and request.of_one:
+            raise SchemaError(
+                f"{path}: a lane of {n} environments, expected one of a single environment, as "
+                f"env is"
+            )
+        request.check_capacity(n)
+        request.compare(path, document.schema, document.rows)
+        request.check_env(path, document.metadata.get("env"))
+
+    return open_writer(path, request.changes(), request.flush_s, check)
+
+
+def open_writer(
+    path: AnyPath,
+    changes: Mapping[str, Any],
+    flush_s: float,
+    check: Callable[[LaneDocument], None] = lambda _: None,
+) -> AnyWriter:
+    """Open a lane for writing: reopen a closed one, recover another; see `LockedLane`."""
+    files = LockedLane(path, changes, check)
+    kind = Writer if files.environments is None else VectorWriter
+    return kind(files, Background(flush_s))
+
+
+def _named_lane(request: Request, store: AnyPath, root: dict[str, Any]) -> AnyPath:
+    """The lane of that name; made if it is missing, under the lock of the store's directory."""
+    lock = DirectoryLock(store, patience_s=30.0, who=lambda: "")
+    try:
+        for litter in fnmatch.filter(checked_reads.names(store), ".lane-*.tmp"):
+            durable_writes.remove_tree(store / litter)
+        try:
+            paths = lane_paths(store)
+        except FormatError:  # the first lane of the store is this one
+            paths = []
+        for path in paths:
+            if kind_and_name(path)[1] == request.lane:
+                if request.resume is False:
+                    raise StoreExistsError(
+                        f"{path}: the lane {request.lane!r} exists already; choose another name, "
+                        f"or pass resume=True to continue it"
+                    )
+                return path
+        if request.resume is True:
+            raise StoreNotFoundError(
+                f"{store}: no lane {request.lane!r} to resume; check its name, or pass "
+                f"resume='auto' to create it"
+            )
+        return _make_lane(request, store, root, paths)
+    finally:
+        lock.release()
+
+
+def _make_lane(
+    request: Request, store: AnyPath, root: dict[str, Any], others: list[AnyPath]
+) -> AnyPath:
+    where = str(store / "zarr.json")
+    schema = parse.schema_from_json(root.get("schema"), where)
+    specs = plan.plan_from_layout(schema, root.get("layout"), where)
+    request.compare(request.path, schema, specs)
+    number = 1 + max((int(path.name[5:]) for path in others), default=-1)
+    built = store / f".{layout.lane_name(number)}.tmp"
+    filled = dataclasses.replace(
+        request,
+        padding=request.padding or root["padding"],
+        metadata=merged(root.get("env") or {}, request.metadata or {}),
+        capacity=request.capacity if request.capacity is not None else root["capacity"],
+    )
+    path = store / layout.lane_name(number)
+    try:
+        wanted = plan.with_codecs(request.completed(schema), specs)
+        planned = plan.plan_lane(wanted, request.lanes, filled.capacity, in_group=True)
+        if request.lanes is None:
+            planned = dataclasses.replace(planned, rows=specs)
+        attributes = {**filled.attributes(), "name": request.lane}
+        build_lane.build_lane(built, schema, planned, request.lanes, attributes)
+        durable_writes.sync_tree(built)
+        is_new = durable_writes.replace_directory(built, path)
+    except BaseException as error:
+        if path.exists():
+            raise
+        with contextlib.suppress(MmreplayError):
+            durable_writes.remove_tree(built)  # on a full disk, its room too
+        if isinstance(error, FailedStoreError):
+            cause = error.__cause__
+            reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+            raise FailedStoreError(
+                f"{path}: could not be made: {reason}; nothing is left behind: check the disk and "
+                f"call again"
+            ) from error
+        raise
+    if not is_new:
+        raise StoreExistsError(f"{path}: there already, though no other process may make it now")
+    return path
 
 
 def _checked_flush_s(seconds: object) -> float:

@@ -12,15 +12,14 @@ from collections.abc import Callable
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, FormatError
 from mmreplay.format import layout
-from mmreplay.storage import chunk_files, priority_column, tail_file
+from mmreplay.storage import chunk_files, priority_column
 from mmreplay.storage.state_page import BASE, EPISODES_BEFORE
 from mmreplay.system import durable_writes
-from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.writing import build_lane
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.log import Log
+from mmreplay.writing.log import Log, syncing_rows
 
 
 def flush(lane: LockedLane, *, only_to_evict: bool = False) -> None:
@@ -103,12 +102,8 @@ def _flush_finals(lane: LockedLane, head: int) -> None:
     gone = lane.rows.checkpoint.best.base * lane.n
     base = log.first_of(gone, log.base, stop) if gone else log.base
     if stop > log.flushed or log.fresh:
-        try:
+        with syncing_rows(lane.finals, lane.rows):
             _sync_rows(log, stop)
-        except FailedSyncError:
-            lane.finals.state.distrust()
-            lane.rows.state.distrust()
-            raise
     if (stop, base) != (best.head, best.base):
         with log.checkpoint_lock:
             log.checkpoint.write(head=stop, base=base)
@@ -121,16 +116,13 @@ def _flush_finals(lane: LockedLane, head: int) -> None:
 def _flush_steps(lane: LockedLane, head: int) -> None:
     """Make the steps below `head` durable, with the pending row of their frames, and evict some."""
     log = lane.rows
-    first = lane.retention.first_row(head)
+    first = lane.first_row(head)
     base = _base_of(lane, first)
     best = log.checkpoint.best  # `log` may be behind it, after an interrupt
-    before = best.before + lane.retention.episodes_in(best.base, max(base, best.base))
+    before = best.before + lane.episodes_in(best.base, max(base, best.base))
     if head > log.flushed or log.fresh:
-        try:
+        with syncing_rows(log):
             _sync_rows(log, head)
-        except FailedSyncError:
-            log.state.distrust()
-            raise
     # On a full disk later: the rows need no room, and what is evicted makes some.
     saved = False
     with contextlib.suppress(DiskFullError):
@@ -153,7 +145,7 @@ def _sync_rows(log: Log, head: int) -> None:
     """Make rows, checksums and names durable; an interrupted flush leaves names to the next one."""
     n_fresh = len(log.fresh)
     fresh: dict[AnyPath, None] = dict.fromkeys(log.fresh[number] for number in range(n_fresh))
-    files = [tail_file.tail_path(log.path, spec) for spec in log.tail_specs]
+    files = [chunk_files.tail_path(log.path, spec) for spec in log.tail_specs]
     # Row flushed - 1 was the newest one, and its episode may have been ended since.
     oldest = max(log.flushed - 1, log.base, 0)
     for spec in log.raw_specs:
@@ -174,19 +166,15 @@ def _save_generator(lane: LockedLane) -> None:
 
 
 def _can_evict(lane: LockedLane) -> bool:
-    """Whether a flush now would free a chunk file."""
     log = lane.rows
-    base = _base_of(lane, lane.retention.first_row(lane.finished()))
+    base = _base_of(lane, lane.first_row(lane.finished()))
     return any(base // spec.chunk_rows > log.base // spec.chunk_rows for spec in log.specs.values())
 
 
 def evict(log: Log) -> None:
     """Unlink the chunk files wholly below the base that a checkpoint has."""
     for spec in log.specs.values():
-        for chunk in chunk_files.chunk_files(log.path, spec):
-            if (chunk + 1) * spec.chunk_rows > log.base:
-                break
-            durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
+        chunk_files.remove_below(log.path, spec, log.base)
 
 
 def _base_of(lane: LockedLane, first: int) -> int:

@@ -12,8 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from mmreplay.episode_index import Gaps, floor_row
 from mmreplay.errors import DiskFullError, FailedStoreError, FormatError, MmreplayError
 from mmreplay.format import layout
+from mmreplay.ids import Array
+from mmreplay.storage import chunk_files
 from mmreplay.storage.lane_metadata import LaneDocument, read_holder, read_lane
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import durable_writes
@@ -22,7 +27,6 @@ from mmreplay.system.locks import DirectoryLock, holder
 from mmreplay.writing import build_lane, recover
 from mmreplay.writing.log import Log
 from mmreplay.writing.request import Resume, merged
-from mmreplay.writing.retention import Retention
 
 _LOG = logging.getLogger("mmreplay")
 _UNITS = ("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1)
@@ -82,7 +86,7 @@ class LockedLane:
         self.rows = Log(path, document.rows, pending=1)
         self.finals = Log(path / layout.FINALS, document.finals, pending=0)
         self.logs = self.rows, self.finals
-        self._recovery: recover.Recovery | None = None
+        self.is_recovered, self._lost = False, 0
         if metadata["closed"]:
             self.metadata = recover.reopen(document, self.rows, self.finals, changes)
             self._record_holder()
@@ -97,31 +101,29 @@ class LockedLane:
             self.metadata, self.promised = metadata, 0
         else:
             self._record_holder()  # first: a recovery may take a while
-            self.metadata, self._recovery = recover.recover(
-                document, self.rows, self.finals, changes
-            )
-            self.promised = self._recovery.promised
-        self.is_recovered = self._recovery is not None
-        self.has_unflushed = self._recovery is not None and any(self._recovery.trusted.values())
+            self.metadata, self._lost = recover.recover(document, *self.logs, changes)
+            self.promised = self.rows.checkpoint.best.head
+            self.is_recovered = True
+        self.has_unflushed = any(log.is_trusted for log in self.logs)
         for log in self.logs:
             log.fresh.extend(log.path / spec.path for spec in log.specs.values())
-        self.retention = Retention(self.rows, document.n, self.capacity)
         self.finals.first = self.finals.base
-        self.rows.first = self.retention.floor
-        self.rows.first = self.retention.first_row(self.rows.head)
+        self._gaps: Gaps | None = None
+        self._floor = self.rows.first = floor_row(self.rows.base)
+        self.rows.first = self.first_row(self.rows.head)
 
     def begin(self) -> None:
         """Begin the sessions of a lane that was recovered, and say what it lost."""
-        if self._recovery is None:
+        if not self.is_recovered:
             return
         for log in (self.finals, self.rows):
-            recover.begin(log, trusted=self._recovery.trusted[log])
-        if self._recovery.lost:
+            recover.begin(log)
+        if self._lost:
             _LOG.warning(
                 "%s: %d steps after the last flush are not kept: the system has restarted since, "
                 "an fsync of them failed, or this is a copy, and the original has them",
                 self.path,
-                self._recovery.lost,
+                self._lost,
             )
 
     def log_resumed(self, n_transitions: int, resume: Resume, more: str = "") -> None:
@@ -145,6 +147,26 @@ class LockedLane:
         head = self.rows.state.words[COMMITTED]
         held = self.held  # after: a step that was held before has its final observations by then
         return head if held is None else min(head, held)
+
+    def first_row(self, head: int) -> int:
+        """The oldest step to be sampled of those below `head`; for one thread at a time."""
+        floor = max(self.rows.first, self._floor)
+        if self.capacity is None or head <= floor:
+            return min(floor, head)
+        if self._gaps is None:
+            self._gaps = Gaps(self.n, floor, self.path)
+        self._gaps.follow(head, self._read)
+        self._gaps.forget(floor)
+        return self._gaps.oldest(floor, self.capacity)
+
+    def _read(self, path: str, start: int, stop: int) -> Array:
+        rows = chunk_files.read_rows(self.rows, self.rows.specs[path], start, stop)
+        return rows.reshape(stop - start, self.n)
+
+    def episodes_in(self, start: int, stop: int) -> int:
+        """How many episodes begin in these steps."""
+        pieces = chunk_files.filled_rows(self.rows, self.rows.specs["resets"], start, stop)
+        return sum(int(np.count_nonzero(values)) for _, values in pieces)
 
     def generator(self) -> str | None:
         """The random state that was saved with a flush."""

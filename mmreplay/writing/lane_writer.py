@@ -1,6 +1,8 @@
-"""What both writers share: their lane, flushing in the background, what ends writing, and close.
+"""What both writers share: how episodes end, flushing in the background, what ends writing, close.
 
-Invariant: after an error or a close, the next call of a writer asks first whether writing is over.
+Invariant: an episode that has ended has its final observation, or its last step is the newest one
+and its final observation the pending one, until the call that ended it, or the next one, is done.
+After an error or a close, the next call of a writer asks first whether writing is over.
 What runs in the background does not keep a writer alive that was dropped without close.
 """
 
@@ -12,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from mmreplay.errors import (
     ClosedError,
     DiskFullError,
@@ -21,6 +26,7 @@ from mmreplay.errors import (
 )
 from mmreplay.ids import Array, Ids
 from mmreplay.schema import Schema
+from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
 from mmreplay.system.forks import after_fork_in_child
@@ -29,9 +35,101 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.threads import Thread
 from mmreplay.writing import close, flush
 from mmreplay.writing.appender import Appender
-from mmreplay.writing.background import Background
-from mmreplay.writing.ends import Ends
 from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.seal import Background
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Ends:
+    """The log of final observations of a lane that is open for writing."""
+
+    def __init__(self, lane: LockedLane, rows: Appender, finals: Appender) -> None:
+        self._lane, self._rows, self.finals = lane, rows, finals
+        self._n = lane.n
+        self._words = lane.finals.state.words
+        self._frames = {path: lane.finals.specs[path] for path in lane.schema.frame_paths.values()}
+        self._head = lane.finals.head  # with those that are not committed yet
+
+    def add(self, ids: Ids, firsts: Ids, frames: Mapping[str, Array]) -> None:
+        """Write final observations, without committing them; DiskFullError: nothing was changed."""
+        start = self._words[COMMITTED]
+        self.finals.make_room(start, ids.size)
+        for path, values in {**frames, "id": ids, "first": firsts}.items():
+            self.finals.put(path, start, values)
+        self._head = start + ids.size
+
+    def commit(self) -> None:
+        """Commit what was added."""
+        if platform.barrier is not None:
+            platform.barrier()
+        self._words[COMMITTED] = self._head
+
+    def ended(self, row: int) -> Mask:
+        """(n,) the environments with a final observation of a step in this row, the newest one."""
+        out, log = np.zeros(self._n, np.bool_), self._lane.finals
+        stop = self._words[COMMITTED]
+        ids = chunk_files.read_rows(log, log.specs["id"], max(stop - self._n, log.base), stop)
+        rows, environments = np.divmod(ids, self._n)
+        out[environments[rows == row]] = True
+        return out
+
+    def end_newest(self, which: Mask) -> None:
+        """End episodes, (n,), with the newest step, as truncated: their final frame is pending.
+
+        It is durable, where that step is, before this returns: the pending one may be overwritten.
+        """
+        head = self._lane.rows.head
+        environments = which.nonzero()[0]
+        ids = (head - 1) * self._n + environments
+        frames = {
+            path: self._rows.stored(path, head).reshape(self._n, *spec.row_shape)[environments]
+            for path, spec in self._frames.items()
+        }
+        steps = self._rows.stored("step", head - 1).reshape(-1)[environments]
+        self.add(ids, ids - (steps - 1) * self._n, frames)
+        self.commit()
+        if platform.barrier is not None:
+            platform.barrier()
+        if self._lane.promised == head:
+            flush.flush_finals(self._lane)
+        self._rows.stored("ends", head - 1).reshape(-1)[environments] = 1
+
+    def settle(self) -> Mask | None:
+        """Make the newest step and the final observations fit each other, after any interruption.
+
+        What was not committed is forgotten; episodes that an interrupted call ended get their final
+        observation. Returns (n,) which episodes ended with the newest step; None before any step.
+        """
+        head = self._lane.rows.head
+        if not head:
+            return None
+        over = self.ended(head - 1)
+        ends = self._rows.stored("ends", head - 1).reshape(-1)
+        owed = (ends != 0) & ~over
+        if owed.any():
+            self.end_newest(owed)
+            over |= owed
+        # Not durable if an interrupt came in the middle of `end_newest`.
+        is_durable = self._lane.finals.checkpoint.best.head == self._words[COMMITTED]
+        if over.any() and self._lane.promised == head and not is_durable:
+            flush.flush_finals(self._lane)
+        ends[over] = 1
+        self._lane.held = None
+        return over
+
+    def end_running(self) -> None:
+        """After a crash: end all running episodes as truncated."""
+        head = self._lane.rows.head
+        if not head:
+            return
+        there = self._rows.stored("step", head - 1).reshape(-1) > 0
+        missing = there & ~self.ended(head - 1)
+        if missing.any():
+            self.end_newest(missing)
+        # Before a session begins, and before anything is written over what is pending.
+        flush.flush_finals(self._lane)
+        self._rows.stored("ends", head - 1).reshape(-1)[there] = 1
 
 
 class LaneWriter:
@@ -89,18 +187,27 @@ class LaneWriter:
         self.files.held = None
 
     def _put(self, row: int, values: Mapping[str, Any]) -> None:
-        """Store values by path in a row that is not committed."""
         for path, value in values.items():
             self._rows.stored(path, row)[...] = value
 
     def _attach(self) -> None:
         raise NotImplementedError
 
-    def _settle(self) -> None:
+    def _forget_ended(self, over: Mask) -> None:
         raise NotImplementedError
 
-    def _finish(self) -> None:
+    def _end_all(self) -> None:
         raise NotImplementedError
+
+    def _settle(self) -> None:
+        """Go on from what is committed, if a call was interrupted."""
+        if self._is_settled and self._head == self._words[COMMITTED]:
+            return
+        self._head = self._words[COMMITTED]
+        with self._failing():
+            over = self._ends.settle()
+        self._forget_ended(np.zeros(self.files.n, np.bool_) if over is None else over)
+        self._is_settled = True
 
     @property
     def schema(self) -> Schema:
@@ -150,7 +257,9 @@ class LaneWriter:
         try:
             if self._failure is None:
                 if self._rows.columns:
-                    self._finish()
+                    self._settle()
+                    self._border = 0
+                    self._end_all()
                 appenders = self._rows, self._ends.finals
                 for appender in appenders:
                     appender.finish()
@@ -167,8 +276,6 @@ class LaneWriter:
             self._release_unclosed()
             raise
         self._release_unclosed()
-
-    # ------------------------------------------------------------ what ends writing
 
     def _guard(self) -> None:
         """Raise ClosedError or FailedStoreError if writing is over."""
@@ -194,11 +301,9 @@ class LaneWriter:
 
     @property
     def _is_over(self) -> bool:
-        """Whether `_guard` would raise."""
         return self._closed or self._closing or self._failure is not None
 
     def _fail(self, error: Exception) -> None:
-        """End writing, from any thread."""
         self._failure, self._border = error, 0
 
     @contextlib.contextmanager

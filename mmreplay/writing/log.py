@@ -10,21 +10,32 @@ import bisect
 import collections
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec, checksum_spec
 from mmreplay.ids import Array
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.chunk_files import Window
-from mmreplay.storage.state_page import COMMITTED, TAIL_START, State
+from mmreplay.storage.state_page import COMMITTED, TAIL_START, CheckpointFile, State
+from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
 
 _AHEAD_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def syncing_rows(*logs: Log) -> Iterator[None]:
+    """If an fsync fails, the next opening goes back to the checkpoints of these logs."""
+    try:
+        yield
+    except FailedSyncError:
+        for log in logs:
+            log.state.distrust()
+        raise
 
 
 class Log:
@@ -37,10 +48,12 @@ class Log:
         tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
         base, before: the oldest row kept, and the number of episodes that began below it.
         flushed: rows below it are durable.
+        is_trusted: a recovery trusted the state page: rows after the last flush are kept.
         first: the oldest row to be sampled, as of the last flush.
     """
 
     is_live = True
+    is_trusted = False
     state: State
     checkpoint: CheckpointFile
     tails: dict[str, Array]

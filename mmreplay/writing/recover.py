@@ -7,7 +7,6 @@ same code opens again without losing a row more. The order is that of docs/forma
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,32 +14,24 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.storage import chunk_files, priority_column, shard_file, tail_file
-from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile, check_rows
+from mmreplay.storage import chunk_files, priority_column, shard_file
 from mmreplay.storage.checksums import crc32c_of_file, damaged, rows_match, stored_checksum
 from mmreplay.storage.lane_metadata import LaneDocument
-from mmreplay.storage.state_page import BASE, COMMITTED, EPISODES_BEFORE, TAIL_START, State
+from mmreplay.storage.state_page import (
+    BASE,
+    COMMITTED,
+    EPISODES_BEFORE,
+    TAIL_START,
+    Checkpoint,
+    CheckpointFile,
+    State,
+    check_rows,
+)
 from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
-from mmreplay.writing.log import Log
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recovery:
-    """What a recovery found.
-
-    `trusted`: by log, whether its state page is trusted, so that rows after the last flush are
-    kept. `lost`: steps that are not. `promised`: the head of the newest checkpoint.
-    """
-
-    trusted: dict[Log, bool]
-    lost: int
-    promised: int
-
-
-# ---------------------------------------------------------------- a new lane
+from mmreplay.writing.log import Log, syncing_rows
 
 
 def is_as_made(path: AnyPath, metadata: Mapping[str, Any]) -> bool:
@@ -61,9 +52,6 @@ def make_ready(log: Log, metadata: Mapping[str, Any]) -> None:
     # Before anything else changes: killed after that, it is recovered as any other.
     log.state.start(base=0, tail_start=0, committed=0, before=0)
     log.base = log.before = log.flushed = log.first = 0
-
-
-# ---------------------------------------------------------------- a closed lane
 
 
 def reopen(
@@ -112,15 +100,8 @@ def reopen(
 def _rebuild_live(log: Log, head: int, metadata: Mapping[str, Any]) -> None:
     """`.live` of a closed log, with what its last chunk files hold, durable."""
     tail_start = log.shard_start(head)
-    build_lane.build_live(
-        log.path,
-        metadata["uuid"],
-        log.specs,
-        head=head,
-        tail_start=tail_start,
-        base=log.base,
-        before=log.before,
-    )
+    counts = {"head": head, "tail_start": tail_start, "base": log.base, "before": log.before}
+    build_lane.build_live(log.path, metadata["uuid"], log.specs, **counts)
     _map_live(log, metadata["uuid"])
     _unpack(log, tail_start, head)
     if log.pending and isinstance(metadata.get("generator"), str):
@@ -170,13 +151,10 @@ def _check_last_files(log: Log, head: int) -> None:
             raise damaged(file)
 
 
-# ---------------------------------------------------------------- after a crash
-
-
 def recover(
     document: LaneDocument, rows: Log, finals: Log, changes: Mapping[str, Any]
-) -> tuple[dict[str, Any], Recovery]:
-    """Open a lane whose writer died; returns attributes.mmreplay, too."""
+) -> tuple[dict[str, Any], int]:
+    """Open a lane whose writer died; returns attributes.mmreplay, and how many steps it lost."""
     path, metadata, capacity = rows.path, document.metadata, document.metadata["capacity"]
     # What a killed process left may be only in the page cache: make durable what is about to be
     # trusted.
@@ -194,15 +172,15 @@ def recover(
     arrays = [log / name for log, name in names]
     sums = [log / layout.checksum_spec(name).path for log, name in names]
     durable_writes.sync_all(directories=[path, finals.path, *arrays, *sums])
-    finals_trusted = finals.state.trusted(finals.checkpoint.best)
-    rows_trusted = finals_trusted and rows.state.trusted(rows.checkpoint.best)
-    if not finals_trusted:
+    finals.is_trusted = finals.state.trusted(finals.checkpoint.best)
+    rows.is_trusted = finals.is_trusted and rows.state.trusted(rows.checkpoint.best)
+    if not finals.is_trusted:
         # Steps after the last flush may have ended episodes whose final observations are lost. Now:
         # killed after that, the finals would be trusted again.
         rows.state.distrust()
-    lost = 0 if rows_trusted else rows.state.rows_beyond(rows.checkpoint.best.head)
-    head = _go_back(rows, capacity, trusted=rows_trusted)
-    n_finals = _go_back(finals, capacity, trusted=finals_trusted)
+    lost = 0 if rows.is_trusted else rows.state.rows_beyond(rows.checkpoint.best.head)
+    head = _go_back(rows, capacity)
+    n_finals = _go_back(finals, capacity)
     _drop_finals(finals, n_finals, head * document.n)
     _remove_litter(path)
     for log in (rows, finals):
@@ -214,13 +192,12 @@ def recover(
         priority_column.trim(path, rows.base, head, document.environments)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = build_lane.write_metadata(path, metadata, **changes)
-    trusted = {rows: rows_trusted, finals: finals_trusted}
-    return metadata, Recovery(trusted, lost, rows.checkpoint.best.head)
+    return metadata, lost
 
 
-def begin(log: Log, *, trusted: bool) -> None:
+def begin(log: Log) -> None:
     """Begin the session of a log that was recovered."""
-    if trusted:
+    if log.is_trusted:
         log.state.resume(base=log.base, tail_start=log.tail_start, before=log.before)
     else:
         log.state.start(
@@ -240,9 +217,9 @@ def _sync_live(rows: Log, finals: Log) -> None:
         raise
 
 
-def _go_back(log: Log, capacity: int | None, *, trusted: bool) -> int:
+def _go_back(log: Log, capacity: int | None) -> int:
     """Go to the head, tail and base that a log has after a crash; returns the head."""
-    best, words = log.checkpoint.best, log.state.words
+    best, words, trusted = log.checkpoint.best, log.state.words, log.is_trusted
     head, tail_start = best.head, best.tail_start
     log.base, log.before = best.base, best.before
     if trusted:
@@ -253,7 +230,7 @@ def _go_back(log: Log, capacity: int | None, *, trusted: bool) -> int:
     rebuilt = not trusted and tail_start > head
     if rebuilt:  # shards were written after the last flush
         tail_start = log.shard_start(head)
-    problems = [tail_file.tail_problem(log.specs, head, tail_start)]
+    problems = [chunk_files.tail_problem(log.specs, head, tail_start)]
     if trusted:
         problems += log.state.ahead_of(log.checkpoint)
     for text in filter(None, problems):
@@ -268,7 +245,9 @@ def _go_back(log: Log, capacity: int | None, *, trusted: bool) -> int:
         if (tail_start, log.base) != (best.tail_start, best.base):
             # Write what only the state says into a checkpoint, as a flush would: the next ones
             # copy it.
-            _sync_arrays(log)
+            with syncing_rows(log):
+                for spec in log.specs.values():
+                    durable_writes.sync_tree(log.path / spec.path)
             _write_checkpoint(log, head, tail_start)
         words[TAIL_START] = tail_start
     else:
@@ -280,23 +259,13 @@ def _go_back(log: Log, capacity: int | None, *, trusted: bool) -> int:
 
 def _sync_tails(log: Log) -> None:
     for spec in log.tail_specs:
-        durable_writes.sync_file(tail_file.tail_path(log.path, spec))
+        durable_writes.sync_file(chunk_files.tail_path(log.path, spec))
 
 
 def _write_checkpoint(log: Log, head: int, tail_start: int) -> None:
     """Write the checkpoint first, then the words: the next rows are written over the others."""
     log.checkpoint.write(head=head, tail_start=tail_start, base=log.base, before=log.before)
     log.state.words[COMMITTED], log.state.words[TAIL_START] = head, tail_start
-
-
-def _sync_arrays(log: Log) -> None:
-    """Make all rows of a log durable; if that fails, trust no state."""
-    try:
-        for spec in log.specs.values():
-            durable_writes.sync_tree(log.path / spec.path)
-    except FailedSyncError:
-        log.state.distrust()
-        raise
 
 
 def _drop_finals(finals: Log, head: int, stop: int) -> None:
@@ -328,9 +297,6 @@ def _check_files(log: Log, rows: range, tail_start: int) -> None:
                 raise damaged(file, f"expected {spec.chunk_bytes:,} bytes, found {size:,}")
 
 
-# ---------------------------------------------------------------- files
-
-
 def _map_live(log: Log, store: str) -> None:
     """Map the state page and the tails of a log, and read its checkpoint."""
     live = log.live
@@ -340,7 +306,7 @@ def _map_live(log: Log, store: str) -> None:
         durable_writes.sync_all([live / "state"], [live])
     State.make_own(live / "state")
     log.tails = {
-        spec.path: tail_file.map_tail(log.path, spec, writable=True) for spec in log.tail_specs
+        spec.path: chunk_files.map_tail(log.path, spec, writable=True) for spec in log.tail_specs
     }
     log.state = State(live / "state", writable=True)
 
@@ -354,7 +320,7 @@ def _unpack(log: Log, start: int, stop: int) -> None:
         shard = shard_file.Shard(file, spec, log.codecs[spec.path])
         buffer = np.empty(spec.inner_bytes, np.uint8)
         for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width):
-            rows = tail_file.inner_rows(spec, log.tails[spec.path], start, inner)
+            rows = chunk_files.tail_rows(spec, log.tails[spec.path], start, inner)
             shard.decode(inner, buffer)
             rows[...] = buffer.view(spec.dtype).reshape(rows.shape)
 

@@ -23,6 +23,7 @@ from mmreplay.system.held_directories import AnyPath
 Resume = bool | Literal["auto"]
 """True needs a store at the path, False a free path, "auto" takes either."""
 
+_MAX_NAME = 255
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
 
 
@@ -52,6 +53,11 @@ class Request:
             raise SchemaError(f"resume: expected True, False or 'auto', found {self.resume!r:.80}")
         if self.padding not in (None, "reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {self.padding!r}")
+        name: object = "a lane" if self.lane is None else self.lane
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+            raise SchemaError(
+                f"lane: expected a name of 1 to {_MAX_NAME} letters, found {name!r:.80}"
+            )
         if len(layout.dump({"env": self.metadata or {}})) > _MAX_METADATA_BYTES:
             raise SchemaError(
                 f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON; keep large "

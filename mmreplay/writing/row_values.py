@@ -1,4 +1,4 @@
-"""The values of a row: given in many forms, returned as arrays that fit their fields.
+"""The values of a row, of one environment or of many: arrays that fit their fields.
 
 Invariant: a value that does not fit its field is refused, with its name, and nothing is written.
 A stack that does not continue from the newest row is refused, so that the stacks that are rebuilt
@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames
-from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.schema import FRAME, Field, Schema, as_array
 
 _OF_NO_ARRAY = np.dtype("V1")
 _ALONE = "observation.frame(-1)"
@@ -51,12 +52,12 @@ class Overlap:
         # next stack mostly has the same array before its newest one, so no bytes are compared.
         self._given: dict[str, tuple[int, Array]] = {}
 
-    def newest(
+    def frame(
         self, stack: Any, field: Field, path: str, name: str, row: int, *, begins: bool
-    ) -> Any:
-        """The newest frame of `LazyFrames` for a row of a column; anything else as it is."""
+    ) -> Array:
+        """(*frame) to store in a row of a column: the newest one of `LazyFrames`."""
         if not isinstance(stack, LazyFrames):
-            return stack
+            return field.coerce(stack, name)
         newest = stack.frame(-1)
         if newest.shape != field.shape:
             raise SchemaError(
@@ -86,7 +87,7 @@ class Overlap:
                     f"frame alone, {_ALONE}"
                 )
         self._given[path] = (row, newest)
-        return newest
+        return field.coerce(newest, name)
 
 
 class RowValues:
@@ -100,29 +101,16 @@ class RowValues:
         self._most = float(np.finfo(dtype).max) if dtype.kind == "f" else -1.0
         self._action_dtype = checked_dtype(dtype)
 
-    def newest_frames(self, frame: Any, row: int, *, begins: bool) -> Any:
-        """A frame or a dict of frames for `row`, with the newest frame in place of `LazyFrames`."""
-        newest = self._overlap.newest
+    def frames(self, frame: Any, row: int, *, begins: bool) -> dict[str, Array]:
+        """Frames for a row by the path of their column; of `LazyFrames` the newest one."""
+        one = self._overlap.frame
         if not self._schema.is_dict:
-            return newest(frame, self._frames[FRAME], "frames", FRAME, row, begins=begins)
-        if not isinstance(frame, Mapping):
-            return frame
-        out = dict(frame)
-        for key, field in self._frames.items():
-            if key in out:
-                name = f"frame[{key!r}]"
-                out[key] = newest(out[key], field, f"frames/{key}", name, row, begins=begins)
-        return out
-
-    def frames(self, frame: object) -> dict[str, Array]:
-        """Frames by the path of their column."""
-        if not self._schema.is_dict:
-            return {"frames": self._frames[FRAME].coerce(frame, FRAME)}
+            return {"frames": one(frame, self._frames[FRAME], "frames", FRAME, row, begins=begins)}
         if not isinstance(frame, Mapping) or frame.keys() != self._frames.keys():
             raise wrong_keys("frame", self._frames, frame)
         return {
-            f"frames/{key}": field.coerce(frame[key], f"frame[{key!r}]")
-            for key, field in self._frames.items()
+            path: one(frame[key], self._frames[key], path, f"frame[{key!r}]", row, begins=begins)
+            for key, path in self._schema.frame_paths.items()
         }
 
     def action(self, action: object) -> Array | float:
@@ -147,6 +135,108 @@ class RowValues:
             f"extras/{name}": declared[name].coerce_loosely(value, name)
             for name, value in extras.items()
         }
+
+
+class VectorValues:
+    """What is given to a writer of `n` environments."""
+
+    def __init__(self, schema: Schema, n: int) -> None:
+        self._schema, self._n = schema, n
+        self._paths = schema.frame_paths
+        self._action = Field((n, *schema.action.shape), schema.action.dtype)
+
+    def frames(self, frames: Any, newest: Callable[[Any, str, Field], Any]) -> dict[str, Any]:
+        """(n, *frame) by path; `newest` is called where `LazyFrames` are given."""
+        fields = self._schema.frames
+        if not self._schema.is_dict:
+            return {"frames": self._of_all(frames, fields[FRAME], "frames", "frames", newest)}
+        if not isinstance(frames, Mapping) or frames.keys() != fields.keys():
+            raise wrong_keys("frames", fields, frames)
+        return {
+            path: self._of_all(frames[key], fields[key], key, path, newest)
+            for key, path in self._paths.items()
+        }
+
+    def _of_all(
+        self,
+        frames: Any,
+        field: Field,
+        name: str,
+        path: str,
+        newest: Callable[[Any, str, Field], Any],
+    ) -> Any:
+        if not isinstance(frames, (list, tuple)) or not any(
+            isinstance(frame, LazyFrames) for frame in frames
+        ):
+            return field.coerce_many(frames, self._n, name)
+        if len(frames) != self._n:
+            raise self._unfit(name, (len(frames),))
+        return newest(frames, path, field)
+
+    def actions(self, actions: Any) -> Array:
+        """(n, *action)."""
+        whole = as_array(actions, "actions")
+        if whole.shape != self._action.shape:
+            raise self._unfit("actions", whole.shape, self._schema.action.shape)
+        return self._action.coerce_loosely(whole, "actions")
+
+    def rewards(self, rewards: npt.ArrayLike) -> Array:
+        """(n,) of the rewards' dtype; one that is too large for it becomes infinite."""
+        # As Python's floats, which are of 64 bits, are stored one at a time: also rounded twice.
+        numbers = self.numbers("rewards", rewards).astype(np.float64, copy=False)
+        return _rounded(numbers, self._schema.reward_dtype)
+
+    def extras(
+        self, extras: Mapping[str, Any], chosen: npt.NDArray[np.bool_] | None
+    ) -> dict[str, Array]:
+        """(n, ...) by the path of the column; those that are not `chosen` may be anything."""
+        declared = self._schema.extras
+        if extras.keys() != declared.keys():
+            extras = completed(declared, extras, self._n)
+        out = {}
+        for name, field in declared.items():
+            value = as_array(extras[name], name)
+            if value.shape[:1] != (self._n,):
+                raise self._unfit(name, value.shape, field.shape)
+            n = self._n if chosen is None else int(np.count_nonzero(chosen))
+            if n == self._n:
+                whole = Field((n, *field.shape), field.dtype).coerce_loosely(value, name)
+            else:
+                whole = np.zeros((self._n, *field.shape), field.dtype)
+                if n:
+                    part = Field((n, *field.shape), field.dtype)
+                    whole[chosen] = part.coerce_loosely(value[chosen], name)
+            out[f"extras/{name}"] = whole
+        return out
+
+    def numbers(self, name: str, value: npt.ArrayLike) -> Array:
+        """(n,) numbers or bools."""
+        out = as_array(value, name)
+        if out.dtype.kind not in "biuf":
+            raise SchemaError(f"{name}: expected numbers or bools, found {out.dtype}")
+        if out.shape != (self._n,):
+            raise self._unfit(name, out.shape)
+        return out
+
+    def flags(
+        self, name: str, value: npt.ArrayLike, chosen: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """(n,) bools; only among the `chosen` is a NaN refused, which would count as True."""
+        numbers = self.numbers(name, value)
+        if numbers.dtype.kind == "f":
+            odd = np.isnan(numbers)
+            if (odd if chosen is None else odd & chosen).any():
+                raise SchemaError(f"{name}: expected bools, found NaN")
+        # The bytes of a bool array may be any, as those of a view of uint8; stored are 0 and 1.
+        out: npt.NDArray[np.bool_]
+        out = (numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers) != 0
+        return out
+
+    def _unfit(self, name: str, found: object, each: tuple[int, ...] = ()) -> SchemaError:
+        return SchemaError(
+            f"{name}: expected one for each of {self._n} environments, shape {(self._n, *each)}, "
+            f"found shape {found}"
+        )
 
 
 def completed(
@@ -177,3 +267,8 @@ def wrong_keys(name: str, fields: Mapping[str, Field], found: object) -> SchemaE
     return SchemaError(
         f"{name}: expected a dict with the keys {sorted(fields)}, found {keys}{advice}"
     )
+
+
+@np.errstate(over="ignore")  # in half the time that it takes as a context
+def _rounded(numbers: Array, dtype: npt.DTypeLike) -> Array:
+    return numbers.astype(dtype)

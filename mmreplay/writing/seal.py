@@ -1,7 +1,11 @@
-"""Sealing: each half of the tail becomes a shard, encoded by two threads.
+"""The threads of a writer: one seals and checksums, one flushes by the clock.
 
-Invariant: a shard has its name only when it is whole; a half of the tail is given back only after
-a checkpoint says that its rows are in a shard.
+Each half of the tail becomes a shard, encoded by the sealing thread and a writer that waits for it.
+
+Invariant: nothing that waits for the disk runs in the thread that steps the environment, unless the
+disk is so far behind that there is no room left to write to; nothing waits in that thread that an
+interrupt could keep waiting (see `mmreplay.system.threads`). A shard has its name only when it is
+whole; a half of the tail is given back only after a checkpoint says that its rows are in a shard.
 """
 
 from __future__ import annotations
@@ -9,7 +13,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import queue
 import threading
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -17,30 +23,125 @@ import numpy as np
 from mmreplay.errors import FailedStoreError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
-from mmreplay.storage import chunk_files, shard_file, tail_file
+from mmreplay.storage import chunk_files, shard_file
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.system import durable_writes
-from mmreplay.system.threads import Flag
-from mmreplay.writing.background import Background
+from mmreplay.system.limits import starting_threads
+from mmreplay.system.threads import Flag, Thread, Workers
+from mmreplay.writing.flush import TimedFlush
 from mmreplay.writing.log import Log
 
 _NEVER = 1 << 62
+_NICE = 10
+"""Of the sealing thread. Environments that step in threads of their own wait for the slowest of
+these at each step: one that has to share its core holds up all of them. So frames are compressed
+while cores are idle, mostly between the steps, and a writer that needs the room helps."""
+
+
+class Background:
+    """The threads of one writer.
+
+    `flush_s` is the interval of flushes, 0 for none. While `building` a lane that has no name yet,
+    frames are compressed as configured even if the writer waits for it, and the caller syncs the
+    lane. `helpers` compress beside the sealing thread.
+    """
+
+    def __init__(self, flush_s: float, n_threads: int = 1, *, building: bool = False) -> None:
+        self.flush_s, self.building = flush_s, building
+        self._lane: Callable[[], TimedFlush | None] = lambda: None
+        self._stop = self._due = False
+        self._sealing = Workers(1, "mmreplay-seal", nice=0 if building else _NICE)
+        self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
+        wake: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._wake = wake
+        # The loop holds no reference to a lane while it waits, so a writer that was dropped
+        # without close goes, and its lock with it; the thread is woken to see that, and ends.
+        owner = weakref.ref(self, wake.put)
+        run, stop = functools.partial(_flush_loop, owner, wake), functools.partial(wake.put, False)
+        self._flushing = Thread(run, "mmreplay-flush", stop)
+
+    def attach(self, lane: TimedFlush) -> None:
+        """Flush this lane from now on."""
+        self._lane = weakref.ref(lane)
+        if self.flush_s > 0:
+            with starting_threads():
+                self._flushing.start()
+
+    def end(self) -> None:
+        """Flush no more, and end the threads once the tasks have ended."""
+        self._stop = True
+        for workers in (*self.helpers, self._sealing):
+            workers.end()
+        self._flushing.end()
+
+    def finish_tasks(self) -> None:
+        """Wait until the tasks that were submitted before have ended."""
+        ended = Flag()
+        self.submit(ended.set)
+        ended.wait()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task, which keeps its own errors, in the sealing thread, or at once without one."""
+        if not self._sealing.hand_over(task):
+            task()
+
+    def wake(self) -> None:
+        """Let the flushing thread see whether eviction needs a flush."""
+        # If no thread can be started, the next call tries again.
+        with contextlib.suppress(RuntimeError, MemoryError):
+            self._flushing.start()
+        if self._wake.empty():
+            self._wake.put(True)
+
+    def flush_soon(self) -> None:
+        """Flush as if the time had come, unless nothing is flushed by the clock."""
+        if self.flush_s > 0:
+            self._due = True
+            self._wake.put(True)
+
+    def tick(self, *, timer: bool) -> bool:
+        """One round of the flushing thread; False when it is over."""
+        timer, self._due = timer or self._due, False
+        lane = self._lane()
+        if lane is not None and not self._stop:
+            lane.flush_in_background(timer=timer)
+        return not self._stop
+
+
+def _flush_loop(owner: weakref.ref[Background], wake: queue.SimpleQueue[object]) -> None:
+    """Flush at each True that comes; what else comes ends it."""
+    while True:
+        background = owner()
+        if background is None:
+            return
+        interval = background.flush_s
+        del background
+        is_woken = goes_on = True
+        try:
+            # An hour is as good as never to wait.
+            goes_on = wake.get(timeout=min(interval or 3600.0, 3600.0)) is True
+            while not wake.empty():
+                goes_on &= wake.get() is True
+        except queue.Empty:
+            is_woken = False
+        background = owner()
+        if not goes_on or background is None or not background.tick(timer=not is_woken):
+            return
 
 
 class SealJob:
-    """The encoding of one half of the tail, shared by the sealing thread and the writer."""
+    """Rows [start, stop) of a tail to a shard, by the sealing thread and a writer that waits."""
 
-    def __init__(
-        self,
-        n_parts: int,
-        encode: Callable[[int, bool], bytes],
-        finish: Callable[[list[bytes]], None],
-    ) -> None:
-        self._encode = encode
-        self._finish = finish
-        self._parts: list[bytes | None] = [None] * n_parts
-        self._todo = collections.deque(range(n_parts))
+    def __init__(self, log: Log, start: int, stop: int, *, durable: bool = True) -> None:
+        self._log, self._start, self._stop, self._durable = log, start, stop, durable
+        self._chunks = [
+            (spec, inner)
+            for spec in log.tail_specs
+            for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width)
+        ]
+        self._parts: list[bytes | None] = [None] * len(self._chunks)
+        self._todo = collections.deque(range(len(self._chunks)))
         self._hurry = False
         self.done = Flag()
         self.error: BaseException | None = None
@@ -53,7 +154,7 @@ class SealJob:
                 part = self._todo.popleft()
             except IndexError:  # the other thread has taken it
                 return
-            self._parts[part] = self._encode(part, self._hurry)
+            self._parts[part] = self._encode(part)
 
     def run(self) -> None:
         """The sealing thread's part: encode, and finish; nothing if that is done."""
@@ -63,7 +164,7 @@ class SealJob:
             self.work(fast=False)
             # A part that the writer is at is done here too: it may have been interrupted in it.
             parts = [
-                self._encode(number, self._hurry) if part is None else part
+                self._encode(number) if part is None else part
                 for number, part in enumerate(self._parts)
             ]
             self._finish(parts)
@@ -74,40 +175,30 @@ class SealJob:
             self.error = error  # the writer raises it at its next border
         self.done.set()
 
-
-def seal_job(log: Log, start: int, stop: int, *, durable: bool = True) -> SealJob:
-    """The job that moves rows [start, stop) of the tail into a shard."""
-    parts = [
-        (spec, inner)
-        for spec in log.tail_specs
-        for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width)
-    ]
-
-    def encode(part: int, fast: bool) -> bytes:
-        spec, inner = parts[part]
-        rows = tail_file.inner_rows(spec, log.tails[spec.path], start, inner)
-        past = start + (inner // spec.width + 1) * spec.inner_rows - stop
+    def _encode(self, part: int) -> bytes:
+        spec, inner = self._chunks[part]
+        rows = chunk_files.tail_rows(spec, self._log.tails[spec.path], self._start, inner)
+        past = self._start + (inner // spec.width + 1) * spec.inner_rows - self._stop
         if past > 0:  # the last chunk of a short shard: nothing of older rows goes into it
             rows = rows.copy()
             rows[-past:] = 0
         data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
-        return compression.encode(log.codecs[spec.path], data, fast=fast)
+        return compression.encode(self._log.codecs[spec.path], data, fast=self._hurry)
 
-    def finish(encoded: list[bytes]) -> None:
+    def _finish(self, encoded: list[bytes]) -> None:
+        log, stop = self._log, self._stop
         for spec in log.tail_specs:
-            chunks = [data for (of, _), data in zip(parts, encoded, strict=True) if of is spec]
-            data = shard_file.assemble(spec, chunks)
-            chunk = start // spec.chunk_rows
+            pairs = zip(self._chunks, encoded, strict=True)
+            data = shard_file.assemble(spec, [part for (of, _), part in pairs if of is spec])
+            chunk = self._start // spec.chunk_rows
             path = chunk_files.chunk_path(log.path, spec, chunk)
-            durable_writes.write_file(path, data, durable=durable)
+            durable_writes.write_file(path, data, durable=self._durable)
             log.sums.set(spec, chunk, compression.crc32c(data))
-        if stop - start == log.half:
+        if stop - self._start == log.half:
             with log.checkpoint_lock:
-                if durable:
+                if self._durable:
                     log.checkpoint.write(tail_start=stop)
                 log.state.words[TAIL_START] = stop
-
-    return SealJob(len(parts), encode, finish)
 
 
 def sum_up(log: Log, spec: ArraySpec, window: Window) -> None:
@@ -146,7 +237,7 @@ class Sealer:
         else:
             self._submit()
             stop = start + 2 * half
-        is_shared = any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs)
+        is_shared = any(chunk_files.is_shared(log.path, spec) for spec in log.tail_specs)
         if is_shared or self._is_replacing:
             self._is_replacing = True
             self._replace_tails()
@@ -157,7 +248,7 @@ class Sealer:
         """Continue in tails that no copy of the log shares."""
         log = self._log
         for spec in log.tail_specs:
-            tail = tail_file.map_tail(log.path, spec, writable=True)
+            tail = chunk_files.map_tail(log.path, spec, writable=True)
             tail[...] = log.tails[spec.path]  # written since an interrupted call copied the file
             log.tails[spec.path] = tail
         log.state.renew()  # before a row is written that readers would look for in the old ones
@@ -188,9 +279,8 @@ class Sealer:
         job.done.wait()
 
     def _submit(self) -> SealJob:
-        """Begin to seal the older half."""
         start, durable = self._log.tail_start, not self._background.building
-        job = self._job = seal_job(self._log, start, start + self._log.half, durable=durable)
+        job = self._job = SealJob(self._log, start, start + self._log.half, durable=durable)
         self._background.submit(job.run)
         for helper in self._background.helpers:
             helper.hand_over(functools.partial(job.work, fast=False))

@@ -19,11 +19,8 @@ from mmreplay.schema import FRAME, Field
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
 from mmreplay.writing.appender import Appender
-from mmreplay.writing.lane_writer import LaneWriter
-from mmreplay.writing.row_values import Overlap, checked_dtype
-from mmreplay.writing.vector_values import VectorValues
-
-Mask = npt.NDArray[np.bool_]
+from mmreplay.writing.lane_writer import LaneWriter, Mask
+from mmreplay.writing.row_values import Overlap, VectorValues, checked_dtype
 
 _NEVER = -1
 """The first step of the episode of an environment of which none runs."""
@@ -43,7 +40,6 @@ class VectorWriter(LaneWriter):
     """
 
     def _attach(self) -> None:
-        """Look up what the next step must know; every episode has ended."""
         self.n_steps = 0
         n = self._n = self.files.n
         schema = self.schema
@@ -168,7 +164,9 @@ class VectorWriter(LaneWriter):
         ):
             frame_rows[i] = frames
         else:
-            self._put_frames(t + 1, frames, chosen)
+            which = self._everyone if chosen is None else np.flatnonzero(chosen)
+            newest = functools.partial(self._newest_frames, which=which, begins=False)
+            self._put(t + 1, self._values.frames(frames, newest))
         if (
             type(actions) is not np.ndarray
             or actions.dtype is not self._actions_dtype
@@ -221,7 +219,6 @@ class VectorWriter(LaneWriter):
         self._any_fresh = False
 
     def _end_with(self, t: int, ends: Mask, count: int) -> None:
-        """Commit a step with which episodes end."""
         environments = ends.nonzero()[0]
         ids = t * self._n + environments
         firsts = self._begins[environments] * self._n + environments
@@ -231,8 +228,6 @@ class VectorWriter(LaneWriter):
         self._begins[environments] = _NEVER
         self._is_settled = True
         self._cache_border()
-
-    # ------------------------------------------------------------ episodes
 
     def end_episodes(self, mask: npt.ArrayLike) -> None:
         """End the running episodes of some environments with the newest step, as truncated."""
@@ -254,17 +249,9 @@ class VectorWriter(LaneWriter):
                 self._ends.end_newest(running)
         self._begins[which] = _NEVER
 
-    def _settle(self) -> None:
-        """Go on from what is committed, if a call was interrupted."""
-        if self._is_settled and self._head == self._words[COMMITTED]:
-            return
-        self._head = self._words[COMMITTED]
-        with self._failing():
-            over = self._ends.settle()
-        if over is not None:
-            self._begins[over & (self._begins < self._head)] = _NEVER
+    def _forget_ended(self, over: Mask) -> None:
+        self._begins[over & (self._begins < self._head)] = _NEVER
         self._any_fresh = bool((self._begins == self._head).any())
-        self._is_settled = True
 
     def _chosen(self, mask: npt.ArrayLike | None) -> Mask | None:
         """The environments that step; None for all of them."""
@@ -293,13 +280,6 @@ class VectorWriter(LaneWriter):
             self._rows.stored(path, t)[gone] = 0
         return self._n - gone.size
 
-    # ------------------------------------------------------------ rows
-
-    def _put_frames(self, row: int, frames: Any, chosen: Mask | None) -> None:
-        which = self._everyone if chosen is None else np.flatnonzero(chosen)
-        newest = functools.partial(self._newest_frames, which=which, begins=False)
-        self._put(row, self._values.frames(frames, newest))
-
     def _newest_frames(
         self, stacks: Any, path: str, field: Field, which: Ids, *, begins: bool
     ) -> Array:
@@ -310,12 +290,10 @@ class VectorWriter(LaneWriter):
             name = f"{path} of environment {e}"
             if e not in self._overlaps:
                 self._overlaps[e] = Overlap(functools.partial(_stored_frame, self._rows, e))
-            newest = self._overlaps[e].newest(stacks[e], field, path, name, row, begins=begins)
-            out[e] = field.coerce(newest, name)
+            out[e] = self._overlaps[e].frame(stacks[e], field, path, name, row, begins=begins)
         return out
 
     def _prepare(self) -> None:
-        """Do what may fail in the next step."""
         self._guard()
         self._settle()
         if self._head >= self._rows_stop:
@@ -351,9 +329,7 @@ class VectorWriter(LaneWriter):
         if self._is_over:  # set by another thread in the meantime
             self._border = 0
 
-    def _finish(self) -> None:
-        self._settle()
-        self._border = 0
+    def _end_all(self) -> None:
         self._end(self._everyone)
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.schema import FRAME
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.writing.lane_writer import LaneWriter
+from mmreplay.writing.lane_writer import LaneWriter, Mask
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
 
 
@@ -31,7 +31,6 @@ class Writer(LaneWriter):
     """
 
     def _attach(self) -> None:
-        """Look up what the next step must know; every episode has ended."""
         self._running = False
         self._opened_at = self._head
         self._begin = self._head  # the first step of the episode that runs
@@ -74,9 +73,9 @@ class Writer(LaneWriter):
         self._guard()
         self._settle()
         n = self._head
-        frames = self._values.frames(self._values.newest_frames(frame, n, begins=True))
+        frames = self._values.frames(frame, n, begins=True)
         self._border, self._is_settled = 0, False
-        self._end_episode()
+        self._end_all()
         self._put(n, frames)
         self._begin = n
         self._running = self._is_settled = True
@@ -116,16 +115,14 @@ class Writer(LaneWriter):
             t = self._head
         # Row t + 1 of frames, which is unused until this step is committed.
         if self._sole is None:
-            newest = self._values.newest_frames(next_frame, t + 1, begins=False)
-            self._put(t + 1, self._values.frames(newest))
+            self._put(t + 1, self._values.frames(next_frame, t + 1, begins=False))
         else:
             if (
                 type(next_frame) is not np.ndarray
                 or next_frame.shape != self._shape
                 or next_frame.dtype != self._dtype
             ):
-                next_frame = self._values.newest_frames(next_frame, t + 1, begins=False)
-                next_frame = self._sole.coerce(next_frame, FRAME)
+                next_frame = self._values.frames(next_frame, t + 1, begins=False)["frames"]
             self._frame_rows[t - self._frame_start] = next_frame
         if not self._scalar_action:
             action = self._fitting_action(action)
@@ -166,7 +163,6 @@ class Writer(LaneWriter):
         self._head = self._words[COMMITTED] = t + 1
 
     def _end_with(self, t: int) -> None:
-        """Commit the last step of an episode."""
         rows = self._rows
         frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
         self._commit_last(t, np.array([t]), np.array([self._begin]), frames)
@@ -203,20 +199,11 @@ class Writer(LaneWriter):
                     _publish()
                 self._head = self._words[COMMITTED] = t + k
 
-    # ------------------------------------------------------------ episodes
-
-    def _settle(self) -> None:
-        """Go on from what is committed, if a call was interrupted."""
-        if self._is_settled and self._head == self._words[COMMITTED]:
-            return
-        self._head = self._words[COMMITTED]
-        with self._failing():
-            over = self._ends.settle()
-        if over is not None and over[0] and self._begin < self._head:
+    def _forget_ended(self, over: Mask) -> None:
+        if over[0] and self._begin < self._head:
             self._running = False
-        self._is_settled = True
 
-    def _end_episode(self) -> None:
+    def _end_all(self) -> None:
         """End the running episode with the newest step, as truncated, if it has one."""
         if self._running and self._begin < self._head:
             with self._failing():
@@ -224,7 +211,6 @@ class Writer(LaneWriter):
         self._running = False
 
     def _prepare(self) -> None:
-        """Do what may fail in the next step."""
         self._guard()
         self._settle()
         if not self._running:
@@ -256,11 +242,6 @@ class Writer(LaneWriter):
         self._border = rows.border if self._running else 0
         if self._is_over:  # set by another thread in the meantime
             self._border = 0
-
-    def _finish(self) -> None:
-        self._settle()
-        self._border = 0
-        self._end_episode()
 
     def __repr__(self) -> str:
         return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._closed}>"

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import mmreplay
-from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.state_page import CheckpointFile
 from mmreplay.system import platform
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort

@@ -14,8 +14,8 @@ import pytest
 
 import mmreplay
 from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage.chunk_files import map_tail
 from mmreplay.storage.state_page import COMMITTED, State
-from mmreplay.storage.tail_file import map_tail
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.script import IMAGE_AND_JOINTS, with_session

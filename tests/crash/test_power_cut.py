@@ -17,8 +17,8 @@ import pytest
 
 import mmreplay
 from mmreplay.format.layout import ArraySpec
-from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums, stored_checksum
+from mmreplay.storage.state_page import CheckpointFile
 from mmreplay.system import durable_writes
 from tests.support.disks import faults, mounts
 from tests.support.effort import THOROUGH, by_effort

@@ -12,7 +12,7 @@ import numpy as np
 import mmreplay
 from mmreplay import Field
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
+from mmreplay.storage.state_page import Checkpoint, CheckpointFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -127,7 +127,8 @@ class Recorder(DeferredStore):
         return before, (values.action(action), reward, after), {**extras, **flags}
 
     def _frame(self, state: Any) -> Frames:
-        found, schema = self._row_values.frames(self._states.frame(state)), self._schema
+        found = self._row_values.frames(self._states.frame(state), 0, begins=True)
+        schema = self._schema
         if not schema.is_dict:
             return found[schema.frame_paths[FRAME]]
         return {key: found[path] for key, path in schema.frame_paths.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from mmreplay.episode_index import floor_row
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
-from mmreplay.format import consolidated, layout, parse
+from mmreplay.format import layout, parse
 from mmreplay.format.layout import FINALS
 from mmreplay.maintenance.commit_records import read_state
 from mmreplay.maintenance.copy_lane import copy_lane, empty_lane
@@ -24,9 +24,8 @@ from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
-from mmreplay.storage.checkpoint import PAGE_BYTES
 from mmreplay.storage.lane_metadata import read_document
-from mmreplay.storage.state_page import State
+from mmreplay.storage.state_page import PAGE_BYTES, State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
@@ -151,7 +150,7 @@ def _share(
     damaged state page is replaced by zeros, so that the checkpoint counts.
     """
     own, document = read_own(lane)
-    copy = consolidated.find_copy(document, str(lane))
+    copy = parse.find_copy(document, str(lane))
     _share_tree(lane, target)
     for name, one in (copy or {}).items():
         file = target / name / "zarr.json"

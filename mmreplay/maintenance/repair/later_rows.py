@@ -19,7 +19,7 @@ from mmreplay.maintenance.repair.damage import Damage, Span, blocks
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.writing.open_lanes import AnyWriter, open_writer
+from mmreplay.writing.create import AnyWriter, open_writer
 
 __all__ = ["append_rows"]
 

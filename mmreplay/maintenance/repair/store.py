@@ -271,7 +271,7 @@ def _add_empty(target: AnyPath, name: str, own: Mapping[str, Any]) -> LaneRepair
     """An empty lane for a missing one: the number of a lane is part of its rows' ids."""
     schema = parse.schema_from_json(own["schema"], str(target))
     specs = plan.plan_from_layout(schema, own["layout"], str(target))
-    planned = plan.plan_lane(plan.with_codecs(schema, specs), None, own["capacity"], 0)
+    planned = plan.plan_lane(plan.with_codecs(schema, specs), None, own["capacity"], in_group=True)
     kept = {key: own[key] for key in ("capacity", "padding", "env", "versions") if key in own}
     build_lane(target, schema, dataclasses.replace(planned, rows=specs), None, kept)
     close_lane(target)

@@ -15,7 +15,6 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout, parse
-from mmreplay.format.consolidated import EMPTY, find_copy
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify.report import Notes, reason
@@ -191,7 +190,7 @@ class Documents:
         """Compare the consolidated copy, which a zarr library may have written."""
         where, own = f"{self._path}/zarr.json", self._found
         try:
-            copy = find_copy(parse.parse_json(lane.data, where), where)
+            copy = parse.find_copy(parse.parse_json(lane.data, where), where)
             copied = copy or {}
         except FormatError as error:
             self._find("", reason(error, where))
@@ -265,7 +264,7 @@ def difference(expected: Any, found: Any, at: str = "") -> str:
 
 def _bare(document: Any) -> Any:
     """A document without attributes and the empty values that zarr libraries add."""
-    ignored = {"storage_transformers": [], layout.COPY: EMPTY}
+    ignored = {"storage_transformers": [], layout.COPY: {**layout.COPY_KIND, "metadata": {}}}
     if not isinstance(document, dict):
         return document
     return {k: v for k, v in document.items() if k not in ignored or v != ignored[k]} | _NONE

@@ -17,8 +17,8 @@ from typing import Any
 
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.system import durable_writes, platform
-from mmreplay.writing.background import Background
-from mmreplay.writing.open_lanes import AnyWriter
+from mmreplay.writing.create import AnyWriter
+from mmreplay.writing.seal import Background
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.writers import LaneWriters

@@ -17,8 +17,8 @@ from mmreplay.batches.runs import Steps
 from mmreplay.schema import FRAME
 from mmreplay.storage import chunk_files
 from mmreplay.storage.priority_column import PriorityColumn
+from mmreplay.writing.create import AnyWriter
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import FLAGS, LaneModel, Model, Played

@@ -44,16 +44,15 @@ import numpy as np
 from mmreplay.episode_index import Index
 from mmreplay.episode_index.finals import LaneFinals
 from mmreplay.reading.joined_lanes import JoinedLanes
-from mmreplay.storage import checkpoint, priority_column, state_page
-from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage import priority_column, state_page
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.storage.state_page import BASE, COMMITTED, EPISODES_BEFORE, State
+from mmreplay.storage.state_page import BASE, COMMITTED, EPISODES_BEFORE, CheckpointFile, State
 from mmreplay.system import checked_reads, durable_writes, held_directories
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, close, create, flush, recover
-from mmreplay.writing.ends import Ends
 from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.lane_writer import Ends
 from mmreplay.writing.log import Log
 from mmreplay.writing.seal import Sealer
 from mmreplay.writing.vector_writer import VectorWriter
@@ -351,7 +350,7 @@ def _half_given_back_without_a_checkpoint(real: Any, self: CheckpointFile, **cha
 
 @_precedes(CheckpointFile, "write")
 def _slot_over_the_best(self: CheckpointFile, **_: Any) -> None:
-    self._offset = checkpoint.PAGE_BYTES - self._offset
+    self._offset = state_page.PAGE_BYTES - self._offset
 
 
 # ---------------------------------------------------------------- flush, evict
@@ -402,8 +401,8 @@ def _checkpoint_before_the_rows() -> list[Change]:
 @_precedes(flush, "flush_rows")
 def _evict_before_the_checkpoint(lane: LockedLane) -> None:
     log = lane.rows
-    base = flush._base_of(lane, lane.retention.first_row(lane.finished()))
-    log.before += lane.retention.episodes_in(log.base, base) if base > log.base else 0
+    base = flush._base_of(lane, lane.first_row(lane.finished()))
+    log.before += lane.episodes_in(log.base, base) if base > log.base else 0
     log.state.words[EPISODES_BEFORE] = log.before
     log.state.words[BASE] = log.base = base
     flush.evict(log)

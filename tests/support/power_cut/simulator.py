@@ -28,7 +28,7 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.format import layout, plan
 from mmreplay.storage import priority_column
 from mmreplay.system import platform, user_paths
-from mmreplay.writing import lane_writer, open_lanes
+from mmreplay.writing import create, lane_writer
 from tests.support.disks.scratch import scratch_directory
 from tests.support.oracle import checks, disk
 from tests.support.oracle.layout import Layout
@@ -319,7 +319,7 @@ class _History:
             self._look_and_verify()
         if there and self._luck.random() < 0.9:
             # What `create` does in the end; before that it looks at what it was asked for.
-            open_lanes.open_writer(self._store.path, {}, 0)
+            create.open_writer(self._store.path, {}, 0)
         else:
             mmreplay.create(self._store.path, **self._arguments, append=True, flush_s=0)
         is_after_kill = self._store.powered
@@ -491,7 +491,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
     with (
         power_disk(root, history.before_call, stores=True) as disk,
         mock.patch.object(platform, "boot_id", history.boot_id),
-        mock.patch.object(open_lanes, "Background", history.background),
+        mock.patch.object(create, "Background", history.background),
         mock.patch.object(lane_writer, "Thread", _NoThread),
         mock.patch.object(TransitionGatherer, "fetch", fetch),
         mock.patch.object(user_paths, "Path", functools.cache(_Path)),

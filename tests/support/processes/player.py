@@ -26,7 +26,7 @@ from mmreplay.errors import (
 from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import memory_maps, platform
-from mmreplay.writing.open_lanes import AnyWriter
+from mmreplay.writing.create import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults

@@ -80,9 +80,6 @@ def frames(kind, size):
     return np.repeat(random.integers(0, 256, -(-size // 50), dtype=np.uint8), 50)[:size]
 
 
-# ---------------------------------------------------------------- round trips
-
-
 @pytest.mark.usefixtures("zstd_of")
 def test_decode_writes_exactly_the_bytes_that_encode_was_given():
     for kind in ("random", "zero", "runs"):
@@ -113,15 +110,6 @@ def test_fast_encoding_gives_other_bytes_that_the_same_decoder_reads():
     assert stored("zstd", data).tobytes() == stored("zstd", data, True).tobytes()
 
 
-# ---------------------------------------------------------------- crc32c
-
-
-def test_crc32c_is_castagnolis():
-    assert compression.crc32c(b"123456789") == 0xE3069283
-    assert compression.crc32c(b"") == 0
-    assert compression.crc32c(np.zeros(32, np.uint8)) == 0x8A9136AA
-
-
 def test_every_single_flipped_bit_is_noticed():
     for given in GIVEN.values():
         chunk = stored(given, frames("runs", 300))
@@ -132,9 +120,6 @@ def test_every_single_flipped_bit_is_noticed():
                 wrong[place] ^= bit
                 with pytest.raises(CorruptStoreError, match="expected crc32c"):
                     compression.check(codec, wrong, 300)
-
-
-# ---------------------------------------------------------------- headers
 
 
 def test_a_chunk_of_another_size_is_refused_before_or_while_it_is_decoded():

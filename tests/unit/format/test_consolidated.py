@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import FormatError
-from mmreplay.format import consolidated, layout, parse
+from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 
 ARRAYS = [
@@ -18,7 +18,7 @@ BY_PATH = {spec.path: (spec, rows) for spec, rows in ARRAYS}
 
 
 def document(**changes):
-    data = consolidated.root_json({"kind": "lane"}, consolidated.documents_of(BY_PATH))
+    data = layout.closed_json({"kind": "lane"}, layout.documents_of(BY_PATH))
     out = json.loads(data)
     out[layout.COPY].update(changes)
     return out
@@ -40,10 +40,10 @@ def test_every_array_and_group_is_in_it_as_in_its_own_file():
 
 
 def test_an_array_is_read_as_from_its_own_file():
-    copy = consolidated.find_copy(document(), "s/zarr.json")
+    copy = parse.find_copy(document(), "s/zarr.json")
     found = [parse.array_spec(copy[spec.path], spec.path, "") for spec, _ in ARRAYS]
     assert found == ARRAYS
-    assert consolidated.find_copy({layout.COPY: None}, "") is None
+    assert parse.find_copy({layout.COPY: None}, "") is None
 
 
 def test_what_is_no_copy_of_ours_is_refused():
@@ -54,15 +54,11 @@ def test_what_is_no_copy_of_ours_is_refused():
         ({"metadata": []}, "expected metadata in it"),
     ):
         with pytest.raises(FormatError) as caught:
-            consolidated.find_copy(document(**changes), "s/zarr.json")
+            parse.find_copy(document(**changes), "s/zarr.json")
         assert str(caught.value).startswith(f"s/zarr.json: consolidated_metadata: {text}")
 
 
-def test_there_is_none_where_it_would_make_the_document_too_long_or_too_deep():
-    for env in (
-        {"note": "x" * (layout.MAX_METADATA_BYTES - 500)},
-        json.loads('{"a":' * 97 + "1" + "}" * 97),
-    ):
-        documents = consolidated.documents_of(BY_PATH)
-        assert consolidated.root_json({"kind": "lane", "env": {}}, documents) is not None
-        assert consolidated.root_json({"kind": "lane", "env": env}, documents) is None
+def test_there_is_none_where_it_would_make_the_document_too_long():
+    own = {"kind": "lane", "env": {"note": "x" * (layout.MAX_METADATA_BYTES - 500)}}
+    data = layout.closed_json(own, layout.documents_of(BY_PATH))
+    assert data == layout.group_json(own)

@@ -1,6 +1,5 @@
 """zarr.json read and checked: what was written comes back, anything else is refused."""
 
-import copy
 import json
 
 import numpy as np
@@ -13,9 +12,6 @@ from mmreplay.schema import Field, Schema
 from tests.support.oracle.array_specs import LZ4, SPECS, UINT8, root
 
 ACTION = Field((), "int64")
-
-
-# ---------------------------------------------------------------- writing and reading metadata
 
 
 def test_what_parse_array_returns_is_what_was_written():
@@ -71,9 +67,6 @@ def test_an_invalid_schema_is_refused():
             parse.schema_from_json(document, "here")
 
 
-# ---------------------------------------------------------------- strict JSON
-
-
 def test_what_is_no_json_object_is_refused_and_never_crashes():
     for data in (
         b"",
@@ -124,9 +117,6 @@ def test_equal_documents_of_many_lanes_are_parsed_once_and_a_wrong_one_says_wher
         set_at(wrong, path, value)
         with pytest.raises(FormatError, match=path[0]):
             parse.array_spec(wrong, spec.path, "here")
-
-
-# ---------------------------------------------------------------- refusals of parse_array
 
 
 def set_at(document, path, value):
@@ -243,39 +233,6 @@ def test_what_changes_no_meaning_is_accepted():
     assert parse.parse_array(json.dumps(document).encode(), "frames", "here") == (spec, 5)
 
 
-def test_no_mutation_of_an_array_ends_in_another_error():
-    for spec in SPECS[:4:3]:
-        document = json.loads(layout.array_json(spec, 5))
-        values = [None, True, -1, 2.5, "x", [], [1], {}, 10**30, DELETE]
-        n_refused = 0
-        for path in places(document):
-            for value in values:
-                changed = copy.deepcopy(document)
-                set_at(changed, path, value)
-                try:
-                    found, rows = parse.parse_array(json.dumps(changed).encode(), spec.path, "here")
-                except FormatError as error:
-                    assert str(error).startswith("here: ")
-                    n_refused += 1
-                else:
-                    assert found.chunk_rows >= 1
-                    assert 0 <= rows < 1 << 40
-                    assert found.chunk_bytes <= 4 << 30
-                    assert found.is_raw or found.chunk_rows % found.inner_rows == 0
-        assert n_refused > 100
-
-
-def places(document, path=()):
-    items = document.items() if isinstance(document, dict) else enumerate(document)
-    for key, value in items:
-        yield (*path, key)
-        if isinstance(value, (dict, list)):
-            yield from places(value, (*path, key))
-
-
-# ---------------------------------------------------------------- refusals of parse_root
-
-
 def test_the_root_comes_back_as_it_was_written():
     for kind in ("lane", "lanes"):
         own = root(kind) | {"env": {"id": "ALE/Pong-v5"}, "name": "actor-3"}
@@ -307,11 +264,10 @@ WRONG_ROOT = [
     ("finals", 0, "first_final: expected at most finals = 0, found 1"),
     ("first_final", DELETE, "first_final: expected a number"),
     ("episodes_before", -1, "episodes_before: expected a number"),
-    ("environments", DELETE, "a development version of mmreplay, in a layout that is not read"),
+    ("environments", DELETE, "environments: expected null"),
     ("environments", 0, "environments: expected null, or 1 to 65,536, found 0"),
     ("environments", 65_537, "environments: expected null"),
     ("environments", True, "environments: expected null"),
-    ("kind", "vector", "a development version of mmreplay"),
     ("closed", 1, "closed: expected a bool, found 1"),
     ("closed", DELETE, "closed: expected a bool"),
 ]

@@ -30,8 +30,9 @@ BITS = {
 }
 
 
-def planned(frame, lanes=None, action=ACTION, extras=None, codec=None):
-    return plan.plan_lane(Schema.make(frame, action, extras, codec=codec), None, None, lanes).rows
+def planned(frame, action=ACTION, extras=None, *, codec=None, in_group=False):
+    schema = Schema.make(frame, action, extras, codec=codec)
+    return plan.plan_lane(schema, None, None, in_group=in_group).rows
 
 
 def test_atari_frames_get_the_lengths_that_the_format_names():
@@ -46,48 +47,31 @@ def test_atari_frames_get_the_lengths_that_the_format_names():
     assert raw.chunk_bytes == 4096 * 7056
 
 
-def test_many_lanes_have_shorter_shards_and_scalars():
-    for lanes, shard in ((1, 4096), (4, 4096), (8, 2048), (16, 1024), (64, 256), (0, 1024)):
-        specs = planned(Field((84, 84)), lanes)
-        assert specs["frames"].chunk_rows == shard
+def test_tails_of_a_store_of_lanes_stay_under_256_mib():
+    for frame in (
+        Field((84, 84)),
+        Field((210, 160, 3)),
+        Field((96, 96, 3), codec="zstd"),
+        Field((17,), "float32", "lz4"),
+        {"a": Field((64, 64, 3)), "b": Field((84, 84)), "c": Field((17,), "float32")},
+    ):
+        specs = planned(frame, in_group=True)
+        tails = 2 * 16 * sum(s.chunk_bytes for s in specs.values() if not s.is_raw)
+        assert tails <= 256 * MIB
         assert specs["actions"].chunk_rows == 8_192
-
-
-def test_all_tails_together_stay_under_256_mib():
-    for lanes in (0, 1, 2, 3, 5, 8, 16, 33, 64, 100, 256, 1000):
-        for frame in (
-            Field((84, 84)),
-            Field((210, 160, 3)),
-            Field((96, 96, 3), codec="zstd"),
-            Field((17,), "float32", "lz4"),
-            {"a": Field((64, 64, 3)), "b": Field((84, 84)), "c": Field((17,), "float32")},
-        ):
-            specs = planned(frame, lanes)
-            tails = 2 * (lanes or 16) * sum(s.chunk_bytes for s in specs.values() if not s.is_raw)
-            assert tails <= 256 * MIB
-            alone = planned(frame)
-            shards = [s for s in alone.values() if not s.is_raw]
-            assert max(s.chunk_bytes for s in shards) <= 32 * MIB
-            assert all(s.chunk_rows <= 4096 for s in shards)
+        shards = [s for s in planned(frame).values() if not s.is_raw]
+        assert max(s.chunk_bytes for s in shards) <= 32 * MIB
+        assert all(s.chunk_rows <= 4096 for s in shards)
 
 
 def test_whole_inner_chunks_fill_a_shard_of_any_frame():
-    for lanes in (None, 0, 7):
-        for row in (1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB):
-            for codec in ("raw", "lz4", None):
-                if lanes and 2 * row * lanes > 256 * MIB and codec != "raw":
-                    with pytest.raises(
-                        SchemaError, match="use codec='raw', or give a shard length"
-                    ):
-                        planned(Field((row,), codec=codec), lanes)
-                    continue
-                spec = planned(Field((row,), codec=codec), lanes)["frames"]
-                assert spec.chunk_rows >= 1
-                assert spec.is_raw is (codec == "raw" or (codec is None and row < 1024))
-                if not spec.is_raw:
-                    assert spec.chunk_rows % spec.inner_rows == 0
-                    assert 1 <= spec.inner_rows <= 16
-                    assert spec.inner_rows == 1 or spec.inner_rows * row <= MIB // 2
+    for row in (1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB):
+        for in_group in (False, True):
+            spec = planned(Field((row,), codec="lz4"), in_group=in_group)["frames"]
+            assert spec.chunk_rows >= 1
+            assert spec.chunk_rows % spec.inner_rows == 0
+            assert 1 <= spec.inner_rows <= 16
+            assert spec.inner_rows == 1 or spec.inner_rows * row <= MIB // 2
 
 
 def test_rows_from_one_kib_on_are_compressed_and_vectors_are_not():
@@ -108,7 +92,7 @@ def test_explicit_lengths_hold():
     spec = planned(Field((84, 84), codec="raw", chunk=7))["frames"]
     assert (spec.inner_rows, spec.chunk_rows) == (0, 7)
     specs = planned(
-        Field((2,)), None, Field((), "int64", chunk=5), {"x": Field((), chunk=3), "y": Field()}
+        Field((2,)), Field((), "int64", chunk=5), {"x": Field((), chunk=3), "y": Field()}
     )
     rows = {name: spec.chunk_rows for name, spec in specs.items() if name != "frames"}
     assert rows == {
@@ -141,18 +125,10 @@ def test_compressed_keys_share_one_shard_length():
 
 
 def test_keys_whose_chunks_have_no_common_multiple_still_share_a_shard():
-    for lanes in (None, 8):
-        frame = {
-            name: Field((size,), codec="lz4")
-            for name, size in {
-                "a": 40_000,
-                "b": 47_000,
-                "c": 58_000,
-                "d": 75_000,
-                "e": 5_000_000,
-            }.items()
-        }
-        found = plan.plan_lane(Schema.make(frame, ACTION), None, None, lanes)
+    sizes = {"a": 40_000, "b": 47_000, "c": 58_000, "d": 75_000, "e": 5_000_000}
+    frame = {name: Field((size,), codec="lz4") for name, size in sizes.items()}
+    for in_group in (False, True):
+        found = plan.plan_lane(Schema.make(frame, ACTION), None, None, in_group=in_group)
         for specs, most in ((found.rows, 64 * MIB), (found.finals, 16 * 5_000_000)):
             shards = [s for s in specs.values() if not s.is_raw]
             assert len({s.chunk_rows for s in shards}) == 1
@@ -166,7 +142,7 @@ def test_a_chunk_of_gigabytes_is_refused():
     with pytest.raises(SchemaError, match="smaller chunk or shard"):
         planned(Field((84, 84), shard=1_000_000))
     with pytest.raises(SchemaError, match="actions"):
-        planned(Field((2,)), None, Field((1 << 20,), "float64", chunk=1024))
+        planned(Field((2,)), Field((1 << 20,), "float64", chunk=1024))
 
 
 def test_chunk_files_of_many_environments_hold_as_many_entries_as_those_of_one():
@@ -238,7 +214,7 @@ def test_a_codec_outside_of_the_standard_set_is_refused():
 
 def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
     schema = Schema.make(Field((64, 64), "uint16", BITS, 3, 12), ACTION, {"x": Field()})
-    specs = plan.plan_lane(schema, None, None, 4).rows
+    specs = plan.plan_lane(schema, None, None, in_group=True).rows
     again = json.loads(json.dumps(layout.layout_json(specs)))
     assert plan.plan_from_layout(schema, again, "here") == specs
 
@@ -258,7 +234,7 @@ def test_an_invalid_layout_is_refused():
         lambda layout: layout.update(resets=[]),
     ):
         schema = Schema.make(Field((64, 64), codec="lz4", chunk=4, shard=8), ACTION)
-        given = layout.layout_json(plan.plan_lane(schema, None, None, 4).rows)
+        given = layout.layout_json(plan.plan_lane(schema, None, None, in_group=True).rows)
         change(given)
         with pytest.raises(FormatError, match="here"):
             plan.plan_from_layout(schema, given, "here")

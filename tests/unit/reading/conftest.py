@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import mmreplay
-from mmreplay.storage.side_by_side import SideBySide
+from mmreplay.storage.raw_column import SideBySide
 from mmreplay.system import checked_reads, memory_maps
 
 

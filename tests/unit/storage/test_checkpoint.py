@@ -9,7 +9,7 @@ import pytest
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.format.compression import crc32c
-from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
+from mmreplay.storage.state_page import Checkpoint, CheckpointFile
 from mmreplay.system import platform
 
 STORE = "0123456789abcdef" * 2

@@ -39,25 +39,11 @@ def held(kept, keys, decoder):
         assert values(kept, slots) == [[key] * 6 for key in keys]
 
 
-def test_a_chunk_is_decoded_once_while_there_is_room(decoder):
-    kept = chunks(4)
-    for keys in ([1, 2], [2, 3], [1, 2, 3, 4], [4]):
-        held(kept, keys, decoder)
-    assert decoder.calls == [1, 2, 3, 4]
-
-
 def test_the_chunk_used_longest_ago_makes_place(decoder):
     kept = chunks(3)
     for keys in ([1], [2], [3], [1], [4], [1, 3, 4], [2]):
         held(kept, keys, decoder)
     assert decoder.calls == [1, 2, 3, 4, 2]
-
-
-def test_there_is_no_room_for_more_than_fit(decoder):
-    kept = chunks(3)
-    with kept.hold([1, 2, 3, 4], decoder) as slots:
-        assert slots is None
-    held(kept, [1, 2, 3], decoder)
 
 
 def test_what_somebody_reads_stays(decoder):

@@ -159,9 +159,6 @@ def test_the_positions_of_a_vector_lane_are_its_entries(lane, width):
     assert again.lowest == 0
 
 
-# ---------------------------------------------------------------- of many environments
-
-
 def test_priorities_of_many_environments_are_trimmed_evicted_and_finished_by_step(lane):
     """4 environments: a chunk file has a quarter as many rows."""
     steps = ROWS // 4

@@ -38,9 +38,6 @@ def column_of(*lanes):
     return column
 
 
-# ---------------------------------------------------------------- reading
-
-
 @pytest.mark.parametrize("shape", [(), (2, 4)])
 @pytest.mark.parametrize("n_lanes", [1, 3])
 def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lanes):
@@ -61,9 +58,6 @@ def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lane
     for number, lane in enumerate(lanes):
         last = (number << LANE_SHIFT) + lane.head - 1
         assert column.take(np.array([last])).tobytes() == lane.rows[lane.head - 1].tobytes()
-
-
-# ---------------------------------------------------------------- growing, and threads
 
 
 def test_a_growing_lane_is_followed(tmp_path, mode):
@@ -96,9 +90,6 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
         column.view(0, 0, 5)
 
 
-# ---------------------------------------------------------------- what is wrong on disk
-
-
 def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
     spec = spec_of(mode)
     lane = RawLane(tmp_path, spec, 3 * spec.chunk_rows)
@@ -120,9 +111,6 @@ def test_a_chunk_file_is_mapped_only_after_its_size_was_checked(tmp_path, mode, 
         CorruptStoreError, match=f"expected {spec.chunk_bytes:,} bytes, found {size:,}"
     ):
         column_of(lane).take(np.array([spec.chunk_rows]))
-
-
-# ---------------------------------------------------------------- limits
 
 
 def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, monkeypatch):

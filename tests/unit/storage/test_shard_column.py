@@ -61,9 +61,6 @@ def test_a_batch_larger_than_the_scratch_is_decoded_in_parts(tmp_path, monkeypat
         assert len(column._local.scratch) <= room
 
 
-# ---------------------------------------------------------------- long windows
-
-
 def windows_of(lanes, count, length, seed=0):
     """(count, length) rows one after the other, some repeated at either end as padding is."""
     random = np.random.default_rng(seed)
@@ -99,9 +96,6 @@ def test_long_windows_are_their_rows(tmp_path, n_lanes, tail, length):
         assert column.take(ids, out).tobytes() == expected.tobytes()
 
 
-# ---------------------------------------------------------------- entries
-
-
 @pytest.mark.parametrize("tail", [None, 36])
 @pytest.mark.parametrize(("width", "inner"), [(2, 4), (3, 1), (5, 6)])
 def test_entries_come_from_the_chunks_of_their_environments(tmp_path, width, inner, tail):
@@ -120,9 +114,6 @@ def test_entries_come_from_the_chunks_of_their_environments(tmp_path, width, inn
         for number, lane in enumerate(some):
             every = column.take((number << LANE_SHIFT) + np.arange(lane.base, lane.head))
             assert every.tobytes() == lane.rows[lane.base :].tobytes()
-
-
-# ---------------------------------------------------------------- tails that go while they are read
 
 
 class Leaving(CompressedLane):
@@ -182,9 +173,6 @@ def test_a_barrier_lies_between_copying_the_tail_and_looking_where_it_begins(
     assert copied[0][12:].tobytes() == lanes[0].rows[48:].tobytes()
 
 
-# ---------------------------------------------------------------- shards that are missing, many, shared
-
-
 @pytest.mark.usefixtures("how_many")
 def test_a_missing_shard_is_the_lanes_error(tmp_path):
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
@@ -233,9 +221,6 @@ def test_chunks_that_were_read_from_another_store_are_not_given(tmp_path, monkey
         with pytest.raises(EvictedError, match="another store"):
             column.take(np.array([row]))
         lane.file(row // 12).write_bytes(b"of the other store")
-
-
-# ---------------------------------------------------------------- chunks that stay decoded
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import struct
 import pytest
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.storage.checkpoint import Checkpoint
 from mmreplay.storage.state_page import (
     BASE,
     COMMITTED,
     EPISODES_BEFORE,
     SESSION,
     TAIL_START,
+    Checkpoint,
     State,
 )
 from mmreplay.system import platform
@@ -149,7 +149,7 @@ def test_a_page_that_no_session_began_is_refused(page, tmp_path):
         with pytest.raises(CorruptStoreError, match="state: expected a page that begins with MMR"):
             State(tmp_path / "state", writable=writable)
     page.words[0] = 0
-    assert not State(tmp_path / "state", writable=False).is_written()
+    assert not State(tmp_path / "state", writable=False).rows_beyond(0)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from mmreplay.writing.background import Background
+from mmreplay.writing.seal import Background
 
 WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 

@@ -11,10 +11,10 @@ from mmreplay import Field
 from mmreplay.errors import FormatError
 from mmreplay.format import plan
 from mmreplay.schema import Schema
-from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.state_page import CheckpointFile
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane
-from mmreplay.writing.open_lanes import open_writer
+from mmreplay.writing.create import open_writer
 from tests.support.documents import attributes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

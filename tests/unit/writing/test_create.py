@@ -21,8 +21,6 @@ from tests.support.writers import ACTION, FRAME, attributes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-# ---------------------------------------------------------------- create
-
 
 def test_the_attributes_hold_what_was_given(make):
     writer = make(capacity=50, padding="zero", metadata={"id": "ALE/Pong-v5", "seed": [1, None]})
@@ -66,7 +64,13 @@ def test_arguments_that_make_no_store_are_refused_and_leave_no_file(make, tmp_pa
         ({"lanes": 100_000}, "lanes: expected a whole number, 1 to 65,536, or None; found 100000"),
         ({"lanes": "2"}, "lanes: expected a whole number, 1 to 65,536, or None; found '2'"),
         ({"lanes": 3, "capacity": 2}, "for each of 3 environments"),
-        ({"flush_s": -1}, "flush_s: expected seconds"),
+        ({"metadata": [1]}, "metadata: expected a dict, found list"),
+        ({"metadata": "words"}, "metadata: expected a dict, found str"),
+        ({"flush_s": "3"}, "flush_s: expected seconds, 0 for never; found '3'"),
+        ({"flush_s": None}, "flush_s: expected seconds"),
+        ({"flush_s": float("nan")}, "flush_s: expected seconds, 0 for never; found nan"),
+        ({"flush_s": np.float32("-inf")}, "flush_s: expected seconds"),
+        ({"codec": 5}, "codec: expected 'raw', 'lz4', 'zstd', a name with a level"),
         ({"frame": Field((3,)), "codec": "lz5"}, "expected codec"),
         ({"reward_dtype": "int32"}, "reward_dtype"),
         ({"extras": {"reward": Field()}}, "arguments of step"),
@@ -152,9 +156,6 @@ def test_of_two_processes_that_create_a_store_one_succeeds_and_the_other_gets_an
     assert make("other.zarr", append=True, frame=FRAME, action=ACTION).rows == 0
 
 
-# ---------------------------------------------------------------- wherever, and whenever
-
-
 def test_metadata_is_kept_as_json_has_it(make, story):
     writer = make(metadata={"meanings": {number: str(number) for number in range(12)}, 1: (2, 3)})
     story.play(writer, 9, "truncated")
@@ -220,9 +221,6 @@ def test_lanes_that_are_added_have_the_metadata_of_the_store_too(make):
         assert writer.metadata["env"] == {"seed": 2, "who": "a"}
 
 
-# ---------------------------------------------------------------- resume
-
-
 @pytest.mark.parametrize("lane", [None, "actor-0"])
 def test_resume_needs_a_store_or_a_free_path(make, tmp_path, lane):
     named = {} if lane is None else {"lane": lane}
@@ -241,9 +239,6 @@ def test_resume_needs_a_store_or_a_free_path(make, tmp_path, lane):
     for wrong in ("yes", 1, 0):
         with pytest.raises(SchemaError, match="resume: expected True, False or 'auto', found"):
             make(resume=wrong, **named)
-
-
-# ---------------------------------------------------------------- extras with a fill
 
 
 @pytest.mark.parametrize("lanes", [None, 2])

@@ -15,8 +15,6 @@ from tests.support.writers import ACTION, FRAME, check
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-# ---------------------------------------------------------------- append
-
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory, story_of_module):
@@ -82,9 +80,6 @@ def test_what_matches_is_accepted_and_the_layout_stays(make, story, lz4, given):
     assert (frames.inner_rows, frames.chunk_rows) == (4, 8)
     story.play(writer, 5, "truncated")
     check(story, writer)
-
-
-# ---------------------------------------------------------------- lanes by name
 
 
 @pytest.mark.parametrize("given", [{}, {"lanes": 2}])

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -11,8 +12,7 @@ import mmreplay
 from mmreplay.errors import (
     DiskFullError,
 )
-from mmreplay.storage.checkpoint import CheckpointFile
-from mmreplay.storage.state_page import TAIL_START
+from mmreplay.storage.state_page import TAIL_START, CheckpointFile
 from mmreplay.system import durable_writes
 from mmreplay.writing import seal
 from mmreplay.writing.seal import SealJob
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 
 
-def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thread():
+def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thread(monkeypatch):
     begun, held, interrupted = threading.Event(), threading.Event(), []
 
-    def encode(part, fast):
+    def encode(self, part):
         if threading.current_thread() is threading.main_thread():
             interrupted.append(part)
             raise KeyboardInterrupt
@@ -35,7 +35,10 @@ def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thr
         return bytes([part])
 
     done = []
-    job = SealJob(4, encode, done.append)
+    monkeypatch.setattr(SealJob, "_encode", encode)
+    monkeypatch.setattr(SealJob, "_finish", lambda self, parts: done.append(parts))
+    log = types.SimpleNamespace(tail_specs=[types.SimpleNamespace(inner_rows=2, width=1)])
+    job = SealJob(log, 0, 8)
     sealing = threading.Thread(target=job.run, daemon=True)
     sealing.start()
     assert begun.wait(WAIT)
@@ -48,9 +51,6 @@ def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thr
     assert interrupted == [1, 2]
     assert job.error is None
     assert done == [[bytes([n]) for n in range(4)]]
-
-
-# ---------------------------------------------------------------- the tail of a lane
 
 
 def test_a_seal_without_its_checkpoint_does_not_free_the_tail(make, story, lz4, monkeypatch, kill):

@@ -80,9 +80,6 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "full")
 
 
-# ---------------------------------------------------------------- the order of calls
-
-
 @LANES
 def test_a_step_needs_a_running_episode(play, lanes):
     one = play("raw", lanes)
@@ -225,9 +222,6 @@ def test_bytes_of_bools_and_rewards_out_of_range_are_stored_alike_by_both_writer
         assert group["rewards"][:].ravel().tolist() == [np.inf, -0.0]
 
 
-# ---------------------------------------------------------------- what ends a writer
-
-
 @LANES
 @pytest.mark.parametrize("log", ["", "finals"])
 def test_a_failed_fsync_ends_writing_and_gives_up_what_was_not_durable(
@@ -322,9 +316,6 @@ def test_a_close_that_finds_no_room_can_be_called_again_and_nothing_else(play, m
     one.end("close")
 
 
-# ---------------------------------------------------------------- letting go
-
-
 @LANES
 def test_a_dropped_writer_releases_its_lane_at_once(tmp_path, lanes):
     gc.disable()
@@ -404,9 +395,6 @@ def test_an_opening_that_fails_releases_the_lock(play):
     one.model.die()
     one.open()
     one.end("close")
-
-
-# ---------------------------------------------------------------- opened again
 
 
 @LANES

@@ -123,9 +123,6 @@ def test_the_parts_of_a_dict_are_stacks_each(make):
         assert store.frames["speed"][:].tolist() == list(range(18))
 
 
-# ---------------------------------------------------------------- a lane of many environments
-
-
 def test_a_vector_writer_takes_the_stacks_of_each_environment(make, fields):
     writer = make(lanes=2, **fields)
     one, two = stacks_of(*range(20)), stacks_of(*range(100, 120))
