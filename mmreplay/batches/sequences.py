@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import Column, Observation, shapes_of
+from mmreplay.batches.batch import Batch, Column, Observation, shapes_of
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index, Span
@@ -65,6 +66,9 @@ class SequenceBatch:
 
     def __repr__(self) -> str:
         return shapes_of(self)
+
+
+AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch)
 
 
 class SequenceGatherer(BatchGatherer[SequenceBatch]):
@@ -128,7 +132,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         """Fill everything but the frames; returns m, (B, T), unless it is 1 for all."""
         ahead = None
         if self._n == 1:
-            self._returns.rewards(columns, rows, batch.reward)
+            self._rewards(columns, rows, batch.reward)
             np.not_equal(columns["non_terminals"].take(rows), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
         else:
@@ -136,7 +140,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
                 stride = stride.repeat(self._steps)
             most = np.minimum(left, self._n).reshape(-1)
             flat = (x.reshape(-1) for x in (batch.reward, batch.discount, batch.non_terminal))
-            ahead = self._returns.fill(columns, rows.reshape(-1), most, stride, *flat)
+            ahead = self._returns(columns, rows.reshape(-1), most, stride, *flat)
             ahead = ahead.reshape(rows.shape)
         columns["actions"].take(rows, batch.action)
         for name, path in self._extra_paths.items():

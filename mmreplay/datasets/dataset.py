@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import is_reproducible, true_or_false, whole_number
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.combine import AnyBatch
-from mmreplay.batches.sequences import SequenceBatch
+from mmreplay.batches.sequences import AnyBatch, SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets import subsets
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
@@ -119,7 +118,7 @@ class Dataset(WindowSource):
     def read_batches(
         self,
         given: EpochArguments,
-        gatherer_of: Callable[[list[int]], LateRebuilder[Any, AnyBatch]],
+        gatherer_of: Callable[[list[int]], LateRebuilder[AnyBatch]],
         windows: Windows | None = None,
     ) -> Iterator[AnyBatch]:
         """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch."""

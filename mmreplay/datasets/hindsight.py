@@ -131,11 +131,7 @@ class Hindsight(Around, EpochSource):
         return dataclasses.replace(draw, gatherer=self._relabelling(generator, size))
 
     def relabel(self, ids: npt.ArrayLike, out: Batch | None = None) -> Batch:
-        """The transitions with these ids, with goals drawn for some of them.
-
-        Args:
-            ids: (B,) integers.
-            out: a batch that this object returned for the same B; overwritten and returned.
+        """The transitions with these ids, (B,) integers, in `out` if given, with goals for some.
 
         Raises:
             InvalidIdError: an id that is not a valid transition, named.

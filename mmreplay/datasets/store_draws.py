@@ -44,7 +44,7 @@ class Draw(Generic[Read]):
     """One batch whose random numbers are drawn."""
 
     choose: Callable[[Index], Ids]  # the same index gives the same ids
-    gatherer: LateRebuilder[Any, Read]
+    gatherer: LateRebuilder[Read]
     finish: Callable[[Read], None] | None = None  # called in the thread that gets the batch
     kept: KeptFrames | None = None  # keeps the frames that are decoded for it
 

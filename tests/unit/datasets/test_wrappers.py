@@ -7,7 +7,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, SchemaError
-from mmreplay.batches.combine import concatenated, fill, unshared
+from mmreplay.datasets.wrappers import _concatenated, _fill, _unshared
 from tests.support.oracle.checks import check_batch
 
 
@@ -36,14 +36,14 @@ def test_batches_that_differ_are_named(data, change, message):
     one, other = data.transitions([0, 1]), data.transitions([2, 3, 4])
     other = dataclasses.replace(other, **change(other))
     with pytest.raises(SchemaError, match=message) as caught:
-        concatenated([one, other], ["left.zarr", "right.zarr"])
+        _concatenated([one, other], ["left.zarr", "right.zarr"])
     assert "left.zarr and right.zarr" in str(caught.value)
 
 
 def test_a_batch_is_copied_into_another(data):
-    out, batch = unshared(data.transitions([0, 1])), data.transitions([2, 3])
+    out, batch = _unshared(data.transitions([0, 1])), data.transitions([2, 3])
     arrays = out.reward, out.observation["a"], out.extras["log_prob"]
-    assert fill(out, batch) is out
+    assert _fill(out, batch) is out
     check_batch(out, data.transitions([2, 3]))
     assert arrays[0] is out.reward
     assert arrays[1] is out.observation["a"]
@@ -53,7 +53,7 @@ def test_a_batch_is_copied_into_another(data):
 
 def test_a_batch_goes_into_none_that_differs(data):
     batch = data.transitions([2, 3])
-    fixed = unshared(data.transitions([0, 1]))
+    fixed = _unshared(data.transitions([0, 1]))
     fixed.weight.flags.writeable = False
     for out, message in (
         (data.transitions([1]), r"observation\['a'\]: uint8 \(2, .* \(1, "),
@@ -63,4 +63,4 @@ def test_a_batch_goes_into_none_that_differs(data):
         (None, "found NoneType"),
     ):
         with pytest.raises(SchemaError, match=message):
-            fill(out, batch)
+            _fill(out, batch)
