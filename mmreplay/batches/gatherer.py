@@ -145,28 +145,26 @@ class BatchGatherer(Generic[Made]):
         return (seen[name], following[name]) if self._is_dict else (seen, following)
 
 
+def _base(array: Array) -> Array:
+    """The array that owns the memory of another one."""
+    return array.base if isinstance(array.base, np.ndarray) else array
+
+
 def _memory(batch: Any) -> list[Array]:
     """The arrays that own the memory of a batch, each once."""
-    out: dict[int, Array] = {}
-    for array in arrays_of(batch).values():
-        if isinstance(array, np.ndarray):
-            base = array.base if isinstance(array.base, np.ndarray) else array
-            out[id(base)] = base
-    return list(out.values())
+    arrays = [one for one in arrays_of(batch).values() if isinstance(one, np.ndarray)]
+    return [*{id(base): base for base in map(_base, arrays)}.values()]
 
 
 def _layout(batch: Any) -> dict[str, object]:
     """Dtype and shape of each array of a batch, and which memory it shares with others."""
     out: dict[str, object] = {}
-    bases: list[int] = []
+    bases: dict[int, int] = {}
     for key, array in arrays_of(batch).items():
-        if not isinstance(array, np.ndarray):
-            out[key] = array
-            continue
-        base = array.base if isinstance(array.base, np.ndarray) else array
-        if id(base) not in bases:
-            bases.append(id(base))
-        at = bases.index(id(base)), array.ctypes.data - base.ctypes.data, array.strides
-        kinds = [(part.dtype, part.shape, part.flags.writeable) for part in (array, base)]
-        out[key] = (at, *kinds)
+        out[key] = array
+        if isinstance(array, np.ndarray):
+            base = _base(array)
+            number = bases.setdefault(id(base), len(bases))
+            kinds = [(part.dtype, part.shape, part.flags.writeable) for part in (array, base)]
+            out[key] = number, array.ctypes.data - base.ctypes.data, array.strides, *kinds
     return out

@@ -8,6 +8,7 @@ and returns are not made here: the gatherer reads columns that were changed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -82,19 +83,13 @@ class Relabelling:
         self._oldest = np.where(self._some, np.minimum(places, ids), ids)
         self._marks = np.where(is_first, FIRST_OBSERVATION, places)
         self._marks[~self._some] = -1
-        return self._with_pending(self._gatherer.locate(index, ids), span)
+        return _with_pending(self._gatherer.locate(index, ids), span)
 
     def renewed(self, index: Index, steps: Steps) -> Steps:
         """As of the gatherer of transitions; the goals stay the same, too."""
         span: Span = self._span  # type: ignore[assignment]
         span = self._span = dataclasses.replace(span, steps=index.renewed(span.steps))
-        return self._with_pending(self._gatherer.renewed(index, steps), span)
-
-    @staticmethod
-    def _with_pending(steps: Steps, span: Span) -> Steps:
-        """The steps, with the pending rows that goals are read from."""
-        steps.pending = tuple({*steps.pending, *span.pending})
-        return steps
+        return _with_pending(self._gatherer.renewed(index, steps), span)
 
     def oldest(self, steps: Steps) -> Ids:  # noqa: ARG002 (goals may lie before the steps)
         """The ids of the oldest steps that are read, with those of the goals: int64 (B,)."""
@@ -116,6 +111,12 @@ class Relabelling:
         return batch
 
 
+def _with_pending(steps: Steps, span: Span) -> Steps:
+    """The steps, with the pending rows that goals are read from."""
+    steps.pending = tuple({*steps.pending, *span.pending})
+    return steps
+
+
 class _Goals:
     """The columns of a store in which some samples of one batch have other goals."""
 
@@ -135,9 +136,13 @@ class _Goals:
         out[task.mark] = _Made((), np.dtype("int64"), self._mark)
         if self.some.size:
             out[task.desired] = self._replaced(task.desired, self._desired)
-            out["rewards"] = self._replaced("rewards", self._rewards)
+            rewards = functools.partial(self._computed, "reward", task.reward)
+            out["rewards"] = self._replaced("rewards", rewards)
             if task.terminal is not None:
-                out["non_terminals"] = self._replaced("non_terminals", self._live)
+                ended = functools.partial(self._computed, "terminal", task.terminal)
+                out["non_terminals"] = self._replaced(
+                    "non_terminals", lambda ids: np.equal(ended(ids), 0)
+                )
         return out
 
     def _mark(self, _: Ids, out: Array) -> Array:
@@ -159,13 +164,6 @@ class _Goals:
         """The goals, to be spread over the frames of each sample."""
         goals = self._values
         return goals.reshape(len(goals), *(1,) * (ids.ndim - 1), *goals.shape[1:])
-
-    def _rewards(self, ids: Ids) -> Array:
-        return self._computed("reward", self._task.reward, ids)
-
-    def _live(self, ids: Ids) -> Array:
-        ended = self._computed("terminal", self._task.terminal, ids)  # type: ignore[arg-type]
-        return np.equal(ended, 0)
 
     def _computed(self, name: str, function: GoalFunction, ids: Ids) -> Array:
         """The results of a function for the steps at `ids`, in their shape."""

@@ -116,8 +116,15 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         np.add(times, back, out=batch.step)
         np.equal(times, -back, out=batch.first)
         ahead = self._fill_steps(columns, rows, left - times, span.steps.stride, batch)
-        if padded is not None:
-            self._blank(batch, padded, ahead)
+        if padded is not None:  # zeros where there is no step
+            batch.id[padded] = -1
+            for array in (
+                *(batch.action, batch.reward, batch.discount, batch.non_terminal),
+                *(batch.step, batch.first, *batch.extras.values()),
+            ):
+                array[padded] = 0
+            if ahead is not None:
+                ahead[padded] = 1
         self._fill_frames(columns, span, ahead, batch, whole=padded is None)
         return batch
 
@@ -146,24 +153,6 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         for name, path in self._extra_paths.items():
             columns[path].take(rows, batch.extras[name])
         return ahead
-
-    def _blank(
-        self, batch: SequenceBatch, padded: npt.NDArray[np.bool_], ahead: Ids | None
-    ) -> None:
-        """Zeros where there is no step."""
-        batch.id[padded] = -1
-        for array in (
-            batch.action,
-            batch.reward,
-            batch.discount,
-            batch.non_terminal,
-            batch.step,
-            batch.first,
-            *batch.extras.values(),
-        ):
-            array[padded] = 0
-        if ahead is not None:
-            ahead[padded] = 1
 
     # ------------------------------------------------------------ frames
 

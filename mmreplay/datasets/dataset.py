@@ -225,9 +225,8 @@ class Dataset(WindowSource):
             EmptyBufferError: no episode has such a window.
             SchemaError: as for `batches`.
         """
-        given = EpochArguments(
-            batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
-        )
+        order = shuffle, shuffle_rows, rank, world_size
+        given = EpochArguments(batch_size, epochs, *order, drop_last, epoch)
         windows = Windows(length, burn_in, boundary, stride)
         gatherer = self.draws.sequence_gatherer(windows)
         return self.read_batches(given, lambda _: gatherer, windows)

@@ -205,8 +205,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Discard what is ahead, and end the threads; the store was closed before."""
-        with self._lock:
-            self._cancel()
+        self.drop()
         if self._threads is not None:
             self._threads.end()
 

@@ -121,11 +121,8 @@ class EpochSource(Source):
                 with a later batch, another store at the path.
             EmptyBufferError: there is no transition.
         """
-        return self._batches(
-            EpochArguments(
-                batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
-            )
-        )
+        order = shuffle, shuffle_rows, rank, world_size
+        return self._batches(EpochArguments(batch_size, epochs, *order, drop_last, epoch))
 
     @abc.abstractmethod
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:

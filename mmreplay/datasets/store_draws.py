@@ -218,11 +218,10 @@ class StoreDraws:
         self, generator: np.random.Generator, size: int, *, replace: bool
     ) -> list[LazyTrajectory]:
         """Whole episodes, uniformly; see `Dataset.sample_trajectories`."""
-        choose: Callable[[Index], Ids]
-        if replace:
-            choose = functools.partial(self._trajectories.draw, draws=generator.random(size))
-        else:
-            choose = functools.partial(
-                self._trajectories.draw_distinct, size=size, seed=draw_seed(generator)
-            )
+        draw, draw_distinct = self._trajectories.draw, self._trajectories.draw_distinct
+        choose: Callable[[Index], Ids] = (
+            functools.partial(draw, draws=generator.random(size))
+            if replace
+            else functools.partial(draw_distinct, size=size, seed=draw_seed(generator))
+        )
         return self._store.live.lazy_trajectories(self.choose(choose))

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index.finals import LaneFinals
+from mmreplay.episode_index.finals import LaneEpisodes, LaneFinals, lane_episodes
 from mmreplay.episode_index.gaps import Gaps, floor_row
-from mmreplay.episode_index.lane_episodes import LaneEpisodes, lane_episodes
 from mmreplay.episode_index.steps import Pending, Span, Steps
 from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mmreplay.episode_index import Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
-from mmreplay.sampling.blocks import Blocks
+from mmreplay.sampling.epoch import Blocks
 
 
 def check_not_empty(index: Transitions) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mmreplay.ids import LANE_SHIFT
-from mmreplay.sampling.blocks import Blocks
+from mmreplay.sampling.epoch import Blocks
 
 LANE = 1 << LANE_SHIFT
 

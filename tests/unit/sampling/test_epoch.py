@@ -6,8 +6,7 @@ import pytest
 from mmreplay.episode_index import index as index_module
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.sampling import epoch
-from mmreplay.sampling.blocks import Blocks
-from mmreplay.sampling.epoch import Shares, block_shuffled_ids, ordered_ids, shuffled_ids
+from mmreplay.sampling.epoch import Blocks, Shares, block_shuffled_ids, ordered_ids, shuffled_ids
 from tests.support.chance import goodness
 
 
