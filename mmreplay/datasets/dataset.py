@@ -286,10 +286,7 @@ class Dataset(WindowSource):
     # ------------------------------------------------------------ subsets
 
     def select(
-        self,
-        *,
-        episodes: subsets.EpisodeChoice | None = None,
-        ids: subsets.IdChoice | None = None,
+        self, *, episodes: subsets.EpisodeChoice | None = None, ids: subsets.IdChoice | None = None
     ) -> Dataset:
         """Some of the transitions, as another dataset; rows added later are not in it.
 

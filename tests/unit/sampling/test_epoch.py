@@ -56,13 +56,6 @@ def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index, 
     assert len({tuple(order(seed, number)) for seed in range(3) for number in range(3)}) == 9
 
 
-def test_ranks_take_turns_in_a_full_permutation_and_in_order(index):
-    for how in (in_any_order, in_order):
-        whole = how(index.ids(), shares()).tolist()
-        assert how(index.ids(), shares(1, 3)).tolist() == whole[1::3]
-    assert in_order(index.ids(), shares()).tolist() == index.ids().tolist()
-
-
 # ---------------------------------------------------------------- blocks
 
 
