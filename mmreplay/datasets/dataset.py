@@ -30,8 +30,8 @@ from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.sampling.draws import Windows
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.windows import Windows
 from mmreplay.system import forks
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None

@@ -21,8 +21,8 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.frame_chunks import FrameChunks, KeptFrames
 from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.sampling.draws import Windows
 from mmreplay.sampling.epoch import PooledIds, Shares, block_shuffled_ids, ordered_ids, shuffled_ids
-from mmreplay.sampling.windows import Windows
 
 T = TypeVar("T", bound=Sized)
 Choose = Callable[[Index], Ids]

@@ -17,7 +17,7 @@ from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.ids import Ids
-from mmreplay.sampling.windows import Windows
+from mmreplay.sampling.draws import Windows
 
 
 class Source(abc.ABC):

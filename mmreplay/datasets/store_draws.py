@@ -28,9 +28,17 @@ from mmreplay.reading.frame_chunks import KeptFrames
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
+from mmreplay.sampling.draws import (
+    PortionSampler,
+    TrajectorySampler,
+    Windows,
+    WindowSampler,
+    check_not_empty,
+    distinct_ids,
+    grouped_ids,
+    uniform_ids,
+)
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.uniform import check_not_empty, distinct_ids, grouped_ids, uniform_ids
-from mmreplay.sampling.windows import PortionSampler, TrajectorySampler, Windows, WindowSampler
 
 T = TypeVar("T")
 Read = TypeVar("Read")

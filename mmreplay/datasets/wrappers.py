@@ -26,7 +26,7 @@ from mmreplay.datasets.source import Around, Source, WindowSource
 from mmreplay.datasets.store_draws import check_groups, draw_seed, own_generator
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Array
-from mmreplay.sampling.windows import Windows
+from mmreplay.sampling.draws import Windows
 from mmreplay.schema import Field, Schema
 
 Floats = npt.NDArray[np.float64]

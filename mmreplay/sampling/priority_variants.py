@@ -10,7 +10,6 @@ below it whenever one of them changes, so sums do not drift.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable
 
 import numpy as np
@@ -31,20 +30,28 @@ _FEW = 512  # nodes that are faster to sum twice than to deduplicate
 _PIECE = 1 << 20
 
 
-class Masses(abc.ABC):
-    """Turns the priorities of positions into probabilities: their shares of a sum of masses."""
+class Proportional:
+    """P(i) = p_i ** alpha / sum: shares of a sum of masses."""
 
     def __init__(self, alpha: float) -> None:
         self._alpha = alpha
         self._tree = SumTree(np.zeros(0))
 
-    @abc.abstractmethod
+    def _mass(self, priorities: Doubles) -> Doubles:
+        if 0 < self._alpha <= 1:
+            return priorities**self._alpha
+        with np.errstate(over="ignore"):
+            out = (priorities**self._alpha).clip(MIN_PRIORITY, MAX_PRIORITY)
+        out[priorities == 0] = 0  # 0 ** 0 is 1
+        return out
+
     def load(self, priorities: Doubles) -> None:
         """Take all priorities, (n,), 0 without a transition; the array is kept and may change."""
+        self._tree = SumTree(priorities, self._mass)
 
-    @abc.abstractmethod
     def set(self, positions: Ids, priorities: Doubles) -> None:
         """Take some, (B,); of a repeated position the last one."""
+        self._tree.set(positions, self._mass(priorities))
 
     def settle(self) -> None:
         """Finish earlier calls of `set`."""
@@ -67,27 +74,7 @@ class Masses(abc.ABC):
         return self._tree.least() / self._tree.total
 
 
-class Proportional(Masses):
-    """P(i) = p_i ** alpha / sum."""
-
-    def _mass(self, priorities: Doubles) -> Doubles:
-        if 0 < self._alpha <= 1:
-            return priorities**self._alpha
-        with np.errstate(over="ignore"):
-            out = (priorities**self._alpha).clip(MIN_PRIORITY, MAX_PRIORITY)
-        out[priorities == 0] = 0  # 0 ** 0 is 1
-        return out
-
-    def load(self, priorities: Doubles) -> None:
-        """See `Masses`."""
-        self._tree = SumTree(priorities, self._mass)
-
-    def set(self, positions: Ids, priorities: Doubles) -> None:
-        """See `Masses`."""
-        self._tree.set(positions, self._mass(priorities))
-
-
-class RankBased(Masses):
+class RankBased(Proportional):
     """P(i) = rank(i) ** -alpha / sum, by ranks as of the last sort; the largest has rank 1.
 
     All priorities are sorted after updates of a quarter of them. Until then a position keeps its
@@ -95,7 +82,7 @@ class RankBased(Masses):
     """
 
     def load(self, priorities: Doubles) -> None:
-        """See `Masses`."""
+        """See `Proportional`."""
         self._priorities = priorities
         self._sort()
 
@@ -113,7 +100,7 @@ class RankBased(Masses):
         return np.maximum(ranks**-self._alpha, MIN_PRIORITY)
 
     def set(self, positions: Ids, priorities: Doubles) -> None:
-        """See `Masses`."""
+        """See `Proportional`."""
         masses = self._tree.masses[positions]
         is_given = priorities > 0
         masses[~is_given] = 0
@@ -124,7 +111,7 @@ class RankBased(Masses):
         self._n_given += int(np.count_nonzero(is_given))
 
     def settle(self) -> None:
-        """See `Masses`."""
+        """See `Proportional`."""
         if self._n_given >= self._due:
             self._sort()
         super().settle()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.sampling.draws import distinct_ids, grouped_ids, uniform_ids
 from mmreplay.sampling.epoch import Blocks
-from mmreplay.sampling.uniform import distinct_ids, grouped_ids, uniform_ids
 from tests.support.chance import goodness
 from tests.support.lane_history import History, loaded
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.sampling.windows import PortionSampler, TrajectorySampler, Windows, WindowSampler
+from mmreplay.sampling.draws import PortionSampler, TrajectorySampler, Windows, WindowSampler
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, loaded
 
