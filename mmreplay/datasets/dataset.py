@@ -232,14 +232,9 @@ class Dataset(WindowSource):
         return self.read_batches(given, lambda _: gatherer, windows)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
-        """Draw windows of whole episodes: an episode by its length, then a window in it.
+        """Draw B windows of T = `length` steps: an episode by its length, then a window in it.
 
-        Each step of the episodes of `length` steps or more is equally likely to be in the drawn
-        episode; the windows of one episode are equally likely.
-
-        Args:
-            batch_size: B.
-            length: T.
+        Only whole episodes of T steps or more are drawn; the windows of one are equally likely.
 
         Raises:
             EmptyBufferError: no whole episode has as many steps.
@@ -251,11 +246,9 @@ class Dataset(WindowSource):
         )
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
-        """Draw whole episodes uniformly; each column is read on first use.
+        """Draw n whole episodes uniformly; each column is read on first use.
 
-        Args:
-            n: how many.
-            replace: whether an episode may occur twice.
+        With `replace` an episode may occur twice.
 
         Raises:
             EmptyBufferError: there is no whole episode.

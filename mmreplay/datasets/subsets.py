@@ -109,13 +109,13 @@ def parts(
     return whole.taken(mine), whole.taken(~mine)
 
 
-def _environments(live: LiveLanes) -> list[int]:
-    return [reader.n for reader in live.readers]
-
-
 def check_lanes(selection: Selection, live: LiveLanes) -> None:
     """Raise SchemaError if a selection is of other lanes than the present ones."""
     live.check_same(selection.uuids, "that was selected from", "select again")
+
+
+def _environments(live: LiveLanes) -> list[int]:
+    return [reader.n for reader in live.readers]
 
 
 def _of_runs(live: LiveLanes, firsts: Ids, steps: Ids) -> Selection:

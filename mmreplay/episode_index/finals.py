@@ -179,9 +179,9 @@ class LaneEpisodes:
 
 
 def lane_episodes(
-    finals: LaneFinals, window: tuple[int, int], newest: Ids, oldest: Ids
+    finals: LaneFinals, window: tuple[int, int], newest: Ids, oldest: Ids, zero: int
 ) -> LaneEpisodes | None:
-    """The episodes in rows [first, head) of a lane, with ids as in lane 0; None if one is missing.
+    """The episodes in rows [first, head) of a lane, whose first id is `zero`; None if one lacks.
 
     `newest` and `oldest` are the `step` of the entries of rows head - 1 and first. The list holds
     the dummy entry, one entry per environment, of 0 steps if none runs, then those that are cut.
@@ -213,7 +213,7 @@ def lane_episodes(
         some, cuts = runs.nonzero()[0], (places >= n_listed).nonzero()[0]
         begins[some] += places[some] - 1
         begins[cuts] += lasts[places[cuts] - n_listed] % n
-        return begins
+        return begins + zero
 
     def whole() -> npt.NDArray[np.bool_]:
         out = np.ones(steps.size, np.bool_)

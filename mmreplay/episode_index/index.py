@@ -418,11 +418,11 @@ class Index:
         if one.first < one.head:
             newest = self._step.view(lane, (one.head - 1) * n, one.head * n)
             oldest = self._step.view(lane, one.first * n, (one.first + 1) * n)
-        found = lane_episodes(one.finals, (one.first, one.head), newest, oldest)
+        window = one.first, one.head
+        found = lane_episodes(one.finals, window, newest, oldest, lane << LANE_SHIFT)
         if found is None:
             raise self._sources.lost(lane, "an episode that was begun neither ends nor runs")
-        zero = lane << LANE_SHIFT
-        return dataclasses.replace(found, firsts=lambda places: found.firsts(places) + zero)
+        return found
 
     def ended(self, lane: int, numbers: Ids) -> tuple[Ids, Ids]:
         """The id of the first step, and the steps, of episodes that are over: (n,) each."""

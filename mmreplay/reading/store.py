@@ -103,17 +103,9 @@ class Store(RowColumns):
         stack_axis: int = 0,
         out: Batch | None = None,
     ) -> Batch:
-        """The transitions with these ids.
+        """The transitions with these ids, in `out` if given; the settings are as for `load`.
 
-        Args:
-            ids: (B,) integers, lane << 40 | row, or lane << 40 | row * N + environment.
-            stack: frames per observation; None drops the axis. Left out, 4 of gray images (uint8
-                frames of two axes) and None of anything else, in a dict for each key.
-            n_step: number of steps in a return (fewer at the end of an episode).
-            gamma: discount per step.
-            padding: ``reset`` or ``zero``; None takes the store's.
-            stack_axis: 0 or -1.
-            out: a batch to fill again.
+        `ids` are (B,) integers, lane << 40 | row, or lane << 40 | row * N + environment.
 
         Raises:
             InvalidIdError: an id that is not a transition; the message names it.

@@ -146,9 +146,9 @@ class Windows:
         if self.boundary == "pad":
             return begins
         begins += self.burn_in
-        if self.boundary == "drop":
-            return begins
-        return np.asarray(np.maximum(np.minimum(begins, steps - self.length), 0), np.int64)
+        if self.boundary == "shift":
+            begins = np.maximum(np.minimum(begins, steps - self.length), 0)
+        return np.asarray(begins)
 
 
 class WindowSampler:
