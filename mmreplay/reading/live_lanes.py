@@ -353,10 +353,7 @@ class LiveLanes:
                 firsts = draw(lanes.index)
                 lengths, terminated, truncated = lanes.endings(firsts)
             each = zip(*(x.tolist() for x in (firsts, lengths, terminated, truncated)), strict=True)
-            return lanes, [
-                self.lazy_trajectory(lanes.uuids, first, length, terminated=done, truncated=cut)
-                for first, length, done, cut in each
-            ]
+            return lanes, [self.lazy_trajectory(lanes.uuids, *one) for one in each]
 
         return self.retrying(read)
 
@@ -365,7 +362,6 @@ class LiveLanes:
         uuids: tuple[str, ...],
         first: int,
         length: int,
-        *,
         terminated: bool = False,
         truncated: bool = False,
     ) -> LazyTrajectory:
@@ -375,9 +371,7 @@ class LiveLanes:
             return self.episode_rows(path, first, n_rows, uuids=uuids)
 
         stride = self.readers[first >> LANE_SHIFT].n
-        return LazyTrajectory(
-            self.schema, rows, first, length, stride, terminated=terminated, truncated=truncated
-        )
+        return LazyTrajectory(self.schema, rows, first, length, stride, terminated, truncated)
 
     def episode_rows(
         self,

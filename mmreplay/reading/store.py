@@ -161,7 +161,7 @@ class Store(RowColumns):
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             first, length, _, done, cut = episodes[number].tolist()[:5]
-            whole = live.lazy_trajectory(uuids, first, length, terminated=done, truncated=cut)
+            whole = live.lazy_trajectory(uuids, first, length, done, cut)
             try:
                 out = whole.read()
             except (InvalidIdError, SchemaError) as error:  # the numbers are others by now

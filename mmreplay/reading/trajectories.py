@@ -138,7 +138,6 @@ class LazyTrajectory(_Steps):
         first: int,
         length: int,
         stride: int,
-        *,
         terminated: bool,
         truncated: bool,
     ) -> None:
