@@ -324,22 +324,22 @@ def _own(seen: Any, following: Any) -> tuple[Array, Array]:
 
 def _concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
     """The rows of several batches, one batch after the other, from the sources `names`."""
-    kinds = [_kinds(batch, from_axis=1) for batch in batches]
+    parts = [arrays_of(batch) for batch in batches]
+    kinds = [_kinds(part, from_axis=1) for part in parts]
     for name, kind in zip(names, kinds, strict=True):
         if kind != kinds[0]:
             raise SchemaError(
                 f"expected batches with the same arrays, found {_difference(kinds[0], kind)} from "
                 f"{names[0]} and {name}; load and decorate them alike"
             )
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(Batch):
-        parts = [getattr(batch, field.name) for batch in batches]
-        if isinstance(parts[0], dict):
-            fields[field.name] = {
-                key: np.concatenate([part[key] for part in parts]) for key in parts[0]
-            }
+        value = getattr(batches[0], field.name)
+        if isinstance(value, dict):
+            fields[field.name] = {key: joined[f"{field.name}[{key!r}]"] for key in value}
         else:
-            fields[field.name] = np.concatenate(parts)
+            fields[field.name] = joined[field.name]
     return Batch(**fields)
 
 
@@ -347,25 +347,24 @@ def _fill(out: object, batch: AnyBatch) -> AnyBatch:
     """Copy a batch into `out`; SchemaError if their arrays differ in shape or dtype."""
     if not isinstance(out, type(batch)):
         raise SchemaError(f"out: expected a {type(batch).__name__}, found {type(out).__name__}")
-    arrays, expected, kinds = arrays_of(out), arrays_of(batch), _kinds(batch)
-    if kinds != _kinds(out) or not all(arrays[key].flags.writeable for key in kinds):
+    arrays, expected = (
+        {key: one for key, one in arrays_of(each).items() if isinstance(one, np.ndarray)}
+        for each in (out, batch)
+    )
+    kinds = _kinds(expected), _kinds(arrays)
+    if kinds[0] != kinds[1] or not all(array.flags.writeable for array in arrays.values()):
         raise SchemaError(
             f"out: expected a batch of {len(batch)} that this object returned with the same "
-            f"settings, found {_difference(kinds, _kinds(out))}; call once without out= and pass "
-            f"what came back"
+            f"settings, found {_difference(*kinds)}; call once without out= and pass what came back"
         )
-    for key in kinds:
-        np.copyto(arrays[key], expected[key])
+    for key, array in arrays.items():
+        np.copyto(array, expected[key])
     return out
 
 
-def _kinds(batch: object, from_axis: int = 0) -> dict[str, str]:
-    """Dtype and shape of each array of a batch, in words."""
-    return {
-        key: f"{one.dtype} {one.shape[from_axis:]}"
-        for key, one in arrays_of(batch).items()
-        if isinstance(one, np.ndarray)
-    }
+def _kinds(arrays: dict[str, Any], from_axis: int = 0) -> dict[str, str]:
+    """Dtype and shape of each array, in words."""
+    return {key: f"{one.dtype} {one.shape[from_axis:]}" for key, one in arrays.items()}
 
 
 def _difference(first: dict[str, str], second: dict[str, str]) -> str:

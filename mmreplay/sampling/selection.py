@@ -64,7 +64,7 @@ class Selection:
         self.keys, self.steps = keys, steps
         self.environments, self.uuids = tuple(environments), tuple(uuids)
         self.bounds = np.append(0, steps.cumsum())
-        self._of_lanes = Keys(environments)
+        self._of_lanes, self._lanes = Keys(environments), range(len(environments))
         # What is left of it, with the index and its oldest rows: replaced together.
         self._now: tuple[Index, Ids, Selection] | None = None
 
@@ -117,11 +117,10 @@ class Selection:
     def now(self, index: Index) -> Selection:
         """What can be sampled now; SchemaError if its newest rows were lost."""
         known = self._now
-        lanes = range(len(self.environments))
-        oldest = np.array([index.window(lane)[1] for lane in lanes], np.int64)
+        oldest = np.array([index.window(lane)[1] for lane in self._lanes], np.int64)
         if known is None or index is not known[0]:
             lasts = self._of_lanes.ids(self.keys + self.steps - 1)
-            stops = np.array([index.extent(lane)[1] for lane in lanes], np.int64)
+            stops = np.array([index.extent(lane)[1] for lane in self._lanes], np.int64)
             beyond = lasts & ROW_MASK >= stops[lasts >> LANE_SHIFT]
             if beyond.any():
                 raise SchemaError(
