@@ -31,7 +31,7 @@ from benchmarks.experience import (
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
-from mmreplay.sampling.windows import Windows, WindowSampler
+from mmreplay.sampling.draws import Windows, WindowSampler
 from mmreplay.storage.shard_column import ShardColumn
 
 __all__ = ["run"]

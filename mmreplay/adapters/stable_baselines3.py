@@ -12,8 +12,7 @@ import numpy as np
 from mmreplay.adapters.disk_replay_buffer import BaseBuffer, DiskReplayBuffer, HerReplayBuffer
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.relabel import STRATEGIES
-from mmreplay.datasets.hindsight import Hindsight
+from mmreplay.datasets.hindsight import STRATEGIES, Hindsight
 from mmreplay.datasets.replay_buffer import ReplayBuffer as StoredBuffer
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids

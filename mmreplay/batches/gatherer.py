@@ -1,4 +1,7 @@
-"""`BatchGatherer`: the common part of the gatherers of transitions and of sequences."""
+"""`BatchGatherer`: the common part of the gatherers of transitions and of sequences.
+
+Returns over n steps are sums in float64, first step first.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from mmreplay.batches.batch import Column, Observation, arrays_of
-from mmreplay.batches.returns import Returns
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import SchemaError
-from mmreplay.ids import Array
+from mmreplay.ids import Array, Ids
 from mmreplay.schema import FRAME, Schema
 
 Made = TypeVar("Made")
@@ -25,7 +27,8 @@ class BatchGatherer(Generic[Made]):
         self._is_dict = schema.is_dict
         self.settings = settings
         self._k = settings.stack or 1
-        self._returns = Returns(settings)
+        self._steps_ahead = np.arange(settings.n_step)
+        self._powers = np.array([settings.gamma**j for j in range(settings.n_step + 1)])
         stacked = settings.stacked
         self._stacks = {
             name: settings.stack if stacked is None or name in stacked else None
@@ -53,6 +56,52 @@ class BatchGatherer(Generic[Made]):
             {name: seen for name, (seen, _) in pairs.items()},
             {name: following for name, (_, following) in pairs.items()},
         )
+
+    def _rewards(self, columns: Mapping[str, Column], ids: Ids, out: Array | None = None) -> Array:
+        """The rewards of single steps, clipped if asked for, into `out` if given."""
+        rewards = columns["rewards"].take(ids, out)
+        if self.settings.clip_reward is not None:
+            with np.errstate(over="ignore"):  # a bound beyond the dtype's own does not clip
+                rewards.clip(*self.settings.clip_reward, out=rewards)
+        return rewards
+
+    def _returns(
+        self,
+        columns: Mapping[str, Column],
+        ids: Ids,
+        left: Ids,
+        stride: int | Ids,
+        reward: Array,
+        discount: Array,
+        non_terminal: Array,
+    ) -> Ids:
+        """Fill `reward`, `discount` and `non_terminal`, (B,) each, with those of n steps.
+
+        `left` (B,) are the most steps that each return may have, by the end of its episode, and
+        `stride`, a number or (B,), is from one step's id to the next one's. Returns m, (B,).
+        """
+        n = self.settings.n_step
+        window = np.minimum(self._steps_ahead, (left - 1)[:, None])
+        if isinstance(stride, np.ndarray):
+            window *= stride[:, None]
+        elif stride > 1:
+            window *= stride
+        window += ids[:, None]
+        flags = columns["non_terminals"].take(window)
+        non_terminal.fill(True)
+        if np.count_nonzero(flags) < flags.size:
+            # The first step with a False flag ends the return: it is set last.
+            ended, step = (flags == 0).nonzero()
+            left = left.copy()
+            left[ended[::-1]] = step[::-1] + 1
+            non_terminal[ended] = False
+        last = np.arange(-1, ids.size * n - 1, n)
+        last += left
+        with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
+            terms = self._rewards(columns, window) * self._powers[:n]
+            reward[:] = np.add.accumulate(terms, axis=1).take(last)
+        np.multiply(self._powers.take(left), non_terminal, out=discount)
+        return left
 
     def _extras(self, columns: Mapping[str, Column], *shape: int) -> dict[str, Array]:
         """Extras of this shape, not filled."""
@@ -96,28 +145,26 @@ class BatchGatherer(Generic[Made]):
         return (seen[name], following[name]) if self._is_dict else (seen, following)
 
 
+def _base(array: Array) -> Array:
+    """The array that owns the memory of another one."""
+    return array.base if isinstance(array.base, np.ndarray) else array
+
+
 def _memory(batch: Any) -> list[Array]:
     """The arrays that own the memory of a batch, each once."""
-    out: dict[int, Array] = {}
-    for array in arrays_of(batch).values():
-        if isinstance(array, np.ndarray):
-            base = array.base if isinstance(array.base, np.ndarray) else array
-            out[id(base)] = base
-    return list(out.values())
+    arrays = [one for one in arrays_of(batch).values() if isinstance(one, np.ndarray)]
+    return [*{id(base): base for base in map(_base, arrays)}.values()]
 
 
 def _layout(batch: Any) -> dict[str, object]:
     """Dtype and shape of each array of a batch, and which memory it shares with others."""
     out: dict[str, object] = {}
-    bases: list[int] = []
+    bases: dict[int, int] = {}
     for key, array in arrays_of(batch).items():
-        if not isinstance(array, np.ndarray):
-            out[key] = array
-            continue
-        base = array.base if isinstance(array.base, np.ndarray) else array
-        if id(base) not in bases:
-            bases.append(id(base))
-        at = bases.index(id(base)), array.ctypes.data - base.ctypes.data, array.strides
-        kinds = [(part.dtype, part.shape, part.flags.writeable) for part in (array, base)]
-        out[key] = (at, *kinds)
+        out[key] = array
+        if isinstance(array, np.ndarray):
+            base = _base(array)
+            number = bases.setdefault(id(base), len(bases))
+            kinds = [(part.dtype, part.shape, part.flags.writeable) for part in (array, base)]
+            out[key] = number, array.ctypes.data - base.ctypes.data, array.strides, *kinds
     return out

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import Column, Observation, shapes_of
+from mmreplay.batches.batch import Batch, Column, Observation, shapes_of
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index, Span
@@ -67,6 +68,9 @@ class SequenceBatch:
         return shapes_of(self)
 
 
+AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch)
+
+
 class SequenceGatherer(BatchGatherer[SequenceBatch]):
     """Rebuilds windows of one store, one length and one set of settings."""
 
@@ -112,8 +116,15 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         np.add(times, back, out=batch.step)
         np.equal(times, -back, out=batch.first)
         ahead = self._fill_steps(columns, rows, left - times, span.steps.stride, batch)
-        if padded is not None:
-            self._blank(batch, padded, ahead)
+        if padded is not None:  # zeros where there is no step
+            batch.id[padded] = -1
+            for array in (
+                *(batch.action, batch.reward, batch.discount, batch.non_terminal),
+                *(batch.step, batch.first, *batch.extras.values()),
+            ):
+                array[padded] = 0
+            if ahead is not None:
+                ahead[padded] = 1
         self._fill_frames(columns, span, ahead, batch, whole=padded is None)
         return batch
 
@@ -128,7 +139,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         """Fill everything but the frames; returns m, (B, T), unless it is 1 for all."""
         ahead = None
         if self._n == 1:
-            self._returns.rewards(columns, rows, batch.reward)
+            self._rewards(columns, rows, batch.reward)
             np.not_equal(columns["non_terminals"].take(rows), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
         else:
@@ -136,30 +147,12 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
                 stride = stride.repeat(self._steps)
             most = np.minimum(left, self._n).reshape(-1)
             flat = (x.reshape(-1) for x in (batch.reward, batch.discount, batch.non_terminal))
-            ahead = self._returns.fill(columns, rows.reshape(-1), most, stride, *flat)
+            ahead = self._returns(columns, rows.reshape(-1), most, stride, *flat)
             ahead = ahead.reshape(rows.shape)
         columns["actions"].take(rows, batch.action)
         for name, path in self._extra_paths.items():
             columns[path].take(rows, batch.extras[name])
         return ahead
-
-    def _blank(
-        self, batch: SequenceBatch, padded: npt.NDArray[np.bool_], ahead: Ids | None
-    ) -> None:
-        """Zeros where there is no step."""
-        batch.id[padded] = -1
-        for array in (
-            batch.action,
-            batch.reward,
-            batch.discount,
-            batch.non_terminal,
-            batch.step,
-            batch.first,
-            *batch.extras.values(),
-        ):
-            array[padded] = 0
-        if ahead is not None:
-            ahead[padded] = 1
 
     # ------------------------------------------------------------ frames
 

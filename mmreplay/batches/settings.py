@@ -13,20 +13,10 @@ MAX_N_STEP = 1 << 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How transitions are rebuilt.
+    """How transitions are rebuilt: the settings of `mmreplay.load`.
 
-    Args:
-        stack: frames per observation; None for a single frame without a stack axis.
-        n_step: number of steps in a return (fewer at the end of an episode), at most 65,536.
-        gamma: discount per step, in [0, 1].
-        padding: ``reset`` repeats an episode's first frame before it, ``zero`` pads with 0.
-        stack_axis: 0 puts the frames first, -1 last.
-        clip_reward: (low, high), to which each reward is clipped before it is summed; None does
-            not clip.
-        stacked: the keys of dict observations that are stacked; None for all.
-
-    Raises:
-        SchemaError: a value out of its range.
+    `stacked` are the keys of dict observations that are stacked; None for all. SchemaError for a
+    value out of its range.
     """
 
     stack: int | None = None

@@ -55,13 +55,13 @@ class TransitionGatherer(BatchGatherer[Batch]):
         window = self._back
         is_over: Any
         if steps.left is None:
-            self._returns.rewards(columns, ids, batch.reward)
+            self._rewards(columns, ids, batch.reward)
             batch.non_terminal[:] = columns["non_terminals"].take(ids)
             batch.discount[:] = batch.non_terminal
             np.multiply(batch.discount, self.settings.gamma, out=batch.discount)
             is_over = steps.until
         else:
-            ahead = self._returns.fill(
+            ahead = self._returns(
                 columns,
                 ids,
                 steps.left,

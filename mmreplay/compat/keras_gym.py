@@ -16,7 +16,7 @@ from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Array, Ids
-from mmreplay.sampling.uniform import uniform_ids
+from mmreplay.sampling.draws import uniform_ids
 from mmreplay.schema import Field
 from mmreplay.system import durable_writes
 

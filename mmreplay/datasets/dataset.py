@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import is_reproducible, true_or_false, whole_number
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.combine import AnyBatch
-from mmreplay.batches.sequences import SequenceBatch
+from mmreplay.batches.sequences import AnyBatch, SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets import subsets
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
@@ -31,8 +30,8 @@ from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.sampling.draws import Windows
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.windows import Windows
 from mmreplay.system import forks
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
@@ -119,7 +118,7 @@ class Dataset(WindowSource):
     def read_batches(
         self,
         given: EpochArguments,
-        gatherer_of: Callable[[list[int]], LateRebuilder[Any, AnyBatch]],
+        gatherer_of: Callable[[list[int]], LateRebuilder[AnyBatch]],
         windows: Windows | None = None,
     ) -> Iterator[AnyBatch]:
         """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch."""
@@ -226,22 +225,16 @@ class Dataset(WindowSource):
             EmptyBufferError: no episode has such a window.
             SchemaError: as for `batches`.
         """
-        given = EpochArguments(
-            batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
-        )
+        order = shuffle, shuffle_rows, rank, world_size
+        given = EpochArguments(batch_size, epochs, *order, drop_last, epoch)
         windows = Windows(length, burn_in, boundary, stride)
         gatherer = self.draws.sequence_gatherer(windows)
         return self.read_batches(given, lambda _: gatherer, windows)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
-        """Draw windows of whole episodes: an episode by its length, then a window in it.
+        """Draw B windows of T = `length` steps: an episode by its length, then a window in it.
 
-        Each step of the episodes of `length` steps or more is equally likely to be in the drawn
-        episode; the windows of one episode are equally likely.
-
-        Args:
-            batch_size: B.
-            length: T.
+        Only whole episodes of T steps or more are drawn; the windows of one are equally likely.
 
         Raises:
             EmptyBufferError: no whole episode has as many steps.
@@ -253,11 +246,9 @@ class Dataset(WindowSource):
         )
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
-        """Draw whole episodes uniformly; each column is read on first use.
+        """Draw n whole episodes uniformly; each column is read on first use.
 
-        Args:
-            n: how many.
-            replace: whether an episode may occur twice.
+        With `replace` an episode may occur twice.
 
         Raises:
             EmptyBufferError: there is no whole episode.
@@ -288,10 +279,7 @@ class Dataset(WindowSource):
     # ------------------------------------------------------------ subsets
 
     def select(
-        self,
-        *,
-        episodes: subsets.EpisodeChoice | None = None,
-        ids: subsets.IdChoice | None = None,
+        self, *, episodes: subsets.EpisodeChoice | None = None, ids: subsets.IdChoice | None = None
     ) -> Dataset:
         """Some of the transitions, as another dataset; rows added later are not in it.
 

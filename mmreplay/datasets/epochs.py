@@ -21,20 +21,15 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.frame_chunks import FrameChunks, KeptFrames
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.sampling.epoch import (
-    PooledIds,
-    Shares,
-    block_shuffled_ids,
-    ordered_ids,
-    shuffled_ids,
-)
-from mmreplay.sampling.windows import Windows
+from mmreplay.sampling.draws import Windows
+from mmreplay.sampling.epoch import PooledIds, Shares, block_shuffled_ids, ordered_ids, shuffled_ids
 
 T = TypeVar("T", bound=Sized)
 Choose = Callable[[Index], Ids]
 Part = tuple[Choose, KeptFrames | None, list[int]]
 """What returns a batch's ids, what keeps its decoded frames, and a seed for this batch alone."""
 
+_INSTEAD = "begin an epoch instead, with epoch="
 _POOL_BYTES = 192 << 20
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
 
@@ -92,11 +87,8 @@ class Request:
             "windows": None if self.windows is None else [*dataclasses.astuple(self.windows)],
         }
         if out["shuffle"] is True:  # in blocks, whose length depends on the settings
-            out |= {
-                "shuffle_rows": given.shuffle_rows,
-                "stack": settings.stack,
-                "n_step": settings.n_step,
-            }
+            out["shuffle_rows"] = given.shuffle_rows
+            out |= {"stack": settings.stack, "n_step": settings.n_step}
         return out
 
     def frames_around(self) -> tuple[int, int]:
@@ -140,15 +132,20 @@ class Epochs:
                 whole_number("position", state["position"], 0),
             )
             if at.position:
-                at.order = _checked_order(state["order"])
+                order = state["order"]
+                rows = [(first, stop) for first, stop in order["lanes"]]
+                at.order = {
+                    **order,
+                    "lanes": [[whole_number("lanes", row, 0) for row in lane] for lane in rows],
+                    "size": whole_number("size", order["size"], 0),
+                    "uuids": tuple(map(str, order["uuids"])),
+                }
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(
                 f"state: expected what state_dict() returned, found another: {error!s:.200}"
             ) from error
-        loaded = at if at.position else None
-        self.seed, self.unshared_seed, self._next, self._at, self._loaded = (
-            seed, None, at.epoch, at, loaded,
-        )  # fmt: skip
+        self.seed, self.unshared_seed, self._next, self._at = seed, None, at.epoch, at
+        self._loaded = at if at.position else None
 
     # ------------------------------------------------------------ batches
 
@@ -178,11 +175,9 @@ class Epochs:
         given = request.given
         loaded, self._loaded = self._loaded, None
         kept: KeptFrames | None = None
-        done = 0
-        while given.epochs is None or done < given.epochs:
+        for done in itertools.count() if given.epochs is None else range(given.epochs):
             number = self._next if given.epoch is None else given.epoch + done
             self._next = number + 1
-            done += 1
             begin = loaded if loaded is not None and loaded.epoch == number else _Position(number)
             loaded = None
             epoch = self._begin(begin, request)
@@ -206,17 +201,12 @@ class Epochs:
             lanes = [[*map(int, index.extent(lane))] for lane in range(index.n_lanes)]
             if at.order is None:
                 return request.listed(index), lanes, live.frame_chunks, live.uuids
-            then = at.order["lanes"]
-            live.check_same(
-                at.order["uuids"],
-                "of the epoch of the loaded state",
-                "begin an epoch instead, with epoch=",
-            )
+            then, uuids = at.order["lanes"], at.order["uuids"]
+            live.check_same(uuids, "of the epoch of the loaded state", _INSTEAD)
             if request.windows is not None and lanes != then:
                 raise SchemaError(
                     f"{live.path}: an epoch of windows continues only while the store does not "
-                    f"change, and rows were added or evicted since its state was saved; begin an "
-                    f"epoch instead, with epoch="
+                    f"change, and rows were added or evicted since its state was saved; {_INSTEAD}"
                 )
             ids = _before(request.listed(index), then)
             return ids, then, live.frame_chunks, live.uuids[: len(then)]
@@ -227,7 +217,7 @@ class Epochs:
             raise SchemaError(
                 f"{live.path}: expected the {at.order['size']:,} transitions or windows of the "
                 f"epoch of the loaded state, found {ids.size:,} of them: the others were evicted; "
-                f"begin an epoch instead, with epoch="
+                f"{_INSTEAD}"
             )
         order = request.order() | {"lanes": lanes, "size": ids.size, "uuids": [*uuids]}
         shares = Shares(self.seed, at.epoch, given.rank, given.world_size)
@@ -258,13 +248,6 @@ class _Epoch:
     uuids: tuple[str, ...]  # of the lanes
     kept_rows: int  # decoded ones that are worth keeping
 
-    def pools_within(self, start: int, stop: int) -> list[Ids]:
-        """The ids of the pools that begin in [start, stop)."""
-        begins = self.ids.begins
-        here = begins[begins.searchsorted(start) : begins.searchsorted(stop) + 1].tolist()
-        bounds = here if here and here[-1] >= stop else [*here, self.size]
-        return [self.ids.part(low, high) for low, high in itertools.pairwise(bounds)]
-
 
 def _parts(
     epoch: _Epoch, starts: range, request: Request, kept: KeptFrames | None, seed: list[int]
@@ -277,20 +260,16 @@ def _parts(
         )
         return choose(index)
 
+    begins = epoch.ids.begins
     for start in starts:
         stop = min(start + starts.step, epoch.size)
         ids = epoch.ids.part(start, stop)
-        for pool in epoch.pools_within(start, stop):
-            live.request_frames(pool)
+        pools = begins[begins.searchsorted(start) : begins.searchsorted(stop) + 1].tolist()
+        if not pools or pools[-1] < stop:
+            pools.append(epoch.size)
+        for low, high in itertools.pairwise(pools):  # those that begin in this batch
+            live.request_frames(epoch.ids.part(low, high))
         yield functools.partial(checked, request.valid(ids)), kept, [*seed, start]
-
-
-def _checked_order(order: Mapping[str, Any]) -> dict[str, Any]:
-    """The order of a state; raises as `Epochs.load` expects."""
-    lanes = [[whole_number("lanes", row, 0) for row in (one, two)] for one, two in order["lanes"]]
-    uuids = tuple(map(str, order["uuids"]))
-    size = whole_number("size", order["size"], 0)
-    return {**order, "lanes": lanes, "size": size, "uuids": uuids}
 
 
 def _before(ids: Ids, lanes: Sequence[Sequence[int]]) -> Ids:

@@ -1,28 +1,44 @@
 """`Hindsight`: samples with goals that their own episode reached.
 
-Invariant: the data alone determines which transitions are drawn, and their weights.
+Goals are drawn in the index and shown as columns of the store.
+
+Invariants:
+- The data alone determines which transitions are drawn, and their weights.
+- A relabelled sample is, byte for byte, what a store would give in which that goal is in every row
+  of the episode, with the rewards (and ends, if requested) that follow from it. So stacks and
+  returns are not made here: the gatherer reads columns that were changed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import check_number, check_takes
-from mmreplay.batches.batch import Batch
-from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
+from mmreplay.batches.batch import Batch, Column
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.datasets.source import Around, EpochSource
 from mmreplay.datasets.store_draws import Draw
+from mmreplay.episode_index import Index, Span, Steps
 from mmreplay.errors import SchemaError
+from mmreplay.ids import Array, Ids
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
+
+STRATEGIES = ("future", "final", "episode")
+
+FIRST_OBSERVATION = -2
+"""Marks a goal of the first observation of an episode: no step comes before it."""
+
+GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
+"""Called with (N, *goal) achieved and desired, and extras of (N, ...): one number per step."""
 
 
 class Hindsight(Around, EpochSource):
@@ -102,7 +118,7 @@ class Hindsight(Around, EpochSource):
         self.schema = dataclasses.replace(
             schema, extras={**schema.extras, mark: Field((), "int64")}
         )
-        self._task = Task(
+        self._task = _Task(
             strategy,
             float(probability),
             schema.frame_paths[achieved_goal],
@@ -131,11 +147,7 @@ class Hindsight(Around, EpochSource):
         return dataclasses.replace(draw, gatherer=self._relabelling(generator, size))
 
     def relabel(self, ids: npt.ArrayLike, out: Batch | None = None) -> Batch:
-        """The transitions with these ids, with goals drawn for some of them.
-
-        Args:
-            ids: (B,) integers.
-            out: a batch that this object returned for the same B; overwritten and returned.
+        """The transitions with these ids, (B,) integers, in `out` if given, with goals for some.
 
         Raises:
             InvalidIdError: an id that is not a valid transition, named.
@@ -146,13 +158,13 @@ class Hindsight(Around, EpochSource):
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:
         return self.data.read_batches(given, self._relabelling_by)
 
-    def _relabelling(self, generator: np.random.Generator, size: int) -> Relabelling:
+    def _relabelling(self, generator: np.random.Generator, size: int) -> _Relabelling:
         draws = generator.random((2, size))
-        return Relabelling(self._gatherer, self._task, lambda _: draws)
+        return _Relabelling(self._gatherer, self._task, lambda _: draws)
 
-    def _relabelling_by(self, seed: list[int]) -> Relabelling:
+    def _relabelling_by(self, seed: list[int]) -> _Relabelling:
         """For a batch that loses what is evicted before it is read."""
-        return Relabelling(
+        return _Relabelling(
             self._gatherer, self._task, lambda size: np.random.default_rng(seed).random((2, size))
         )
 
@@ -176,3 +188,177 @@ def _check_goals(store: Store, achieved: str, desired: str) -> None:
             f"{achieved!r}: {frames[achieved].dtype} {frames[achieved].shape}, "
             f"{desired!r}: {frames[desired].dtype} {frames[desired].shape}"
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Task:
+    """Which goals to draw, the paths of the columns, and the functions of rewards and ends."""
+
+    strategy: str
+    probability: float
+    achieved: str
+    desired: str
+    extras: dict[str, str]
+    mark: str
+    reward: GoalFunction
+    terminal: GoalFunction | None
+
+
+class _Relabelling:
+    """The gatherer of one batch: draws goals in the index, reads columns that hold them.
+
+    `draws` gives (2, B) numbers in [0, 1), the same each time: whether to relabel each sample, and
+    where in its range of frames the goal lies.
+    """
+
+    def __init__(
+        self,
+        gatherer: TransitionGatherer,
+        task: _Task,
+        draws: Callable[[int], npt.NDArray[np.float64]],
+    ) -> None:
+        self._gatherer, self._task, self._draws = gatherer, task, draws
+        self._some = np.empty(0, np.bool_)
+        self._frames = self._marks = self._oldest = np.empty(0, np.int64)
+        self._span: Span | None = None
+
+    def locate(self, index: Index, ids: Ids) -> Steps:
+        """Draw the goals' frames from the same state of the index as the steps."""
+        span = index.span(ids)
+        chances, draws = self._draws(ids.size)
+        self._some = chances < self._task.probability
+        # The frame after the last step, and those after all steps that can be sampled, with the
+        # episode's first one. Of earlier ones more or fewer are still on disk, depending on when it
+        # was last flushed.
+        first = last = span.left
+        if self._task.strategy == "future":
+            first = np.ones_like(last)
+        elif self._task.strategy == "episode":
+            first = (span.back > span.oldest) - span.oldest
+        frames = self._frames = first + (draws * (last + 1 - first)).astype(np.int64)
+        self._span = span
+        # A goal is of the step after which it was seen, that of a first observation of the first.
+        is_first = frames <= -span.back
+        places = span.steps.at(np.where(is_first, frames, frames - 1)[:, None])[:, 0]
+        self._oldest = np.where(self._some, np.minimum(places, ids), ids)
+        self._marks = np.where(is_first, FIRST_OBSERVATION, places)
+        self._marks[~self._some] = -1
+        return _with_pending(self._gatherer.locate(index, ids), span)
+
+    def renewed(self, index: Index, steps: Steps) -> Steps:
+        """As of the gatherer of transitions; the goals stay the same, too."""
+        span: Span = self._span  # type: ignore[assignment]
+        span = self._span = dataclasses.replace(span, steps=index.renewed(span.steps))
+        return _with_pending(self._gatherer.renewed(index, steps), span)
+
+    def oldest(self, steps: Steps) -> Ids:  # noqa: ARG002 (goals may lie before the steps)
+        """The ids of the oldest steps that are read, with those of the goals: int64 (B,)."""
+        return self._oldest
+
+    def copy(self, batch: Batch, out: Batch) -> Batch:
+        """As of the gatherer of transitions."""
+        return self._gatherer.copy(batch, out)
+
+    def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
+        """Read the transitions as if they had been recorded with these goals."""
+        span: Span = self._span  # type: ignore[assignment]
+        places = span.steps.frames(self._frames[:, None])[:, 0]
+        places[~self._some] = -1
+        goals = _Goals(self._task, columns, steps, places, self._marks)
+        batch = self._gatherer.fetch(goals.columns(), steps, out)
+        if self._task.terminal is not None:  # which ends episodes wherever it says so
+            batch.terminated[goals.some] = ~batch.non_terminal[goals.some]
+        return batch
+
+
+def _with_pending(steps: Steps, span: Span) -> Steps:
+    """The steps, with the pending rows that goals are read from."""
+    steps.pending = tuple({*steps.pending, *span.pending})
+    return steps
+
+
+class _Goals:
+    """The columns of a store in which some samples of one batch have other goals."""
+
+    def __init__(
+        self, task: _Task, columns: Mapping[str, Column], steps: Steps, goals: Ids, marks: Ids
+    ) -> None:
+        """Read the goals achieved at `goals` (B,) frames; -1 leaves a sample alone."""
+        self._task, self._columns, self._around = task, columns, steps
+        self._marks = marks
+        self.some = (goals >= 0).nonzero()[0]
+        self._values = columns[task.achieved].take(goals[self.some])
+        self._known: tuple[Ids, tuple[Array, Array, dict[str, Array]]] | None = None
+
+    def columns(self) -> dict[str, Column]:
+        """All columns; axis 0 of their ids is the sample."""
+        task, out = self._task, dict(self._columns)
+        out[task.mark] = _Made((), np.dtype("int64"), self._mark)
+        if self.some.size:
+            out[task.desired] = self._replaced(task.desired, self._desired)
+            rewards = functools.partial(self._computed, "reward", task.reward)
+            out["rewards"] = self._replaced("rewards", rewards)
+            if task.terminal is not None:
+                ended = functools.partial(self._computed, "terminal", task.terminal)
+                out["non_terminals"] = self._replaced(
+                    "non_terminals", lambda ids: np.equal(ended(ids), 0)
+                )
+        return out
+
+    def _mark(self, _: Ids, out: Array) -> Array:
+        out[...] = self._marks
+        return out
+
+    def _replaced(self, path: str, values: Callable[[Ids], Array]) -> Column:
+        """A column with other values for some samples, made from the ids of all."""
+        column = self._columns[path]
+
+        def take(ids: Ids, out: Array | None) -> Array:
+            rows = column.take(ids, out)
+            rows[self.some] = values(ids)
+            return rows
+
+        return _Made(column.row_shape, column.dtype, take)
+
+    def _desired(self, ids: Ids) -> Array:
+        """The goals, to be spread over the frames of each sample."""
+        goals = self._values
+        return goals.reshape(len(goals), *(1,) * (ids.ndim - 1), *goals.shape[1:])
+
+    def _computed(self, name: str, function: GoalFunction, ids: Ids) -> Array:
+        """The results of a function for the steps at `ids`, in their shape."""
+        if self._known is None or self._known[0] is not ids:  # both functions see the same window
+            self._known = ids, self._steps(ids)
+        size = ids[self.some].shape
+        values = np.asarray(function(*self._known[1]))
+        if values.shape != (np.prod(size),) or values.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"{name}: expected numbers of shape ({np.prod(size)},) for goals of shape "
+                f"{self._known[1][0].shape}, found {values.dtype} {values.shape}; it is called "
+                f"once for many steps"
+            )
+        return values.reshape(size)
+
+    def _steps(self, ids: Ids) -> tuple[Array, Array, dict[str, Array]]:
+        """Achieved goals after the steps, desired ones, and extras: (N, ...) each."""
+        wanted = ids[self.some]
+        flat = wanted.ravel()
+        after = self._around.frames_after(wanted.reshape(len(wanted), -1), self.some)
+        return (
+            self._columns[self._task.achieved].take(after.ravel()),
+            self._values.repeat(flat.size // len(wanted), axis=0),
+            {name: self._columns[path].take(flat) for name, path in self._task.extras.items()},
+        )
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Made:
+    """A column whose rows a function returns."""
+
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[Ids, Any], Array]
+
+    def take(self, ids: Ids, out: Array | None = None) -> Array:
+        """Rows by id."""
+        return self.read(ids, out)

@@ -5,6 +5,7 @@ Invariant: lanes are numbered in the order of the stores; a pattern's are sorted
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterable, Sequence
@@ -40,10 +41,11 @@ def load(
         stack: frames per observation; None for a single frame without a stack axis. By default 4
             for gray images (uint8 frames of two axes) and None for everything else, in a dict for
             each key.
-        n_step: number of steps in a return (fewer at the end of an episode).
-        gamma: discount per step.
+        n_step: number of steps in a return (fewer at the end of an episode), at most 65,536.
+        gamma: discount per step, in [0, 1].
         seed: of the sampling.
-        padding: ``reset`` or ``zero``; None takes the first store's.
+        padding: ``reset`` repeats an episode's first frame before it, ``zero`` pads with 0; None
+            takes the first store's.
         stack_axis: 0 puts the frames first, -1 last.
         clip_reward: (low, high), to which each reward is clipped before it is summed; None does
             not clip.
@@ -77,10 +79,9 @@ def _matching(path: Any) -> list[Path]:
     # Not Path.exists, which raises for a name that is too long.
     if os.path.exists(text) or not glob.has_magic(text):  # noqa: PTH110
         return [location]
-    try:
+    names = []
+    with contextlib.suppress(ValueError):  # a NUL in the name of a directory
         names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob refuses absolute patterns)
-    except ValueError:  # a NUL in the name of a directory
-        names = []
     if not names:
         raise StoreNotFoundError(f"{text}: nothing matches this pattern")
     return [user_paths.absolute_path(name) for name in names]

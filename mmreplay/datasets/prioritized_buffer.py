@@ -202,19 +202,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.store.live.look(lambda index: sampler.update(index, wanted, priorities))
 
     def priorities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The priorities of transitions with these valid ids, (B,).
-
-        Raises:
-            InvalidIdError: an id that is not a valid transition.
-        """
+        """The priorities of transitions, (B,); raises InvalidIdError for an id that is not one."""
         return self._of_each(ids, PrioritizedSampler.priorities)
 
     def probabilities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The probabilities that a draw returns these transitions, (B,); over all, the sum is 1.
-
-        Raises:
-            InvalidIdError: an id that is not a valid transition.
-        """
+        """The probabilities that a draw returns these transitions, (B,); raises as `priorities`."""
         return self._of_each(ids, PrioritizedSampler.probabilities)
 
     def _of_each(

@@ -39,7 +39,7 @@ class _Job:
     draw: Draw[Any]
     before: Any = None  # states of the generator around the draw
     after: Any = None
-    lookup: Lookup[Any, Any] | None = None  # None if the lookup failed
+    lookup: Lookup[Any] | None = None  # None if the lookup failed
     threads: Workers | None = None  # which read it
     is_dropped: bool = False  # it is not needed any more
     done: Flag = field(default_factory=Flag)  # it was read, or will not be
@@ -205,8 +205,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Discard what is ahead, and end the threads; the store was closed before."""
-        with self._lock:
-            self._cancel()
+        self.drop()
         if self._threads is not None:
             self._threads.end()
 

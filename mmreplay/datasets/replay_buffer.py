@@ -148,15 +148,7 @@ class ReplayBuffer(Dataset):
             self.reset = writer.reset  # type: ignore[method-assign, assignment]
 
     def reset(self, frame: Any, mask: npt.ArrayLike | None = None) -> None:
-        """Begin an episode; one that is running ends as truncated.
-
-        Args:
-            frame: the first observation, (*frame), or a dict of them; with lanes (lanes, *frame).
-            mask: (lanes,) bool, the lanes where an episode begins; None for all.
-
-        Raises:
-            As `Writer.reset`, or `VectorWriter.reset`.
-        """
+        """Begin an episode: `Writer.reset`, or `VectorWriter.reset` with its `mask`."""
         self.writer.reset(frame, *(() if mask is None else (mask,)))
 
     def step(
@@ -168,19 +160,7 @@ class ReplayBuffer(Dataset):
         truncated: Any = False,
         **more: Any,
     ) -> None:
-        """Append a step of the running episode.
-
-        Args:
-            action: (*action); with lanes (lanes, *action), and so on.
-            reward: its reward.
-            next_frame: the observation after it, the final one if the episode ended.
-            terminated: the episode ended in a terminal state.
-            truncated: the episode was cut off.
-            more: ``life_lost``, the declared extras, and with lanes ``mask``.
-
-        Raises:
-            As `Writer.step`, or `VectorWriter.step`.
-        """
+        """Append a step: `Writer.step`, or `VectorWriter.step`, with their other arguments."""
         self.writer.step(action, reward, next_frame, terminated, truncated, **more)
 
     def __getstate__(self) -> dict[str, Any]:

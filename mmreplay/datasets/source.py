@@ -17,7 +17,7 @@ from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.ids import Ids
-from mmreplay.sampling.windows import Windows
+from mmreplay.sampling.draws import Windows
 
 
 class Source(abc.ABC):
@@ -121,11 +121,8 @@ class EpochSource(Source):
                 with a later batch, another store at the path.
             EmptyBufferError: there is no transition.
         """
-        return self._batches(
-            EpochArguments(
-                batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
-            )
-        )
+        order = shuffle, shuffle_rows, rank, world_size
+        return self._batches(EpochArguments(batch_size, epochs, *order, drop_last, epoch))
 
     @abc.abstractmethod
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:

@@ -28,9 +28,17 @@ from mmreplay.reading.frame_chunks import KeptFrames
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
+from mmreplay.sampling.draws import (
+    PortionSampler,
+    TrajectorySampler,
+    Windows,
+    WindowSampler,
+    check_not_empty,
+    distinct_ids,
+    grouped_ids,
+    uniform_ids,
+)
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.uniform import check_not_empty, distinct_ids, grouped_ids, uniform_ids
-from mmreplay.sampling.windows import PortionSampler, TrajectorySampler, Windows, WindowSampler
 
 T = TypeVar("T")
 Read = TypeVar("Read")
@@ -44,7 +52,7 @@ class Draw(Generic[Read]):
     """One batch whose random numbers are drawn."""
 
     choose: Callable[[Index], Ids]  # the same index gives the same ids
-    gatherer: LateRebuilder[Any, Read]
+    gatherer: LateRebuilder[Read]
     finish: Callable[[Read], None] | None = None  # called in the thread that gets the batch
     kept: KeptFrames | None = None  # keeps the frames that are decoded for it
 
@@ -218,11 +226,10 @@ class StoreDraws:
         self, generator: np.random.Generator, size: int, *, replace: bool
     ) -> list[LazyTrajectory]:
         """Whole episodes, uniformly; see `Dataset.sample_trajectories`."""
-        choose: Callable[[Index], Ids]
-        if replace:
-            choose = functools.partial(self._trajectories.draw, draws=generator.random(size))
-        else:
-            choose = functools.partial(
-                self._trajectories.draw_distinct, size=size, seed=draw_seed(generator)
-            )
+        draw, draw_distinct = self._trajectories.draw, self._trajectories.draw_distinct
+        choose: Callable[[Index], Ids] = (
+            functools.partial(draw, draws=generator.random(size))
+            if replace
+            else functools.partial(draw_distinct, size=size, seed=draw_seed(generator))
+        )
         return self._store.live.lazy_trajectories(self.choose(choose))

@@ -86,10 +86,13 @@ def parts(
         )
 
     def read(index: Index) -> tuple[Selection, Ids]:
-        whole = _of_everything(store.live, index) if selection is None else selection
-        now = whole.now(index)
-        span = index.span(now.firsts())
-        return Selection(now.keys, now.steps, whole.environments, whole.uuids), now.keys - span.back
+        if selection is None:  # all episodes with a step that can be sampled
+            sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64))
+            firsts, steps, _, _ = sums.at(np.arange(sums.follow(index)))
+            now = _of_runs(store.live, firsts, steps)
+        else:
+            now = selection.now(index)
+        return now, now.keys - index.span(now.firsts()).back
 
     whole, begins = store.live.look(read)
     # Runs of one episode stay together: they follow one another, with the same begin.
@@ -106,13 +109,13 @@ def parts(
     return whole.taken(mine), whole.taken(~mine)
 
 
-def _environments(live: LiveLanes) -> list[int]:
-    return [reader.n for reader in live.readers]
-
-
 def check_lanes(selection: Selection, live: LiveLanes) -> None:
     """Raise SchemaError if a selection is of other lanes than the present ones."""
     live.check_same(selection.uuids, "that was selected from", "select again")
+
+
+def _environments(live: LiveLanes) -> list[int]:
+    return [reader.n for reader in live.readers]
 
 
 def _of_runs(live: LiveLanes, firsts: Ids, steps: Ids) -> Selection:
@@ -120,13 +123,6 @@ def _of_runs(live: LiveLanes, firsts: Ids, steps: Ids) -> Selection:
     keys = Keys(_environments(live)).of(firsts)
     order = keys.argsort(kind="stable")
     return Selection(keys[order], steps[order], _environments(live), live.uuids)
-
-
-def _of_everything(live: LiveLanes, index: Index) -> Selection:
-    """All episodes with a step that can be sampled, also partly evicted ones."""
-    sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64))
-    firsts, steps, _, _ = sums.at(np.arange(sums.follow(index)))
-    return _of_runs(live, firsts, steps)
 
 
 def _wanted(
@@ -140,8 +136,7 @@ def _wanted(
         given = ids(every)
     array = np.asarray(given)
     if array.dtype == np.bool_:
-        if every is None:  # listed once: a writer may continue meanwhile
-            every = every_id()
+        every = every_id() if every is None else every  # once: a writer may continue meanwhile
         if array.shape != every.shape:
             raise SchemaError(
                 f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"

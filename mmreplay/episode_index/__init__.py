@@ -1,8 +1,8 @@
 """Which entries are transitions, and where their episodes lie: nothing else knows."""
 
+from mmreplay.episode_index.finals import EPISODE_DTYPE, LaneEpisodes
 from mmreplay.episode_index.gaps import Gaps, floor_row
 from mmreplay.episode_index.index import Index, Sources, Transitions
-from mmreplay.episode_index.lane_episodes import EPISODE_DTYPE, LaneEpisodes
 from mmreplay.episode_index.steps import Span, Steps
 
 __all__ = [

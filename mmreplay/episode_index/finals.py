@@ -1,10 +1,13 @@
-"""`LaneFinals`: the episodes of one lane that are over, as its log of final observations has them.
+"""The episodes of a lane: those that are over, by number, and the few that are not whole yet.
 
 Invariant: `ids` ascend by row; within a row they stand in the order in which the episodes ended.
 So a search for a row finds its place, and one for an entry at least its row.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +18,18 @@ _NEVER = np.iinfo(np.int64).max
 _FEW = 64
 _FEWER = 4  # times as many as wait are in order already
 _NO_KEYS = np.full(1, _NEVER)
+_NONE = np.empty(0, np.int64)
+
+EPISODE_DTYPE = np.dtype(
+    [
+        ("id", "int64"),
+        ("length", "int64"),
+        ("return", "float64"),
+        ("terminated", "bool"),
+        ("truncated", "bool"),
+    ]
+)
+"""One row an episode: id of its first step, steps, sum of rewards, how it ended."""
 
 
 class LaneFinals:
@@ -28,8 +43,8 @@ class LaneFinals:
     def __init__(self, n: int) -> None:
         self.n = n
         self.base = self.stop = self.word = 0
-        self.ids: Array = np.empty(0, np.int64)
-        self.firsts: Array = self.ids
+        self.ids: Array = _NONE
+        self.firsts: Array = _NONE
         self._head = 0
         self._newest: npt.NDArray[np.bool_] | None = None
         # environment << LANE_SHIFT | row of each end, ascending, with one past all; those that
@@ -132,3 +147,88 @@ class LaneFinals:
             # Two ascending runs, which a stable sort merges.
             old, new = np.sort(np.concatenate((old[:-1], new)), kind="stable"), _NO_KEYS
         self._old, self._new, self._sorted = old, new, self.stop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneEpisodes:
+    """The episodes of one lane with steps that can be sampled, as they are now.
+
+    Finished ones have numbers, their rows in the log of finals. Those that run, or whose oldest
+    steps cannot be sampled any more, are listed one by one.
+
+    Attributes:
+        stride: from the id of a step to that of the next one of its episode.
+        known: the smallest number that is still known.
+        start, stop: the numbers of finished episodes.
+        cut: (n,) those among them, ascending, that are in the list, and count only there.
+        firsts: (n,) indices in the list, whose first entry stands for all finished episodes, to
+            ids of the oldest steps that can be sampled. Call it, and `whole`, before the index
+            changes.
+        steps: (m,) number of steps from there on; 0 for entries without an episode.
+        whole: gives (m,) bool, whether these are all steps of the episode.
+    """
+
+    stride: int
+    known: int
+    start: int
+    stop: int
+    cut: Ids
+    firsts: Callable[[Ids], Ids]
+    steps: Ids
+    whole: Callable[[], npt.NDArray[np.bool_]]
+
+
+def lane_episodes(
+    finals: LaneFinals, window: tuple[int, int], newest: Ids, oldest: Ids, zero: int
+) -> LaneEpisodes | None:
+    """The episodes in rows [first, head) of a lane, whose first id is `zero`; None if one lacks.
+
+    `newest` and `oldest` are the `step` of the entries of rows head - 1 and first. The list holds
+    the dummy entry, one entry per environment, of 0 steps if none runs, then those that are cut.
+    """
+    first, head = window
+    n = finals.n
+    start = finals.from_row(first)
+    counts, runs = newest.copy(), newest > head - first
+    cut = _NONE
+    if newest.size:
+        over = finals.newest()
+        counts[over] = 0
+        runs[over] = False
+        np.minimum(counts, head - first, out=counts)
+        wanted = int(np.count_nonzero(oldest > 1) - np.count_nonzero(runs))
+        if wanted:
+            cut = _cut(finals.firsts[start - finals.base :], first * n, wanted)
+            if cut.size != wanted:
+                return None
+    lasts = finals.ids[cut + (start - finals.base)]
+    n_listed = 1 + newest.size
+    steps = np.zeros(n_listed + cut.size, np.int64)
+    steps[1:n_listed] = counts
+    steps[n_listed:] = lasts // n - (first - 1)
+
+    def firsts(places: Ids) -> Ids:
+        runs = (places >= 1) & (places < n_listed)
+        begins = np.where(runs, head - steps[places], first) * n
+        some, cuts = runs.nonzero()[0], (places >= n_listed).nonzero()[0]
+        begins[some] += places[some] - 1
+        begins[cuts] += lasts[places[cuts] - n_listed] % n
+        return begins + zero
+
+    def whole() -> npt.NDArray[np.bool_]:
+        out = np.ones(steps.size, np.bool_)
+        np.logical_not(runs, out=out[1:n_listed])
+        out[n_listed:] = False
+        return out
+
+    return LaneEpisodes(n, finals.base, start, finals.stop, cut + start, firsts, steps, whole)
+
+
+def _cut(firsts: Ids, first: int, wanted: int) -> Ids:
+    """The indices of the `wanted` episodes that began before an entry; near the front as a rule."""
+    found, size, low = _NONE, max(2 * wanted, _FEW), 0
+    while low < firsts.size and found.size < wanted:
+        here = (firsts[low : low + size] < first).nonzero()[0] + low
+        found = np.concatenate((found, here))
+        low, size = low + size, 2 * size
+    return found[:wanted]

@@ -116,15 +116,13 @@ class Gaps:
         return (row - self.head) * int(self._present[self._n_runs - 1]) if self._n_runs else 0
 
     def _take(self, head: int) -> None:
-        self.count += self._since(head)
-        self.head = head
+        self.count, self.head = self.count + self._since(head), head
 
     def _make_room(self, runs: int, keys: int) -> None:
         if runs > self._rows.size:
-            size = runs + runs // 2
+            of_runs = self._rows, self._before, self._present, self._places
             self._rows, self._before, self._present, self._places = (
-                np.resize(one, size)
-                for one in (self._rows, self._before, self._present, self._places)
+                np.resize(one, runs + runs // 2) for one in of_runs
             )
         if keys > self._keys.size:
             self._keys = np.resize(self._keys, keys + keys // 2)

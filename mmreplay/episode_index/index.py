@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index.finals import LaneFinals
+from mmreplay.episode_index.finals import LaneEpisodes, LaneFinals, lane_episodes
 from mmreplay.episode_index.gaps import Gaps, floor_row
-from mmreplay.episode_index.lane_episodes import LaneEpisodes, lane_episodes
 from mmreplay.episode_index.steps import Pending, Span, Steps
 from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
@@ -419,11 +418,11 @@ class Index:
         if one.first < one.head:
             newest = self._step.view(lane, (one.head - 1) * n, one.head * n)
             oldest = self._step.view(lane, one.first * n, (one.first + 1) * n)
-        found = lane_episodes(one.finals, (one.first, one.head), newest, oldest)
+        window = one.first, one.head
+        found = lane_episodes(one.finals, window, newest, oldest, lane << LANE_SHIFT)
         if found is None:
             raise self._sources.lost(lane, "an episode that was begun neither ends nor runs")
-        zero = lane << LANE_SHIFT
-        return dataclasses.replace(found, firsts=lambda places: found.firsts(places) + zero)
+        return found
 
     def ended(self, lane: int, numbers: Ids) -> tuple[Ids, Ids]:
         """The id of the first step, and the steps, of episodes that are over: (n,) each."""

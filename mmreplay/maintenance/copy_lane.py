@@ -19,8 +19,7 @@ from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.ids import Array
 from mmreplay.maintenance.verify.documents import generator_problem
-from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.reading.log_reader import LogReader
+from mmreplay.reading.lane_reader import LaneReader, LogReader
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file
 from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError

@@ -34,7 +34,7 @@ from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs
 from mmreplay.maintenance.snapshot import snapshot
 from mmreplay.reading.info import shared_metadata
-from mmreplay.reading.log_reader import LogReader
+from mmreplay.reading.lane_reader import LogReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Codec, Field, Schema
 from mmreplay.storage.chunk_files import EvictedError

@@ -24,8 +24,7 @@ class ColumnView:
     """One column of one lane, indexed by row as a numpy array is; every read is a copy.
 
     A row is what one step gave: [row], or [row, env] in a lane made with an axis of environments.
-    Rows below the base read as zeros. Other readers of zarr may still see those that share a chunk
-    file with rows that are kept.
+    Rows below the base read as zeros.
     """
 
     def __init__(self, lanes: LiveLanes, lane: int, path: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.sampling.blocks import Blocks
+from mmreplay.sampling.epoch import Blocks
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import KeptColumn, ShardColumn
 

@@ -19,9 +19,8 @@ from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.reading.joined_lanes import Contents, JoinedLanes
-from mmreplay.reading.lane_reader import LaneReader, lane_state, store_state
+from mmreplay.reading.lane_reader import LaneReader, LogReader, lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
 from mmreplay.storage.state_page import CheckpointFile
@@ -46,13 +45,10 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     ends = endings(lanes, episodes, states)
     ended = episodes[ends != "open"]
     sizes = {k: n for root in lanes.roots for k, n in checked_reads.allocated_bytes(root).items()}
-    on_disk = sum(sizes.values())
-    raw = _raw_bytes(lanes, contents)
-    stack = lanes.schema.stacks()[0] or 1
+    on_disk, raw = sum(sizes.values()), _raw_bytes(lanes, contents)
     stacked = transitions * _stacked_bytes(lanes)
-    state = store_state(states)
+    state, root = store_state(states), read_metadata(lanes.path)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
-    root = read_metadata(lanes.path)
     return {
         "path": str(lanes.path),
         "paths": [str(path) for path in lanes.roots],
@@ -75,15 +71,30 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "bytes_on_disk": on_disk,
         "bytes_raw": raw,
         "bytes_stacked": stacked,
-        "stack": stack,
-        "saving_raw": _ratio(raw, on_disk),
-        "saving_stacked": _ratio(stacked, on_disk),
+        "stack": lanes.schema.stacks()[0] or 1,
+        "saving_raw": raw / on_disk if raw and on_disk else None,
+        "saving_stacked": stacked / on_disk if stacked and on_disk else None,
         "env": shared_metadata(lanes.readers),
         "uuid": root["uuid"],
         "padding": padding,
         "versions": root.get("versions"),
         "live": None if state == "closed" else _freshness(lanes, states),
-        "lane_details": _lane_details(lanes, states, contents),
+        "lane_details": [
+            {
+                "path": str(reader.path),
+                "name": reader.metadata.get("name"),
+                "state": of_lane,
+                "environments": reader.n,
+                "rows": head,
+                "first": first,
+                "base": base,
+                "transitions": n,
+                "capacity": reader.metadata["capacity"],
+            }
+            for reader, of_lane, (base, first, head), n in zip(
+                lanes.readers, states, windows, contents.n_transitions, strict=True
+            )
+        ],
     }
 
 
@@ -91,8 +102,9 @@ def action_names(lanes: LiveLanes) -> list[str]:
     """The names of the environment's actions by number; empty if the store has none."""
     about = shared_metadata(lanes.readers)
     names = about.get("action_names") if isinstance(about, dict) else None
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return list(names) if names and is_list else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return []
+    return names
 
 
 def shared_metadata(readers: Iterable[LaneReader]) -> Any:
@@ -155,10 +167,8 @@ def _settled_states(lanes: LiveLanes) -> list[str]:
         lanes.refresh()
         states = _states(lanes)
         # A writer that closed its lane since the refresh has left neither a lock nor a crash.
-        if not any(
-            state == "crashed" and read_metadata(reader.path)["closed"]
-            for state, reader in zip(states, lanes.readers, strict=True)
-        ):
+        each = zip(states, lanes.readers, strict=True)
+        if not any(one == "crashed" and read_metadata(r.path)["closed"] for one, r in each):
             break
     return states
 
@@ -190,9 +200,11 @@ def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
 
 def _age(log: LogReader, at: float, now: float) -> float:
     """Seconds since `at`, by a clock that may have been set meanwhile; inf if `at` is 0: never."""
-    age = max(now - at, 0.0) if at else math.inf
+    if not at:
+        return math.inf
+    age = max(now - at, 0.0)
     # What stands in a page that is trusted came after this start of the system.
-    return min(age, platform.uptime_s()) if at and log.is_live else age
+    return min(age, platform.uptime_s()) if log.is_live else age
 
 
 def _last_row(log: LogReader) -> float:
@@ -238,29 +250,23 @@ def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
     return list(out.values())
 
 
-def _arrays(reader: LaneReader) -> dict[str, tuple[LogReader, ArraySpec]]:
-    """The arrays of a lane by name, those of its final observations below `finals`."""
-    out = {path: (reader.rows, spec) for path, spec in reader.rows.specs.items()}
-    for path, spec in reader.finals.specs.items():
-        out[f"{FINALS}/{path}"] = reader.finals, spec
-    return out
-
-
 def _raw_bytes(lanes: LiveLanes, contents: Contents) -> int:
     """What the lanes keep, uncompressed."""
     total = 0
     each = zip(lanes.readers, contents.windows, contents.n_finals, strict=True)
     for reader, (base, _, head), n_finals in each:
-        for log, spec in _arrays(reader).values():
-            total += spec.row_bytes * (head - base if log is reader.rows else n_finals)
+        total += (head - base) * sum(spec.row_bytes for spec in reader.rows.specs.values())
+        total += n_finals * sum(spec.row_bytes for spec in reader.finals.specs.values())
     return total
 
 
 def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
     by_name: dict[str, list[tuple[LogReader, ArraySpec]]] = {}
     for reader in lanes.readers:
-        for name, array in _arrays(reader).items():
-            by_name.setdefault(name, []).append(array)
+        for path, spec in reader.rows.specs.items():
+            by_name.setdefault(path, []).append((reader.rows, spec))
+        for path, spec in reader.finals.specs.items():
+            by_name.setdefault(f"{FINALS}/{path}", []).append((reader.finals, spec))
     out: dict[str, Any] = {}
     for name, arrays in by_name.items():
         spec = arrays[0][1]
@@ -287,37 +293,10 @@ def _stacked_bytes(lanes: LiveLanes) -> int:
     return total
 
 
-def _lane_details(
-    lanes: LiveLanes, states: Sequence[str], contents: Contents
-) -> list[dict[str, Any]]:
-    each = zip(lanes.readers, states, contents.windows, contents.n_transitions, strict=True)
-    return [
-        {
-            "path": str(reader.path),
-            "name": reader.metadata.get("name"),
-            "state": state,
-            "environments": reader.n,
-            "rows": head,
-            "first": first,
-            "base": base,
-            "transitions": transitions,
-            "capacity": reader.metadata["capacity"],
-        }
-        for reader, state, (base, first, head), transitions in each
-    ]
-
-
 def _spread(values: npt.NDArray[Any]) -> dict[str, float | int | None] | None:
     if not values.size:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
-    return {name: _finite(value.item()) for name, value in spread.items()}
-
-
-def _finite(value: float) -> float | int | None:
-    return value if math.isfinite(value) else None  # JSON has no NaN
-
-
-def _ratio(whole: int, part: int) -> float | None:
-    return whole / part if part and whole else None
+    # JSON has no NaN.
+    return {name: one.item() if np.isfinite(one) else None for name, one in spread.items()}

@@ -6,6 +6,7 @@ Invariant: `index` and the columns show the same heads, and change only in `foll
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 from typing import cast
@@ -13,12 +14,12 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index import Index, Sources
+from mmreplay.episode_index import EPISODE_DTYPE, Index, Sources
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.reading.episode_table import episode_table
 from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError, LaneFiles
 from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
@@ -27,6 +28,7 @@ from mmreplay.system.held_directories import AnyPath
 _LOG = logging.getLogger("mmreplay")
 AnyColumn = RawColumn | ShardColumn
 Flags = npt.NDArray[np.bool_]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,22 +68,17 @@ class JoinedLanes:
                     f"{schema.differences(reader.schema)}; load them apart"
                 )
         self.uuids: tuple[str, ...] = tuple(reader.metadata["uuid"] for reader in readers)
-        self.remaps = Remaps()
+        remaps = self.remaps = Remaps()
         self._is_growing = False  # also after an interrupt in the middle: it is opened again then
         self.columns: dict[str, AnyColumn] = {}
         frames = [*schema.frame_paths.values()]
-        for path in readers[0].document.rows:
-            if path in frames:
-                parts: list[LaneFiles] = [reader.frames for reader in readers]
-                parts += [reader.finals for reader in readers]
-            else:
-                parts = [reader.entries for reader in readers]
-            self.columns[path] = self._column(path, parts)
         finals = [reader.finals for reader in readers]
-        self._finals = (
-            RawColumn(finals, "id", self.remaps),
-            RawColumn(finals, "first", self.remaps),
-        )
+        for path in readers[0].document.rows:
+            parts: list[LaneFiles] = [reader.entries for reader in readers]
+            if path in frames:
+                parts = [*(reader.frames for reader in readers), *finals]
+            self.columns[path] = self._column(path, parts)
+        self._finals = RawColumn(finals, "id", remaps), RawColumn(finals, "first", remaps)
         self.frame_chunks = FrameChunks(readers, frames)
         self._known = [reader.extent for reader in readers]
         # Closed ones stay as they are.
@@ -94,18 +91,13 @@ class JoinedLanes:
         step, ends, resets = (
             cast("RawColumn", self.columns[path]) for path in ("step", "ends", "resets")
         )
-        lost = _Lost(self.readers, self._known)  # not of this object: it would never be dropped
+        lost = functools.partial(_lost, self.readers, self._known)  # no cycle: it keeps maps alive
         sources = Sources(step, ends, resets, *self._finals, lost)
         index = Index(sources, [reader.n for reader in self.readers])
         for reader, (base, head, first, stop) in zip(self.readers, self._known, strict=True):
-            index.load(
-                reader.path,
-                (base, head),
-                (first, stop),
-                reader.metadata["capacity"],
-                live=reader.is_live,
-                closed=reader.is_closed,
-            )
+            capacity, live, closed = reader.metadata["capacity"], reader.is_live, reader.is_closed
+            finals = first, stop
+            index.load(reader.path, (base, head), finals, capacity, live=live, closed=closed)
         return index
 
     def _column(self, path: str, lanes: Sequence[LaneFiles]) -> AnyColumn:
@@ -119,10 +111,6 @@ class JoinedLanes:
                 f"({codec}); load them apart, or record both with one codec"
             )
         return RawColumn(lanes, path, self.remaps) if raw else ShardColumn(lanes, path)
-
-    def _refresh_columns(self) -> None:
-        for column in (*self.columns.values(), *self._finals):
-            column.refresh()
 
     def report_exchanges(self, before: JoinedLanes) -> None:
         """Log which store is followed where another has the path of one that was open.
@@ -171,7 +159,8 @@ class JoinedLanes:
         for number, (base, *_) in moved:
             if self._known[number][1] < base:  # so far behind that rows came and went unseen
                 raise EvictedError(str(self.readers[number].path))
-        self._refresh_columns()
+        for column in (*self.columns.values(), *self._finals):
+            column.refresh()
         self._is_growing = True
         for number, extent in moved:
             base, head, first, stop = self._known[number] = extent
@@ -239,19 +228,15 @@ class JoinedLanes:
             return InvalidIdError(
                 f"{path}: id {wrong}: there is no lane {lane}, of {len(self.readers)}"
             )
-        n, place = self.readers[lane].n, self.place(wrong)
+        n = self.readers[lane].n
         _, first, head = (bound // n for bound in self.index.window(lane))
         if (wrong & ROW_MASK) // n < first:
-            return InvalidIdError(
-                f"{path}: id {wrong} ({place}) was evicted: the oldest row that can be sampled is "
-                f"{first:,}; see store.ids"
-            )
-        why = f"rows are {first:,} to {head - 1:,}"
-        if n > 1:
-            why += ", and an environment that was left out of a row has no step there"
-        return InvalidIdError(
-            f"{path}: id {wrong} ({place}) is not a transition: {why}; see store.ids"
-        )
+            why = f"was evicted: the oldest row that can be sampled is {first:,}"
+        else:
+            why = f"is not a transition: rows are {first:,} to {head - 1:,}"
+            if n > 1:
+                why += ", and an environment that was left out of a row has no step there"
+        return InvalidIdError(f"{path}: id {wrong} ({self.place(wrong)}) {why}; see store.ids")
 
     # ------------------------------------------------------------ episodes
 
@@ -261,7 +246,7 @@ class JoinedLanes:
         for number, reader in enumerate(self.readers):
             table = self._episodes.get(number)
             if table is None:
-                table = episode_table(reader, self.index, flags, returns=returns)
+                table = _episode_table(reader, self.index, flags, returns=returns)
                 if returns and reader.is_closed:
                     self._episodes[number] = table
             found.append(table)
@@ -303,18 +288,75 @@ def _check_distinct(lanes: Sequence[AnyPath]) -> None:
         seen[real] = lane
 
 
-class _Lost:
-    """Makes the error for a final observation that should be there; see `Sources`."""
+def _lost(
+    readers: Sequence[LaneReader],
+    known: Sequence[tuple[int, int, int, int]],
+    lane: int,
+    message: str,
+) -> Exception:
+    """The error for a final observation that should be there; see `Sources`."""
+    reader = readers[lane]
+    base, _, _, stop = known[lane]
+    has_moved = reader.finals.has_moved(stop) if reader.is_live else reader.replaced()
+    if has_moved or not reader.poll() or reader.base != base:
+        return EvictedError(str(reader.path))
+    return CorruptStoreError(f"{reader.path}: {message}; run `mmreplay verify`")
 
-    def __init__(
-        self, readers: Sequence[LaneReader], known: Sequence[tuple[int, int, int, int]]
-    ) -> None:
-        self._readers, self._known = readers, known
 
-    def __call__(self, lane: int, message: str) -> Exception:
-        reader = self._readers[lane]
-        base, _, _, stop = self._known[lane]
-        has_moved = reader.finals.has_moved(stop) if reader.is_live else reader.replaced()
-        if has_moved or not reader.poll() or reader.base != base:
-            return EvictedError(str(reader.path))
-        return CorruptStoreError(f"{reader.path}: {message}; run `mmreplay verify`")
+def _episode_table(
+    reader: LaneReader, index: Index, flags: AnyColumn, *, returns: bool
+) -> tuple[npt.NDArray[np.void], int]:
+    """The whole retained episodes of a lane, and how many of its rewards are NaN or infinite.
+
+    `flags` are the store's `non_terminals`. Rewards are read in pieces, without the holes in their
+    files; without `returns` they are not read, and returns and that number are 0.
+    """
+    found = index.episodes(reader.number)
+    numbers = np.delete(np.arange(found.start, found.stop), found.cut - found.start)
+    over = index.ended(reader.number, numbers)
+    others = (found.whole() & (found.steps > 0)).nonzero()[0]
+    firsts = np.concatenate((over[0], found.firsts(others)))
+    steps = np.concatenate((over[1], found.steps[others]))
+    runs = np.zeros(firsts.size, np.bool_)
+    runs[numbers.size :] = reader.is_live  # else they ended there
+    order = firsts.argsort(kind="stable")
+    firsts, steps, runs = firsts[order], steps[order], runs[order]
+    out, n_odd = np.zeros(firsts.size, EPISODE_DTYPE), 0
+    out["id"], out["length"] = firsts, steps
+    if returns:
+        out["return"], n_odd = _returns(reader, index, firsts & ROW_MASK, steps)
+    is_terminal = flags.take(firsts + (steps - 1) * reader.n) == 0
+    out["terminated"], out["truncated"] = is_terminal & ~runs, ~is_terminal & ~runs
+    return out, n_odd
+
+
+def _returns(reader: LaneReader, index: Index, firsts: Ids, steps: Ids) -> tuple[Doubles, int]:
+    """The returns of episodes by their first entries, and how many rewards are not finite."""
+    n = reader.n
+    _, start, stop = (bound // n for bound in index.window(reader.number))
+    # By environment, then by time: so their steps follow one another in a piece of all of them.
+    begins, envs = np.divmod(firsts, n)
+    order = np.lexsort((begins, envs))
+    begins, envs = begins[order], envs[order]
+    ends = begins + steps[order]
+    out, n_odd = np.zeros(firsts.size), 0
+    pieces = chunk_files.filled_rows(reader.rows, reader.rows.specs["rewards"], start, stop)
+    for row, values in pieces:
+        size = len(values)
+        n_odd += values.size - int(np.count_nonzero(np.isfinite(values)))
+        here = np.flatnonzero((begins < row + size) & (ends > row))
+        shift = envs[here] * size - row
+        low = np.maximum(begins[here], row) + shift
+        high = np.minimum(ends[here], row + size) + shift
+        out[order[here]] += _sums(values.reshape(size, n).T.ravel(), low, high)
+    return out, n_odd
+
+
+def _sums(values: Array, begins: Ids, ends: Ids) -> Doubles:
+    """Of values [begin, end), one or more, for (m,) of these, which ascend and do not overlap."""
+    bounds = np.empty(2 * begins.size, np.int64)
+    bounds[::2], bounds[1::2] = begins, ends
+    with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
+        rewards = np.empty(values.size + 1)  # an end may be that of the values
+        rewards[:-1], rewards[-1] = values, 0.0
+        return np.asarray(np.add.reduceat(rewards, bounds)[::2])

@@ -29,7 +29,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.frame_chunks import FrameChunks, KeptFrames
 from mmreplay.reading.joined_lanes import Contents, JoinedLanes
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.reading.lookup import LateRebuilder, Lookup, Places, Read, Rebuilder
+from mmreplay.reading.lookup import LateRebuilder, Lookup, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
@@ -54,10 +54,9 @@ class LiveLanes:
 
     def __init__(self, roots: Sequence[AnyPath], known: Sequence[AnyPath] = ()) -> None:
         """Open all lanes of the stores; those of `known` have the first numbers, in this order."""
-        self.path = roots[0]
-        self.roots = tuple(roots)
-        found = [lane for root in roots for lane in lane_paths(root)]
-        self.paths = [*known, *(path for path in found if path not in known)]
+        self.path, self.roots = roots[0], tuple(roots)
+        self.paths = [*known]
+        self._add_new_lanes()
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
@@ -241,7 +240,7 @@ class LiveLanes:
     def gather(
         self,
         draw: Callable[[Index], Ids],
-        gatherer: Rebuilder[Places, Read],
+        gatherer: Rebuilder[Read],
         out: Read | None = None,
         kept: KeptFrames | None = None,
     ) -> Read:
@@ -263,12 +262,12 @@ class LiveLanes:
     def locate(
         self,
         draw: Callable[[Index], Ids],
-        gatherer: LateRebuilder[Places, Read],
+        gatherer: LateRebuilder[Read],
         kept: KeptFrames | None = None,
-    ) -> Lookup[Places, Read]:
+    ) -> Lookup[Read]:
         """The first half of `gather`: what `draw` chooses from the index as it is now."""
 
-        def looked_up(index: Index) -> Lookup[Places, Read]:
+        def looked_up(index: Index) -> Lookup[Read]:
             lanes = self._joined  # whose index it is: `look` holds the lock
             places = gatherer.locate(index, draw(index))
             columns = lanes.columns if kept is None else kept.columns(lanes.columns)
@@ -276,7 +275,7 @@ class LiveLanes:
 
         return self.look(looked_up)
 
-    def renewed(self, lookup: Lookup[Places, Read]) -> Lookup[Places, Read] | None:
+    def renewed(self, lookup: Lookup[Read]) -> Lookup[Read] | None:
         """The same with the lanes as they are now; see `Lookup.renewed`."""
         with self._lock:
             return lookup.renewed(self._follow())
@@ -354,10 +353,7 @@ class LiveLanes:
                 firsts = draw(lanes.index)
                 lengths, terminated, truncated = lanes.endings(firsts)
             each = zip(*(x.tolist() for x in (firsts, lengths, terminated, truncated)), strict=True)
-            return lanes, [
-                self.lazy_trajectory(lanes.uuids, first, length, terminated=done, truncated=cut)
-                for first, length, done, cut in each
-            ]
+            return lanes, [self.lazy_trajectory(lanes.uuids, *one) for one in each]
 
         return self.retrying(read)
 
@@ -366,7 +362,6 @@ class LiveLanes:
         uuids: tuple[str, ...],
         first: int,
         length: int,
-        *,
         terminated: bool = False,
         truncated: bool = False,
     ) -> LazyTrajectory:
@@ -376,9 +371,7 @@ class LiveLanes:
             return self.episode_rows(path, first, n_rows, uuids=uuids)
 
         stride = self.readers[first >> LANE_SHIFT].n
-        return LazyTrajectory(
-            self.schema, rows, first, length, stride, terminated=terminated, truncated=truncated
-        )
+        return LazyTrajectory(self.schema, rows, first, length, stride, terminated, truncated)
 
     def episode_rows(
         self,
@@ -412,8 +405,7 @@ class LiveLanes:
 
     def _with_episode(self, first: int, uuids: tuple[str, ...] | None) -> JoinedLanes:
         """The lanes as they are now, with the whole episode; the caller holds the lock."""
-        lane = first >> LANE_SHIFT
-        lanes = self._follow()
+        lane, lanes = first >> LANE_SHIFT, self._follow()
         if uuids is not None:
             self.check_same(uuids, "of this trajectory", "draw trajectories again")
         oldest = lanes.index.window(lane)[1]

@@ -13,41 +13,30 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from mmreplay.episode_index import Index
-from mmreplay.episode_index.steps import Pending
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.storage.chunk_files import EvictedError
 
-
-class AnyPlaces(Protocol):
-    """What was looked up in the index."""
-
-    @property
-    def pending(self) -> Pending:
-        """As of `Steps`."""
-
-
-Places = TypeVar("Places", bound=AnyPlaces)
 Read = TypeVar("Read")
 
 
-class Rebuilder(Protocol[Places, Read]):
-    """What makes something to train with of ids."""
+class Rebuilder(Protocol[Read]):
+    """Makes batches, or what else is read, of ids."""
 
-    def locate(self, index: Index, ids: Ids, /) -> Places:
-        """Look up in the index what is needed of it."""
+    def locate(self, index: Index, ids: Ids, /) -> Any:
+        """Look up in the index what is needed of it; the result has `pending`, as `Steps`."""
 
-    def fetch(self, columns: Mapping[str, Any], places: Places, out: Read | None, /) -> Read:
+    def fetch(self, columns: Mapping[str, Any], places: Any, out: Read | None, /) -> Read:
         """Read what lies there."""
 
 
-class LateRebuilder(Rebuilder[Places, Read], Protocol[Places, Read]):
+class LateRebuilder(Rebuilder[Read], Protocol[Read]):
     """One that may read long after it has looked up: a `BatchGatherer`."""
 
-    def renewed(self, index: Index, places: Places, /) -> Places:
+    def renewed(self, index: Index, places: Any, /) -> Any:
         """The same in an index that has followed its lanes since."""
 
-    def oldest(self, places: Places, /) -> Ids:
+    def oldest(self, places: Any, /) -> Ids:
         """The ids of the oldest steps that are read there."""
 
     def copy(self, read: Read, out: Read, /) -> Read:
@@ -55,13 +44,13 @@ class LateRebuilder(Rebuilder[Places, Read], Protocol[Places, Read]):
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
-class Lookup(Generic[Places, Read]):
+class Lookup(Generic[Read]):
     """What `gatherer` found in the lanes; `version` and `n_remaps` of their index and columns."""
 
     lanes: JoinedLanes
     columns: Mapping[str, Any]
-    gatherer: LateRebuilder[Places, Read]
-    places: Places
+    gatherer: LateRebuilder[Read]
+    places: Any
     version: int
     n_remaps: int
 
@@ -79,7 +68,7 @@ class Lookup(Generic[Places, Read]):
         is_sound = lanes.remaps.count == self.n_remaps and lanes.same_session()
         return read if is_sound and lanes.is_settled(self.places.pending) else None
 
-    def renewed(self, lanes: JoinedLanes) -> Lookup[Places, Read] | None:
+    def renewed(self, lanes: JoinedLanes) -> Lookup[Read] | None:
         """The same as of now; None if the lanes are others, or a step that is read was evicted.
 
         The caller holds the lanes' lock. Rows that can be sampled have all frames of their stacks.

@@ -26,7 +26,6 @@ from mmreplay.reading.column_views import ColumnView, LaneView, RowColumns
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.trajectories import Trajectory
-from mmreplay.schema import Schema
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.system import user_paths
 from mmreplay.system.held_directories import AnyPath
@@ -51,8 +50,7 @@ class Store(RowColumns):
     ) -> None:
         self.live = LiveLanes(roots, known)
         self.paths = tuple(Path(str(root)) for root in self.live.roots)
-        self.path = self.paths[0]
-        self.schema: Schema = self.live.schema
+        self.path, self.schema = self.paths[0], self.live.schema
         self.padding: str = padding or self.live.readers[0].metadata["padding"]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,17 +103,9 @@ class Store(RowColumns):
         stack_axis: int = 0,
         out: Batch | None = None,
     ) -> Batch:
-        """The transitions with these ids.
+        """The transitions with these ids, in `out` if given; the settings are as for `load`.
 
-        Args:
-            ids: (B,) integers, lane << 40 | row, or lane << 40 | row * N + environment.
-            stack: frames per observation; None drops the axis. Left out, 4 of gray images (uint8
-                frames of two axes) and None of anything else, in a dict for each key.
-            n_step: most steps of a return.
-            gamma: discount a step.
-            padding: ``reset`` or ``zero``; None takes the store's.
-            stack_axis: 0 or -1.
-            out: a batch to fill again.
+        `ids` are (B,) integers, lane << 40 | row, or lane << 40 | row * N + environment.
 
         Raises:
             InvalidIdError: an id that is not a transition; the message names it.
@@ -147,44 +137,38 @@ class Store(RowColumns):
     def episodes(self) -> npt.NDArray[np.void]:
         """Whole retained episodes in the order of lanes and of first steps: see `EPISODE_DTYPE`.
 
-        The running ones of a live lane have both flags False. An episode of no step is not counted.
+        The running ones of a live lane have both flags False. Episodes without steps do not count.
         """
         return self.live.contents().episodes
 
     def trajectory(self, number: int) -> Trajectory:
-        """One episode whole, by its place in `episodes`.
-
-        Args:
-            number: 0 or more; a negative one counts from the end.
+        """One whole episode, by its index in `episodes`; a negative one counts from the end.
 
         Raises:
             IndexError: there are not as many.
-            SchemaError: no whole number.
+            SchemaError: not a whole number.
         """
         return self.numbered_trajectory(number, lambda: self.live.contents(returns=False).episodes)
 
     def numbered_trajectory(
         self, number: int, table: Callable[[], npt.NDArray[np.void]]
     ) -> Trajectory:
-        """One episode whole, by its place in a table of this store's; see `trajectory`."""
-        number = whole_number("trajectory", number, None)
+        """One episode whole, by its index in a table of this store's; see `trajectory`."""
+        number, live = whole_number("trajectory", number, None), self.live
 
         def read() -> tuple[JoinedLanes, Trajectory]:
-            uuids, episodes = self.live.uuids, table()
+            uuids, episodes = live.uuids, table()
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
-            episode = episodes[number]
-            first, length, _, terminated, truncated = episode.tolist()[:5]
-            whole = self.live.lazy_trajectory(
-                uuids, first, length, terminated=terminated, truncated=truncated
-            )
+            first, length, _, done, cut = episodes[number].tolist()[:5]
+            whole = live.lazy_trajectory(uuids, first, length, done, cut)
             try:
                 out = whole.read()
             except (InvalidIdError, SchemaError) as error:  # the numbers are others by now
                 raise EvictedError(str(self.path)) from error
-            return self.live.follow(), out
+            return live.follow(), out
 
-        return self.live.retrying(read)
+        return live.retrying(read)
 
     # ------------------------------------------------------------ about it
 

@@ -73,9 +73,8 @@ class _Steps(abc.ABC):
         """
         length = len(self)
         if isinstance(index, slice):
-            numbers = range(*index.indices(length))
             whole = self.read()
-            return [_step(whole, number) for number in numbers]
+            return [_step(whole, number) for number in range(length)[index]]
         number = operator.index(index)
         if not -length <= number < length:
             raise IndexError(f"step {number}: the trajectory has {length} steps")
@@ -127,10 +126,9 @@ class Trajectory(_Steps):
 class LazyTrajectory(_Steps):
     """A `Trajectory` whose columns are read when they are first asked for, and then kept.
 
-    Attributes are those of `Trajectory`; length, ids and how it ended are known immediately.
-
-    `read` gives the first rows of a column, by its path and their number; `first` is the id of
-    the first step, `stride` the difference of two successive ids.
+    Length, ids and how it ended are known immediately. `read` gives the first rows of a column, by
+    its path and their number; `first` is the id of the first step, `stride` the difference of two
+    successive ids.
     """
 
     def __init__(
@@ -140,7 +138,6 @@ class LazyTrajectory(_Steps):
         first: int,
         length: int,
         stride: int,
-        *,
         terminated: bool,
         truncated: bool,
     ) -> None:
@@ -194,22 +191,9 @@ class LazyTrajectory(_Steps):
         return {name: self._column(path, self._length) for name, path in paths.items()}
 
     def read(self) -> Trajectory:
-        """All columns.
-
-        Raises:
-            InvalidIdError: its rows were evicted before they were read.
-            SchemaError: another store stands at the path by now.
-        """
-        return Trajectory(
-            self.observation,
-            self.action,
-            self.reward,
-            self.non_terminal,
-            self.terminated,
-            self.truncated,
-            self.ids,
-            self.extras,
-        )
+        """All columns; raises as `observation`."""
+        names = (field.name for field in dataclasses.fields(Trajectory))
+        return Trajectory(**{name: getattr(self, name) for name in names})
 
     def __len__(self) -> int:
         return self._length
@@ -226,9 +210,8 @@ class LazyTrajectory(_Steps):
 
 
 def _step(whole: Trajectory, number: int) -> Step:
-    frames = whole.observation
-
     def observed(index: int) -> Observation:
+        frames = whole.observation
         if isinstance(frames, dict):
             return {name: rows[index] for name, rows in frames.items()}
         frame: Array = frames[index]

@@ -17,7 +17,9 @@ from mmreplay.sampling.selection import Selection
 
 Counted = tuple[Ids, Ids]
 """Of each episode the number of the first window or step that counts, and the count: (n,) each."""
+CountSelected = Callable[[Ids, Ids, Ids], Counted]
 
+_NONE = np.empty(0, np.int64)
 _KEEP = 64
 _ROOM = 64
 _BLOCK, _LONG = 256, 1 << 16  # of bounds that are searched
@@ -32,10 +34,8 @@ class _Ended:
     # (n + 1,) and room to grow: counts before each
     sums: Ids = field(default_factory=lambda: np.zeros(_ROOM, np.int64))
     start: int = 0  # first one that counts
-    # (h,) counts before each partly evicted one, without the counts of partly evicted ones
-    below: Ids = field(default_factory=lambda: np.empty(0, np.int64))
-    # (h + 1,) the counts of the first partly evicted ones
-    skipped: Ids = field(default_factory=lambda: np.zeros(1, np.int64))
+    # of partly evicted ones: counts of others before each, (h,), and of the first ones, (h + 1,)
+    cut: tuple[Ids, Ids] | None = None
 
     def followed(
         self, episodes: LaneEpisodes, index: Index, lane: int, count: Callable[[Ids], Ids]
@@ -63,16 +63,17 @@ class _Ended:
         if episodes.cut.size:
             cut = episodes.cut - origin
             counts = sums[cut + 1] - sums[cut]
-            out.skipped = np.append(0, counts.cumsum())
-            out.below = sums[cut] - out.skipped[:-1]
-            total -= int(out.skipped[-1])
+            skipped = np.append(0, counts.cumsum())
+            out.cut = sums[cut] - skipped[:-1], skipped
+            total -= int(skipped[-1])
         return out, total
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids]:
         """The numbers of the episodes of these ranks, and the ranks within them."""
         sought = ranks + self.sums[self.start]
-        if self.below.size:
-            sought += self.skipped[self.below.searchsorted(sought, "right")]
+        if self.cut is not None:
+            below, skipped = self.cut
+            sought += skipped[below.searchsorted(sought, "right")]
         found = _interval(self.sums[: self.n + 1], sought)
         return found + self.origin, sought - self.sums[found]
 
@@ -82,8 +83,8 @@ class _Sums:
     """The sums of one moment: replaced whole, so that an interrupt leaves these or other ones.
 
     `bounds` are the counts before each part: a part is one listed episode, or all finished ones of
-    a lane. `steps` are of each part; `begins` and `over` the first part of each lane, and that of
-    its finished ones. `joined` has those of all lanes.
+    a lane. `steps` are of each part; `begins` the first part of each lane, which is that of its
+    finished ones. `joined` has those of all lanes.
     """
 
     index: Index
@@ -93,7 +94,6 @@ class _Sums:
     steps: Ids
     found: list[LaneEpisodes]
     begins: Ids
-    over: Ids
     strides: Ids
     joined: tuple[Ids, Ids, Ids, Ids] | None = None
 
@@ -132,15 +132,14 @@ class EpisodeSums:
         if self._whole:
             parts = parts * np.concatenate([episodes.whole() for episodes in found])
         begins = np.cumsum([0, *(one.size for one in steps[:-1])])
-        over = begins + np.array([episodes.place for episodes in found])
         counts = self._count(parts)
-        counts[over] = [total for _, total in pairs]
+        counts[begins] = [total for _, total in pairs]
         bounds = np.empty(counts.size + 1, np.int64)
         bounds[0] = 0
         np.cumsum(counts, out=bounds[1:])
         strides = np.array([episodes.stride for episodes in found])
         ended = [one for one, _ in pairs]
-        return _Sums(index, index.version, ended, bounds, parts, found, begins, over, strides)
+        return _Sums(index, index.version, ended, bounds, parts, found, begins, strides)
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids, Ids]:
         """The episodes of `ranks` (B,), each below the count that `follow` returned.
@@ -154,7 +153,7 @@ class EpisodeSums:
         steps = now.steps[parts]
         firsts = np.empty_like(steps)
         lanes = now.begins.searchsorted(parts, "right") - 1
-        is_over = parts == now.over[lanes]
+        is_over = parts == now.begins[lanes]
         one_by_one, over = (~is_over).nonzero()[0], is_over.nonzero()[0]
         for lane in distinct(lanes[one_by_one]).tolist():
             here = one_by_one[lanes[one_by_one] == lane]
@@ -175,20 +174,17 @@ class EpisodeSums:
 
 def _joined(now: _Sums) -> tuple[Ids, Ids, Ids, Ids]:
     """The finished episodes of all lanes as one: worth it if the index does not change."""
-    counts: list[Ids] = []
-    firsts: list[Ids] = []
-    steps: list[Ids] = []
+    counts, episodes = [], []
     for lane, ended in enumerate(now.ended):
         numbers = np.arange(ended.origin + ended.start, ended.origin + ended.n)
         here = np.diff(ended.sums[ended.start : ended.n + 1])
-        cut = now.found[lane].cut - numbers[:1]
-        here[cut] = 0
+        here[now.found[lane].cut - numbers[:1]] = 0
         counts.append(here)
-        for parts, part in zip((firsts, steps), now.index.ended(lane, numbers), strict=True):
-            parts.append(part)
+        episodes.append(now.index.ended(lane, numbers))
     offsets = np.cumsum([0, *(counted.sum() for counted in counts)])
     bounds = np.append(0, np.concatenate(counts).cumsum())
-    return bounds, np.concatenate(firsts), np.concatenate(steps), offsets
+    firsts, steps = (np.concatenate(parts) for parts in zip(*episodes, strict=True))
+    return bounds, firsts, steps, offsets
 
 
 class SelectedSums:
@@ -199,18 +195,11 @@ class SelectedSums:
     whole, too.
     """
 
-    def __init__(
-        self,
-        selection: Selection,
-        count: Callable[[Ids, Ids, Ids], Counted],
-        *,
-        whole: bool = False,
-    ) -> None:
+    def __init__(self, selection: Selection, count: CountSelected, *, whole: bool = False) -> None:
         self._selection, self._count, self._whole = selection, count, whole
         self._index: Index | None = None
         self._version = -1
-        self._bounds = np.zeros(1, np.int64)
-        self._numbers = self._firsts = self._steps = self._strides = np.empty(0, np.int64)
+        self._bounds = self._numbers = self._firsts = self._steps = self._strides = _NONE
 
     def follow(self, index: Index) -> int:
         """Count all runs again if the index has changed; returns the count."""
@@ -242,7 +231,7 @@ class SelectedSums:
 def sums_over(
     selection: Selection | None,
     count: Callable[[Ids], Ids],
-    count_selected: Callable[[Ids, Ids, Ids], Counted],
+    count_selected: CountSelected,
     *,
     whole: bool = False,
 ) -> EpisodeSums | SelectedSums:

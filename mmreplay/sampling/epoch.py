@@ -1,7 +1,7 @@
-"""Epochs: every transition once, divided over the ranks of a distributed run.
+"""Epochs: every transition once, divided over the ranks of a distributed run; and blocks.
 
 Invariant: over all ranks, an epoch holds each id exactly once; the order depends on the ids, the
-seed and the number of the epoch alone, so all ranks agree on it.
+seed and the number of the epoch alone, so all ranks agree on it. Each id is in one block.
 """
 
 from __future__ import annotations
@@ -10,11 +10,43 @@ import dataclasses
 
 import numpy as np
 
-from mmreplay.ids import Ids, distinct
-from mmreplay.sampling.blocks import Blocks
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids, distinct
 
 _DRAWS = 2  # random numbers per id of a pool
 _PIECE, _BLOCKS = 1 << 20, 1 << 13  # ids and blocks at a time
+_ONE_BOUND, _NO_POOL = np.zeros(1, np.int64), np.empty(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Stretches of steps whose frames are stored, and read, together: how each lane is divided."""
+
+    rows: Ids  # (lanes,) steps of a block
+    widths: Ids  # (lanes,) blocks side by side, one per environment; 1 if ids are consecutive
+
+    def keys(self, ids: Ids) -> Ids:
+        """The numbers of the blocks of ids, (n,), ascending with the lanes."""
+        lanes = ids >> LANE_SHIFT
+        rows, widths = self.rows[lanes], self.widths[lanes]
+        steps, beside = np.divmod(ids & ROW_MASK, widths)
+        out: Ids = (lanes << LANE_SHIFT) + steps // rows * widths + beside
+        return out
+
+    def rows_of(self, keys: Ids) -> Ids:
+        """The steps of blocks, (n,)."""
+        out: Ids = self.rows[keys >> LANE_SHIFT]
+        return out
+
+    def members(self, keys: Ids) -> Ids:
+        """The ids that blocks may have, (n, most rows), ascending; -1 in shorter ones."""
+        lanes = keys >> LANE_SHIFT
+        rows, widths = self.rows[lanes], self.widths[lanes]
+        number, beside = np.divmod(keys & ROW_MASK, widths)
+        steps = np.arange(rows.max(initial=0))
+        firsts = (lanes << LANE_SHIFT) + number * rows * widths + beside
+        out: Ids = firsts[:, None] + steps * widths[:, None]
+        out[steps >= rows[:, None]] = -1
+        return out
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,17 +103,15 @@ class PooledIds:
     def __init__(
         self,
         ids: Ids,
-        bounds: Ids | None = None,
-        pools: Ids | None = None,
+        bounds: Ids = _ONE_BOUND,
+        pools: Ids = _NO_POOL,
         random: np.random.Generator | None = None,
     ) -> None:
         """Ids (n,), the bounds of their blocks, the first block of each pool, and a generator."""
-        self._ids, self._random = ids, random
-        self._bounds = np.zeros(1, np.int64) if bounds is None else bounds
-        pools = np.empty(0, np.int64) if pools is None else pools
-        self._pools = np.append(pools, self._bounds.size - 1)
+        self._ids, self._random, self._bounds = ids, random, bounds
+        self._pools = np.append(pools, bounds.size - 1)
         self._n_shuffled: int | None = None  # pools
-        self.begins: Ids = self._bounds[pools]  # of pools, ascending from 0
+        self.begins: Ids = bounds[pools]  # of pools, ascending from 0
 
     def __len__(self) -> int:
         return self._ids.size

@@ -10,7 +10,6 @@ largest priority ever given.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -20,14 +19,13 @@ from mmreplay.arguments import check_number, low_and_high, whole_number_or_none
 from mmreplay.episode_index import Index
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.sampling.draws import check_not_empty
 from mmreplay.sampling.priority_variants import (
     MAX_PRIORITY,
     MIN_PRIORITY,
-    Masses,
     Proportional,
     RankBased,
 )
-from mmreplay.sampling.uniform import check_not_empty
 from mmreplay.schema import as_array
 from mmreplay.storage.priority_column import PriorityColumn
 
@@ -96,11 +94,10 @@ class Prioritization:
         out: Doubles = np.abs(given, dtype=np.float64)
         out += self.epsilon
         if out.size and not out.max() <= MAX_PRIORITY:  # or nan
-            wrong = int((~np.isfinite(out)).argmax())
-            if not math.isfinite(out[wrong]):
-                raise SchemaError(
-                    f"errors: expected finite numbers, found {given[wrong]} at {wrong}"
-                )
+            wrong = (~np.isfinite(out)).nonzero()[0]
+            if wrong.size:
+                found = f"{given[wrong[0]]} at {wrong[0]}"
+                raise SchemaError(f"errors: expected finite numbers, found {found}")
             np.minimum(out, MAX_PRIORITY, out=out)
         return out if self.epsilon >= MIN_PRIORITY else np.maximum(out, MIN_PRIORITY)
 
@@ -119,7 +116,7 @@ class PrioritizedSampler:
         self.n_late = self.n_batches = 0
         self._column = column
         kind = Proportional if how.variant == "proportional" else RankBased
-        self._masses: Masses = kind(how.alpha)
+        self._masses = kind(how.alpha)
         self._clean(index, largest or 0.0)
         self._take_over(index)
         self._masses.load(column.values)
@@ -221,7 +218,8 @@ class PrioritizedSampler:
         n_late = 0
         positions = self._positions(ids)
         if positions is None:
-            late = self._late(index, ids)
+            late = (ids >= 0) & (ids < self._first)
+            _check(ids, index.invalid(ids) & ~late)
             n_late = int(np.count_nonzero(late))
             self.n_late += n_late
             ids, priorities = ids[~late], priorities[~late]
@@ -246,14 +244,6 @@ class PrioritizedSampler:
         # "clip" takes the last position, which never has a priority.
         return positions if self._column.values.take(positions, mode="clip").all() else None
 
-    def _late(self, index: Index, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which ids are of evicted transitions; InvalidIdError if one never was a transition."""
-        late: npt.NDArray[np.bool_] = (ids >= 0) & (ids < self._first)
-        wrong = index.invalid(ids) & ~late
-        if wrong.any():
-            raise _no_transition(int(ids[wrong][0]))
-        return late
-
     def priorities(self, index: Index, ids: Ids) -> Doubles:
         """The priorities of transitions, (B,); raises InvalidIdError, and DiskFullError."""
         positions = self._checked(index, ids)  # first: it may replace the array of values
@@ -266,9 +256,7 @@ class PrioritizedSampler:
     def _checked(self, index: Index, ids: Ids) -> Ids:
         """The positions of valid transitions."""
         self._follow(index)
-        wrong = index.invalid(ids)
-        if wrong.any():
-            raise _no_transition(int(ids[wrong][0]))
+        _check(ids, index.invalid(ids))
         return self._column.positions(ids)
 
 
@@ -278,8 +266,10 @@ def _change(values: Doubles, wanted: Doubles) -> None:
     values[other] = wanted[other]
 
 
-def _no_transition(wrong: int) -> InvalidIdError:
-    return InvalidIdError(
-        f"id {wrong} (lane {wrong >> LANE_SHIFT}, row {wrong & ROW_MASK}) is not a transition; use "
-        f"the ids of a batch"
-    )
+def _check(ids: Ids, wrong: npt.NDArray[np.bool_]) -> None:
+    """Raise InvalidIdError for the first id that is wrong."""
+    for one in ids[wrong][:1].tolist():
+        raise InvalidIdError(
+            f"id {one} (lane {one >> LANE_SHIFT}, row {one & ROW_MASK}) is not a transition; use "
+            f"the ids of a batch"
+        )

@@ -1,4 +1,4 @@
-"""`Selection`: some of a store's transitions, and the index of those that can still be sampled.
+"""`Selection`: some of a store's transitions, and those of them that can still be sampled.
 
 Invariant: a selection never grows; each of its transitions has one rank until it is evicted. Its
 memory depends on the number of selected runs, not of steps.
@@ -6,7 +6,6 @@ memory depends on the number of selected runs, not of steps.
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -52,10 +51,11 @@ class Keys:
 
 
 class Selection:
-    """Runs of consecutive steps of episodes, which do not overlap.
+    """Runs of consecutive steps of episodes, which do not overlap; see `Transitions`.
 
-    `keys` (n,) are of each run's first step, ascending, `steps` (n,) the number of its steps.
-    `environments` and `uuids` are of each lane, the latter to detect another store at its path.
+    `keys` (n,) are of each run's first step, ascending, `steps` (n,) the number of its steps, and
+    `bounds` (n + 1,) the steps before each. `environments` and `uuids` are of each lane, the latter
+    to detect another store at its path.
     """
 
     def __init__(
@@ -63,9 +63,10 @@ class Selection:
     ) -> None:
         self.keys, self.steps = keys, steps
         self.environments, self.uuids = tuple(environments), tuple(uuids)
-        self.of_lanes = Keys(environments)
-        # With the index and its oldest rows, replaced together.
-        self._now: tuple[Index, Ids, SelectedIndex] | None = None
+        self.bounds = np.append(0, steps.cumsum())
+        self._of_lanes, self._lanes = Keys(environments), range(len(environments))
+        # What is left of it, with the index and its oldest rows: replaced together.
+        self._now: tuple[Index, Ids, Selection] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without the index."""
@@ -76,56 +77,6 @@ class Selection:
         """A number that identifies this selection."""
         return zlib.crc32(self.steps.tobytes(), zlib.crc32(self.keys.tobytes()))
 
-    def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
-        """The runs that hold the `steps` steps from each of `ids` (n,) on; -1 for none."""
-        return _runs_of(self.of_lanes, self.keys, self.steps, ids, steps)
-
-    def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
-        """Some of the runs."""
-        return Selection(self.keys[chosen], self.steps[chosen], self.environments, self.uuids)
-
-    def now(self, index: Index) -> SelectedIndex:
-        """What can be sampled now; SchemaError if its newest rows were lost."""
-        known = self._now
-        if known is None or index is not known[0]:
-            self._check(index)
-            known = None
-        oldest = np.array(
-            [index.window(lane)[1] // n for lane, n in enumerate(self.environments)], np.int64
-        )
-        if known is None or not np.array_equal(oldest, known[1]):
-            lanes = self.keys >> LANE_SHIFT
-            gone = np.clip(oldest[lanes] - self.of_lanes.rows(self.keys), 0, self.steps)
-            left = (gone < self.steps).nonzero()[0]
-            now = SelectedIndex(self, self.keys[left] + gone[left], self.steps[left] - gone[left])
-            known = self._now = index, oldest, now
-        return known[2]
-
-    def _check(self, index: Index) -> None:
-        lasts = self.of_lanes.ids(self.keys + self.steps - 1)
-        stops = np.array(
-            [index.extent(lane)[1] for lane in range(len(self.environments))], np.int64
-        )
-        beyond = lasts & ROW_MASK >= stops[lasts >> LANE_SHIFT]
-        if beyond.any():
-            raise SchemaError(
-                f"expected the selected transitions, but {int(lasts[beyond][0])} does not exist "
-                f"any more: the newest rows were lost; select again"
-            )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class SelectedIndex:
-    """The transitions of a selection that can be sampled at one moment; see `Transitions`."""
-
-    selection: Selection
-    keys: Ids  # (n,) of the first remaining step of each run
-    steps: Ids  # (n,) the number of remaining steps
-    bounds: Ids = dataclasses.field(init=False)  # (n + 1,) the steps before each run
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bounds", np.append(0, self.steps.cumsum()))
-
     @property
     def n_transitions(self) -> int:
         """How many there are."""
@@ -134,28 +85,55 @@ class SelectedIndex:
     def at(self, ranks: Ids) -> Ids:
         """The ids of the transitions with these ranks, 0 <= rank < n_transitions."""
         runs = self.bounds.searchsorted(ranks, "right") - 1
-        return self.selection.of_lanes.ids(self.keys[runs] + (ranks - self.bounds[runs]))
+        return self._of_lanes.ids(self.keys[runs] + (ranks - self.bounds[runs]))
 
     def ids(self) -> Ids:
         """All of them, ascending: int64 (n_transitions,)."""
         keys = np.repeat(self.keys - self.bounds[:-1], self.steps)
         keys += np.arange(keys.size)
-        return np.sort(self.selection.of_lanes.ids(keys))
+        return np.sort(self._of_lanes.ids(keys))
 
     def firsts(self) -> Ids:
         """The ids of the oldest steps of the runs."""
-        return self.selection.of_lanes.ids(self.keys)
+        return self._of_lanes.ids(self.keys)
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are not among them: bool (B,)."""
-        return np.asarray(_runs_of(self.selection.of_lanes, self.keys, self.steps, ids) < 0)
+        return np.asarray(self.runs_of(ids) < 0)
 
+    def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
+        """The runs that hold the `steps` steps from each of `ids` (n,) on; -1 for none."""
+        # Nothing is selected of lanes that were added since.
+        known = (ids >= 0) & (ids >> LANE_SHIFT < len(self.environments))
+        wanted = self._of_lanes.of(np.where(known, ids, 0))
+        runs = self.keys.searchsorted(wanted, "right") - 1
+        ends = np.append(self.keys + self.steps, 0)[runs]  # 0 of -1: before the first run
+        return np.where(known & (runs >= 0) & (wanted + steps <= ends), runs, -1)
 
-def _runs_of(of_lanes: Keys, keys: Ids, steps: Ids, ids: Ids, size: Ids | int = 1) -> Ids:
-    """See `Selection.runs_of`."""
-    # Nothing is selected of lanes that were added since.
-    known = (ids >= 0) & (ids >> LANE_SHIFT < of_lanes.environments.size)
-    wanted = of_lanes.of(np.where(known, ids, 0))
-    runs = keys.searchsorted(wanted, "right") - 1
-    ends = np.append(keys + steps, 0)[runs]  # 0 of -1: before the first run
-    return np.where(known & (runs >= 0) & (wanted + size <= ends), runs, -1)
+    def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
+        """Some of the runs."""
+        return Selection(self.keys[chosen], self.steps[chosen], self.environments, self.uuids)
+
+    def now(self, index: Index) -> Selection:
+        """What can be sampled now; SchemaError if its newest rows were lost."""
+        known = self._now
+        oldest = np.array([index.window(lane)[1] for lane in self._lanes], np.int64)
+        if known is None or index is not known[0]:
+            lasts = self._of_lanes.ids(self.keys + self.steps - 1)
+            stops = np.array([index.extent(lane)[1] for lane in self._lanes], np.int64)
+            beyond = lasts & ROW_MASK >= stops[lasts >> LANE_SHIFT]
+            if beyond.any():
+                raise SchemaError(
+                    f"expected the selected transitions, but {int(lasts[beyond][0])} does not "
+                    f"exist any more: the newest rows were lost; select again"
+                )
+            known = None
+        if known is None or not np.array_equal(oldest, known[1]):
+            rows = oldest // self._of_lanes.environments
+            gone = rows[self.keys >> LANE_SHIFT] - self._of_lanes.rows(self.keys)
+            gone = np.clip(gone, 0, self.steps)
+            left = (gone < self.steps).nonzero()[0]
+            keys, steps = self.keys[left] + gone[left], self.steps[left] - gone[left]
+            now = Selection(keys, steps, self.environments, self.uuids)
+            known = self._now = index, oldest, now
+        return known[2]

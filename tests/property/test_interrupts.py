@@ -22,7 +22,7 @@ from tests.support.oracle.windows import window_starts
 
 pytestmark = [pytest.mark.deep, pytest.mark.usefixtures("quick_disk")]
 
-SHARE, TIMES = by_effort(0.1, 0.3, 1), by_effort(1, 1, 4)
+SHARE, TIMES = by_effort(0.03, 0.12, 1), by_effort(1, 1, 4)
 """Of all lines, that are interrupted; and in how many of the times that they run in one call."""
 FOLLOWING = ["episode_index/", "sampling/"]
 MORE = ["datasets/read_ahead", "reading/joined_lanes", "reading/live_lanes", "storage/priority"]
@@ -54,7 +54,7 @@ def consumed(batches):
 
 
 def selected(data):
-    some = data.select(episodes=[0, 1], ids=data.ids[::2])
+    some = data.select(episodes=[0, 1], ids=data.ids[1:])
     some.sample(4)
     some.sample_sequences(2, 1)
     return consumed(some.sequence_batches(8, 1))
@@ -167,7 +167,8 @@ def test_the_first_call_of_a_dataset_may_be_interrupted_in_any_line(tmp_path, na
             while hit:
                 with mmreplay.load(path, **HOW, prefetch=prefetch) as data:
                     hit = interrupt(lambda call=call, data=data: call(data))
-                    one.check(data)
+                    if hit:
+                        one.check(data)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -177,9 +178,10 @@ def test_a_call_that_finds_new_rows_may_be_interrupted_in_any_line(tmp_path, nam
         for call in CALLS:
             hit = True
             while hit:
-                one.check(data)
                 one.play(3)
                 hit = interrupt(lambda call=call: call(data))
+                if hit:
+                    one.check(data)
         one.check(data)
 
 

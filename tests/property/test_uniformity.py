@@ -9,7 +9,6 @@ import pytest
 
 import mmreplay
 from tests.support.chance import goodness
-from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
@@ -63,13 +62,3 @@ def test_draws_are_independent_of_each_other(tmp_path):
         drawn = np.searchsorted(ids, np.concatenate([buffer.sample(512).id for _ in range(200)]))
         pairs = np.bincount(drawn[:-1] * ids.size + drawn[1:], minlength=ids.size**2)
         assert abs(goodness(pairs, pairs.mean())) < 5
-
-
-def test_generator_of_the_last_flush_goes_on_after_a_crash(tmp_path):
-    buffer, _ = filled(tmp_path / "s.zarr", n_steps=40, seed=7)
-    buffer.sample(8)
-    buffer.flush()
-    expected = buffer.sample(8).id.tolist()
-    faults.kill(buffer)
-    with mmreplay.ReplayBuffer(tmp_path / "s.zarr", seed=1, flush_s=0) as again:
-        assert again.sample(8).id.tolist() == expected

@@ -15,7 +15,7 @@ from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.maintenance.repair.damage import Damage, Span, blocks, gaps
-from mmreplay.reading.log_reader import LogReader
+from mmreplay.reading.lane_reader import LogReader
 from mmreplay.storage import chunk_files
 from mmreplay.system import checked_reads, durable_writes
 

@@ -1,6 +1,6 @@
 """The windows of an index by trying every step of every episode."""
 
-from mmreplay.sampling.windows import Windows
+from mmreplay.sampling.draws import Windows
 
 
 def steps_of_episodes(index):

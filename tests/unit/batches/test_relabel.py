@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.batches.relabel import STRATEGIES
+from mmreplay.datasets.hindsight import STRATEGIES
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.oracle import checks

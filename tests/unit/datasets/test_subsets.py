@@ -34,20 +34,6 @@ def data(path):
         yield loaded
 
 
-def test_episodes_are_selected_by_a_mask_by_numbers_and_by_a_condition(data):
-    for given in (
-        np.array([False, True, False, True]),
-        [1, 3],
-        [-3, -1],
-        lambda episodes: episodes["return"] >= 4,
-        lambda episodes: [3, 1, 1],
-    ):
-        best = data.select(episodes=given)
-        assert best.episodes["id"].tolist() == [3, 10]
-        assert len(best) == 9
-        assert best.trajectory(1).ids.tolist() == [10, 11, 12, 13]
-
-
 def test_episodes_tell_their_environment(tmp_path, quick_disk):
     with mmreplay.create(tmp_path / "two.zarr", Field(()), ACTION, lanes=2) as writer:
         writer.reset(np.zeros(2, "uint8"))

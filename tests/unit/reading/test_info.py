@@ -60,13 +60,6 @@ def test_a_closed_store(closed):
     assert about["versions"].keys() >= {"mmreplay", "numpy"}
 
 
-def test_returns_are_those_of_the_episodes(closed):
-    with mmreplay.open(closed) as store:
-        expected = store.episodes["return"]
-        found = store.info()["returns"]
-    assert found == {"min": expected.min(), "mean": expected.mean(), "max": expected.max()}
-
-
 def test_the_fields_are_all_columns_with_dtype_shape_and_codec(closed):
     with mmreplay.open(closed) as store:
         fields = store.info()["fields"]

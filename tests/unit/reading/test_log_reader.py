@@ -7,7 +7,7 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError
-from mmreplay.reading import lane_reader, log_reader
+from mmreplay.reading import lane_reader
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
@@ -197,6 +197,6 @@ def test_a_live_lane_whose_private_files_may_not_be_read_says_so(tmp_path, monke
         raise PermissionError(13, "Permission denied")
 
     writer = mmreplay.create(tmp_path / "s.zarr", Field((2,)), Field(()))
-    monkeypatch.setattr(log_reader, "State", refuse)
+    monkeypatch.setattr(lane_reader, "State", refuse)
     with pytest.raises(CorruptStoreError, match=r"\.live: may not be read: Permission denied"):
         LaneReader(writer.path)

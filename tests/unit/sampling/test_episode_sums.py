@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError
+from mmreplay.sampling.draws import BOUNDARIES, Windows, WindowSampler
 from mmreplay.sampling.episode_sums import SelectedSums, _interval
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.windows import BOUNDARIES, Windows, WindowSampler
 from tests.support.lane_history import History, follow, loaded
 from tests.support.oracle.naive_windows import WINDOWS, naive_starts
 

@@ -6,8 +6,7 @@ import pytest
 from mmreplay.episode_index import index as index_module
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.sampling import epoch
-from mmreplay.sampling.blocks import Blocks
-from mmreplay.sampling.epoch import Shares, block_shuffled_ids, ordered_ids, shuffled_ids
+from mmreplay.sampling.epoch import Blocks, Shares, block_shuffled_ids, ordered_ids, shuffled_ids
 from tests.support.chance import goodness
 
 
@@ -55,13 +54,6 @@ def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index, 
 
     assert order(1, 0) == order(1, 0)
     assert len({tuple(order(seed, number)) for seed in range(3) for number in range(3)}) == 9
-
-
-def test_ranks_take_turns_in_a_full_permutation_and_in_order(index):
-    for how in (in_any_order, in_order):
-        whole = how(index.ids(), shares()).tolist()
-        assert how(index.ids(), shares(1, 3)).tolist() == whole[1::3]
-    assert in_order(index.ids(), shares()).tolist() == index.ids().tolist()
 
 
 # ---------------------------------------------------------------- blocks

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmreplay.sampling.sum_tree import SumTree
+from mmreplay.sampling.priority_variants import SumTree
 
 LAST = np.nextafter(1.0, 0.0)
 # One level and two, full and with one more position.

@@ -4,26 +4,10 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.sampling.blocks import Blocks
-from mmreplay.sampling.uniform import distinct_ids, grouped_ids, uniform_ids
+from mmreplay.sampling.draws import distinct_ids, grouped_ids, uniform_ids
+from mmreplay.sampling.epoch import Blocks
 from tests.support.chance import goodness
 from tests.support.lane_history import History, loaded
-
-
-def test_every_transition_has_its_stretch_of_the_draws(index):
-    count = index.n_transitions
-    draws = (np.arange(count) + 0.5) / count
-    assert uniform_ids(index, draws).tolist() == index.ids().tolist()
-
-
-def test_without_replacement_each_transition_is_drawn_once(index):
-    count = index.n_transitions
-    for size in (1, 5, count):
-        drawn = distinct_ids(index, size, 7)
-        assert len(set(drawn.tolist())) == size
-        assert not index.invalid(drawn).any()
-        assert distinct_ids(index, size, 7).tolist() == drawn.tolist()
-    assert distinct_ids(index, 9, 1).tolist() != distinct_ids(index, 9, 2).tolist()
 
 
 def test_more_than_there_are_is_refused(index):

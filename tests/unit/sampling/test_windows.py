@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.sampling.windows import PortionSampler, TrajectorySampler, Windows, WindowSampler
+from mmreplay.sampling.draws import PortionSampler, TrajectorySampler, Windows, WindowSampler
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, loaded
-from tests.support.oracle.naive_windows import WINDOWS, naive_starts
-
-
-@pytest.mark.parametrize("windows", WINDOWS, ids=str)
-def test_every_window_of_an_index_is_found_once_and_no_other(index, windows):
-    assert WindowSampler(windows).every(index).tolist() == naive_starts(index, windows)
 
 
 def test_where_no_window_or_episode_fits_that_is_said(index):
@@ -49,14 +43,3 @@ def test_trajectories_are_whole_episodes(index, whole_episodes):
 def test_a_window_out_of_its_range_is_refused(wrong, match):
     with pytest.raises(SchemaError, match=match):
         Windows(**{"length": 3} | wrong)
-
-
-def test_portions_are_windows_of_whole_episodes(index, whole_episodes):
-    assert index.window(1) == (0, 2, 27)  # the second lane's episode of 8 steps was cut into
-    # Of 52 steps in episodes of 13 or more, each stands for its episode.
-    draws = even_draws(52)
-    drawn = PortionSampler(Windows(13)).draw(index, np.stack((draws, np.zeros(52))))
-    first, counts = np.unique(drawn, return_counts=True)
-    assert list(zip(first.tolist(), counts.tolist(), strict=True)) == whole_episodes[1:]
-    newest = PortionSampler(Windows(13)).draw(index, np.stack((draws, np.full(52, 1 - 1e-9))))
-    assert set(newest.tolist()) == {start + steps - 13 for start, steps in whole_episodes[1:]}

@@ -1,8 +1,10 @@
-"""Windows of steps, and whole episodes: which there are, and draws of them.
+"""Draws of transitions, of windows of steps, and of whole episodes.
 
-Invariant: all windows of an index are equally likely, with one draw each; the id of the first step
-after its burn-in identifies a window. Of a selection, only windows whose steps to learn from are
-all selected are drawn, and only episodes whose steps are all selected.
+Invariants:
+- All transitions, windows or episodes of an index are equally likely, with one draw each: none is
+  rejected. The same random numbers give the same ones of the same index.
+- The id of the first step after its burn-in identifies a window. Of a selection, only windows whose
+  steps to learn from are all selected are drawn, and only episodes whose steps are all selected.
 """
 
 from __future__ import annotations
@@ -15,14 +17,64 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.episode_sums import Counted, EpisodeSums, SelectedSums, sums_over
+from mmreplay.sampling.epoch import Blocks
 from mmreplay.sampling.selection import Selection
-from mmreplay.sampling.uniform import check_not_empty, distinct_ranks
 
 BOUNDARIES = ("drop", "pad", "shift")
+
+
+def check_not_empty(index: Transitions) -> int:
+    """How many transitions there are; EmptyBufferError if there is none."""
+    count = index.n_transitions
+    if not count:
+        raise EmptyBufferError("there is no transition yet; a transition needs a reset and a step")
+    return count
+
+
+def uniform_ids(index: Transitions, draws: npt.NDArray[np.float64]) -> Ids:
+    """One transition for each draw in [0, 1): int64 (B,); raises as `check_not_empty`."""
+    # The product never rounds up to the count, and each transition's share is right to one part in
+    # 2^53. `Generator.integers` costs three times as much.
+    return index.at((draws * check_not_empty(index)).astype(np.int64))
+
+
+def distinct_ids(index: Transitions, size: int, seed: int) -> Ids:
+    """Ids of distinct transitions, in any order: int64 (size,); SchemaError if there are fewer."""
+    return index.at(distinct_ranks(check_not_empty(index), size, seed, "transitions"))
+
+
+def distinct_ranks(total: int, size: int, seed: int, what: str) -> Ids:
+    """Distinct numbers in [0, total): int64 (size,); SchemaError if there are fewer."""
+    if size > total:
+        raise SchemaError(
+            f"expected at most the {total:,} {what} there are, as each is drawn once; found "
+            f"{size:,}; draw fewer, or with replacement"
+        )
+    # A generator per draw: the total is known only when the store is read, and may differ when it
+    # is read again.
+    return np.random.default_rng(seed).choice(total, size, replace=False)
+
+
+def grouped_ids(index: Transitions, blocks: Blocks, n_groups: int, group: int, seed: int) -> Ids:
+    """Ids of `n_groups` groups of one block each, one after the other: (n_groups * group,).
+
+    A block is drawn in proportion to its transitions; those of a group are distinct unless its
+    block has fewer. Raises as `check_not_empty`.
+    """
+    random = np.random.default_rng(seed)
+    members = blocks.members(blocks.keys(uniform_ids(index, random.random(n_groups))))
+    absent = index.invalid(members.reshape(-1)).reshape(members.shape)
+    order = random.random(members.shape)
+    order[absent] = 1  # behind all others
+    shuffled = order.argsort(1, kind="stable")
+    # If there are too few, they repeat from the first on, which is random.
+    turns = np.arange(group) % (~absent).sum(1)[:, None]
+    chosen = np.take_along_axis(shuffled, turns, 1)
+    return np.take_along_axis(members, chosen, 1).reshape(-1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,9 +146,9 @@ class Windows:
         if self.boundary == "pad":
             return begins
         begins += self.burn_in
-        if self.boundary == "drop":
-            return begins
-        return np.asarray(np.maximum(np.minimum(begins, steps - self.length), 0), np.int64)
+        if self.boundary == "shift":
+            begins = np.maximum(np.minimum(begins, steps - self.length), 0)
+        return np.asarray(begins)
 
 
 class WindowSampler:
