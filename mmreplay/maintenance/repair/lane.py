@@ -14,12 +14,12 @@ from mmreplay.episode_index import floor_row
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.format import consolidated, layout, parse
 from mmreplay.format.layout import FINALS
-from mmreplay.maintenance.commit_records import read_state
 from mmreplay.maintenance.copy_lane import copy_lane, empty_lane
 from mmreplay.maintenance.repair.damage import Damage, Span
 from mmreplay.maintenance.repair.later_rows import append_rows
 from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
 from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
+from mmreplay.maintenance.verify.lane import read_state
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.reading.lane_reader import LaneReader

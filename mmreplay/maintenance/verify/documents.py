@@ -17,8 +17,7 @@ from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout, parse
 from mmreplay.format.consolidated import EMPTY, find_copy
 from mmreplay.format.layout import FINALS, ArraySpec
-from mmreplay.maintenance.byte_count import ByteCount
-from mmreplay.maintenance.verify.report import Notes, reason
+from mmreplay.maintenance.verify.report import ByteCount, Notes, reason
 from mmreplay.storage import priority_column
 from mmreplay.storage.lane_metadata import LaneDocument, read_lane
 from mmreplay.system import checked_reads

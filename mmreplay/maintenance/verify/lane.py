@@ -1,4 +1,4 @@
-"""One lane: compares its contents with its own zarr.json.
+"""One lane: compares its contents with its own zarr.json, state pages and checkpoints.
 
 Invariant: all findings are about one state of the lane; if it was opened or closed meanwhile, it is
 examined again.
@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
-from typing import Any
 
-from mmreplay.episode_index import floor_row
-from mmreplay.errors import LockedError, MmreplayError
+from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.format.layout import CONTEXT_ROWS, FINALS
-from mmreplay.maintenance import commit_records
-from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify import names
-from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkReader
+from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkChecker
 from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
-from mmreplay.maintenance.verify.report import Notes, reason
+from mmreplay.maintenance.verify.report import ByteCount, Notes, reason
 from mmreplay.maintenance.verify.rules import SPINE, Rules
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.storage.state_page import SESSION
+from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
+from mmreplay.storage.state_page import COMMITTED, SESSION, State
 from mmreplay.system import checked_reads, locks
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.build_lane import generator_path
 
-__all__ = ["Examination", "examine"]
+__all__ = ["Examination", "examine", "read_state"]
 
 _ATTEMPTS = 100
 _PATIENCE_S = 0.05
@@ -60,7 +56,7 @@ def _moment(path: AnyPath) -> tuple[object, ...]:
     with contextlib.suppress(OSError):
         about = (path / "zarr.json").lstat()
         stamp = about.st_ino, about.st_mtime_ns
-    if (state := commit_records.read_state(path)) is not None:
+    if (state := read_state(path)) is not None:
         session = state.words[SESSION]
     return stamp, session, locks.is_locked(path)
 
@@ -91,17 +87,11 @@ class Examination:
         elif not self._open(rows, finals, str(own["uuid"])):
             return
         self.n_rows = rows.head - rows.base
-        rules = Rules(rows, finals, ChunkReader(self.notes, self._tally, self.state), own["first"])
-        self._check_arrays(rows, finals, rules)
-        rules.note(self.notes)
+        self._check_arrays(rows, finals)
         if self.state == "live":
             self._forget_evicted(rows, finals, str(own["uuid"]))
-        if rows.closed:
-            self._check_numbers(own, rows, finals, rules)
         self._check_names(rows, finals)
         self._see_from_start(rows)
-
-    # ------------------------------------------------------------ which rows there are
 
     def _open(self, rows: Log, finals: Log, uuid: str) -> bool:
         """Choose the rows of a lane that is not closed; False if there are none to examine.
@@ -125,7 +115,7 @@ class Examination:
         # In this order: a flush writes the checkpoint of the finals first, and finals go once that
         # of the rows lets their rows go.
         first, of_finals, newest = (
-            commit_records.read_checkpoint(log.path, uuid) for log in (rows, finals, rows)
+            _read_checkpoint(log.path, uuid) for log in (rows, finals, rows)
         )
         if first is None or of_finals is None or newest is None:
             self.notes.find(".live", "expected a checkpoint, found none")
@@ -138,10 +128,8 @@ class Examination:
     def _check_private(self, rows: Log, finals: Log, uuid: str, untrusted: int) -> None:
         """Check the `.live` of a crashed lane."""
         for log in (rows, finals):
-            for text in commit_records.page_problems(log.path, uuid):
-                self.notes.find(f"{log.prefix}.live/state", text)
-            if text := commit_records.checkpoint_problem(log.path, uuid):
-                self.notes.find(f"{log.prefix}.live/checkpoint", text)
+            for file, text in _commit_problems(log.path, uuid):
+                self.notes.find(f"{log.prefix}.live/{file}", text)
         if untrusted:
             self.untrusted = untrusted
             text = (
@@ -162,7 +150,7 @@ class Examination:
 
     def _forget_evicted(self, rows: Log, finals: Log, uuid: str) -> None:
         """Drop findings about rows that were evicted meanwhile."""
-        found = [commit_records.read_checkpoint(log.path, uuid) for log in (rows, finals)]
+        found = [_read_checkpoint(log.path, uuid) for log in (rows, finals)]
         base, final_base = (0 if one is None else one.best.base for one in found)
         self.findings[:] = [
             one
@@ -171,49 +159,22 @@ class Examination:
             or one.rows[0] >= (final_base if one.array.startswith(finals.prefix) else base)
         ]
 
-    # ------------------------------------------------------------ what is checked
-
-    def _check_arrays(self, rows: Log, finals: Log, rules: Rules) -> None:
-        """Check each chunk file once, and the rules for its rows."""
+    def _check_arrays(self, rows: Log, finals: Log) -> None:
+        """Check each chunk file, and the rules for the rows in them."""
+        checker, rules = ChunkChecker(self.notes, self._tally, self.state), Rules(rows, finals)
         for log in (rows, finals):
             for path in log.specs:
                 # Priorities of a live lane change all the time.
                 if path != PRIORITIES or self.state != "live":
-                    rules.check_array(log, path)
+                    checker.check(log, path)
+        if not SPINE.isdisjoint(checker.damaged):
+            return
         try:
-            rules.check_steps()
+            rules.check()
         except (MmreplayError, OSError) as error:
             if self.state != "live":  # else they were evicted
                 self.notes.find("", reason(error, self.path))
-        for array, (count, row) in rules.n_odd.items():
-            text = f"NaN or infinity in {count:,} entries, the first of them in row {row:,}"
-            self.notes.warn(array, f"{text}; stored as they came", array)
-
-    def _check_numbers(self, own: Mapping[str, Any], rows: Log, finals: Log, rules: Rules) -> None:
-        """Check the other numbers in the zarr.json of a closed lane."""
-        first, capacity, before = own["first"], own["capacity"], own["episodes_before"]
-        n_kept, texts = rules.n_kept, list[str]()
-        if finals.base and not rows.base:
-            texts.append(f"first_final: expected 0 as no step was evicted, found {finals.base:,}")
-        if before > rows.base * rows.n:
-            texts.append(f"episodes_before: expected at most {rows.base * rows.n}, found {before}")
-        if capacity is None and first:
-            texts.append(f"first: expected 0 where no capacity is set, found {first:,}")
-        elif (
-            capacity is not None
-            and n_kept is not None
-            and SPINE.isdisjoint(one.array for one in self.findings)
-            and (
-                n_kept > capacity
-                or (first > floor_row(rows.base) and n_kept + rules.n_before <= capacity)
-            )
-        ):
-            texts.append(
-                f"first: expected the oldest row from which on there are at most {capacity:,} "
-                f"transitions, found {first:,} with {n_kept:,}"
-            )
-        for text in texts:
-            self.notes.find("zarr.json", text)
+        rules.note(self.notes)
 
     def _check_names(self, rows: Log, finals: Log) -> None:
         """Look for files that do not belong to the lane."""
@@ -242,3 +203,37 @@ class Examination:
             if one.array in rows.specs.keys() - {PRIORITIES}
             and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
         )
+
+
+def _read_checkpoint(lane: AnyPath, store: str) -> CheckpointFile | None:
+    """The lane's checkpoint; None if it cannot be read, or is of another uuid than `store`."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        checked_reads.check_directories(lane, ".live")
+        return CheckpointFile(lane / ".live" / "checkpoint", store)
+    return None
+
+
+def read_state(lane: AnyPath) -> State | None:
+    """The lane's state page; None if it cannot be read."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        checked_reads.check_directories(lane, ".live")
+        return State(lane / ".live" / "state", writable=False)
+    return None
+
+
+def _commit_problems(lane: AnyPath, store: str) -> list[tuple[str, str]]:
+    """(file, what is wrong) of the state page and the checkpoint of a lane that can be opened."""
+    checkpoint, page, out = _read_checkpoint(lane, store), read_state(lane), list[tuple[str, str]]()
+    if checkpoint is None or page is None:
+        return out  # has a finding already
+    with contextlib.suppress(OSError):
+        size = (lane / ".live" / "checkpoint").lstat().st_size
+        if size != 2 * PAGE_BYTES:  # the missing half may have been newer
+            out.append(("checkpoint", f"expected {2 * PAGE_BYTES:,} bytes, found {size:,}"))
+    if page.is_of_this_boot() and page.boot == checkpoint.best.boot:
+        head, committed = checkpoint.best.head, page.words[COMMITTED]
+        if committed < head:
+            text = f"committed: expected at least the head of the checkpoint, {head:,}"
+            out.append(("state", f"{text}, found {committed:,}"))
+        out += (("state", text) for text in page.ahead_of(checkpoint))
+    return out

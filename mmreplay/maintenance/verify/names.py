@@ -20,7 +20,7 @@ Entry = tuple[str, str, bool]
 """Path below the store or lane, what is wrong with it, and whether it is harmless litter."""
 
 Arrays = Mapping[str, tuple[ArraySpec, range] | None]
-"""By path below the lane: an array and the chunk files it may have; None if unknown."""
+"""By path below the lane: an array and the chunk files it may have; None: not to be checked."""
 
 _LITTER = "left by a write that was cut off; the next writer removes it"
 
@@ -35,7 +35,8 @@ def foreign_in_lane(lane: AnyPath, arrays: Arrays, state: str) -> Iterator[Entry
         expected = "expected arrays and groups of the schema only"
         yield from foreign(lane, names, expected, folder=folder, state=state)
     for path, known in arrays.items():
-        yield from _in_array(lane, path, known, state)
+        if known is not None:
+            yield from _in_array(lane, path, *known, state)
     for folder in (".live", f"{FINALS}/.live"):
         if state == "closed" and (lane / folder).exists():
             yield folder, f"a closed lane needs none: {_LITTER}", True
@@ -66,23 +67,22 @@ def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _in_array(
-    lane: AnyPath, path: str, known: tuple[ArraySpec, range] | None, state: str
+    lane: AnyPath, path: str, spec: ArraySpec, chunks: range, state: str
 ) -> Iterator[Entry]:
     """What does not belong into an array's directory."""
     for name, file in _entries(lane, path):
-        if name == "zarr.json" or (known is None and name.startswith("c.")):
-            continue
-        chunk = None if known is None else known[0].chunk_of(name)
-        if known is None or chunk is None:
-            yield from _stray(file, state, "expected chunk files only")
-        elif chunk in known[1]:
+        chunk = spec.chunk_of(name)
+        if chunk is None:
+            if name != "zarr.json":
+                yield from _stray(file, state, "expected chunk files only")
+        elif chunk in chunks:
             continue  # its rows are read
         elif state != "closed":  # it preallocates files, and may be evicting some
             if (lane / file).is_symlink() or (lane / file).is_dir():
                 yield file, "expected a chunk file, found a link or a directory", False
-        elif not (chunk == known[1].stop and (lane / ".live").exists()):
+        elif not (chunk == chunks.stop and (lane / ".live").exists()):
             # Else of the pending row: its writer died at the end of its close.
-            start, stop = chunk * known[0].chunk_rows, (chunk + 1) * known[0].chunk_rows
+            start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
             text = f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"
             yield file, text, False
 

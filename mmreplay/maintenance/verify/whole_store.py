@@ -9,11 +9,10 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format import layout, parse, plan
-from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.documents import difference, root_problems
 from mmreplay.maintenance.verify.lane import Examination, examine
-from mmreplay.maintenance.verify.report import Finding, Notes, Report, reason
+from mmreplay.maintenance.verify.report import ByteCount, Finding, Notes, Report, reason
 from mmreplay.reading.lane_reader import store_state
 from mmreplay.storage.lane_metadata import hold_store, read_document
 from mmreplay.system import checked_reads, platform, user_paths
