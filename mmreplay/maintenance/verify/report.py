@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["STRAY", "ByteCount", "Finding", "Notes", "Report", "reason"]
+__all__ = ["STRAY", "ByteCount", "Finding", "Notes", "Report", "as_json", "reason"]
 
 _ADVICE = (
     "; run `mmreplay verify`",
@@ -32,6 +33,12 @@ def reason(error: Exception, *named: object) -> str:
     for name in named:
         text = text.removeprefix(f"{name}: ")
     return text
+
+
+def as_json(result: Any) -> dict[str, Any]:
+    """The attributes of a dataclass as a dict of JSON values."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(result)))
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        rows = None if self.rows is None else list(self.rows)
-        return dataclasses.asdict(self) | {"rows": rows}
+        return as_json(self)
 
     def __str__(self) -> str:
         where = self.file
@@ -113,10 +119,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values, with `sound`."""
-        out = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        for name in ("findings", "warnings"):
-            out[name] = [one.to_json() for one in out[name]]
-        return {"path": self.path, "sound": self.sound} | out
+        return {"path": self.path, "sound": self.sound} | as_json(self)
 
 
 class Notes:
