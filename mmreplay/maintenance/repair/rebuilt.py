@@ -48,12 +48,16 @@ def open_damaged(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> 
             if not damage.index:
                 return damage
     opened: list[tuple[int, Damage]] = []
+    own, document = read_own(lane)
+    if any(finding.message.startswith("name:") for finding in findings):
+        own.pop("name", None)  # another lane has it
     text = ""
     # Where a document and its consolidated copy differ, the one that fits the rows is right.
     for trust_copy in (False,) if is_readable else (False, True):
         path = spare.with_name(f"{spare.name}-{int(trust_copy)}")
         try:
-            _share(lane, path, findings, trust_copy=trust_copy)
+            _share(lane, path, findings)
+            _take_copies(path, own, document, all_of_them=trust_copy)
             found = verify(str(path)).findings
             damage = Damage(LaneReader(path, own_documents=True), found)
             if damage.index:
@@ -65,43 +69,14 @@ def open_damaged(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> 
             text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
     if opened:
         return min(opened, key=lambda one: one[0])[1]
-    if "repair again" not in text:
-        text = (
-            f"cannot be repaired: {text}; put what is lost or damaged back from a backup or a "
-            f"snapshot, and repair again"
-        )
-    raise CorruptStoreError(f"{lane}: {text}")
+    raise _refusal(lane, text)
 
 
-def _share(
-    lane: AnyPath, target: AnyPath, findings: Sequence[Finding], *, trust_copy: bool
-) -> None:
-    """Link each file of a lane, except damaged ones that can be written again.
-
-    Unreadable documents, with `trust_copy` all, come from the copy in the lane's zarr.json. A
-    damaged state page is replaced by zeros, so that the checkpoint counts.
-    """
-    own, document = read_own(lane)
-    copy = consolidated.find_copy(document, str(lane))
-    _share_tree(lane, target)
-    for name, one in (copy or {}).items():
-        file = target / name / "zarr.json"
-        if trust_copy or not _is_json(file):
-            durable_writes.make_directory(target / name)
-            durable_writes.write_file(file, layout.dump(one), durable=False)
-    if any(finding.message.startswith("name:") for finding in findings):
-        own.pop("name", None)  # another lane has it
-    durable_writes.write_file(target / "zarr.json", layout.group_json(own), durable=False)
-    damaged = {finding.file.removeprefix(f"{finding.lane}/") for finding in findings}
-    for log, state in ((target, ".live/state"), (target / FINALS, f"{FINALS}/.live/state")):
-        if not (log / ".live").is_dir():
-            continue
-        if state in damaged or read_state(log) is None:
-            zeros = bytes(PAGE_BYTES)
-            durable_writes.write_file(target / state, zeros, durable=False, overwritten=True)
-        else:  # a page names its directory
-            durable_writes.unlink(target / state)
-            State.copy(lane / state, target / state)
+def _refusal(path: AnyPath, text: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"{path}: cannot be repaired: {text}; put what is lost or damaged back from a backup or a "
+        f"snapshot, and repair again, or pack what can still be opened (`mmreplay pack`)"
+    )
 
 
 def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -117,10 +92,22 @@ def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
         text = next((one for one in root_problems(data) if one.startswith(OWN_DIGEST)), "")
         if not text:
             return own, document
-    raise CorruptStoreError(
-        f"{path}: cannot be repaired: zarr.json: {text}; put it back from a backup or a snapshot, "
-        f"and repair again, or pack what can still be opened (`mmreplay pack`)"
-    )
+    raise _refusal(path, f"zarr.json: {text}")
+
+
+def _share(lane: AnyPath, target: AnyPath, findings: Sequence[Finding]) -> None:
+    """Link each file of a lane; zeros replace a damaged state page: then the checkpoint counts."""
+    _share_tree(lane, target)
+    damaged = {finding.file.removeprefix(f"{finding.lane}/") for finding in findings}
+    for log, state in ((target, ".live/state"), (target / FINALS, f"{FINALS}/.live/state")):
+        if not (log / ".live").is_dir():
+            continue
+        if state in damaged or read_state(log) is None:
+            zeros = bytes(PAGE_BYTES)
+            durable_writes.write_file(target / state, zeros, durable=False, overwritten=True)
+        else:  # a page names its directory
+            durable_writes.unlink(target / state)
+            State.copy(lane / state, target / state)
 
 
 def _share_tree(source: AnyPath, target: AnyPath) -> None:
@@ -131,6 +118,18 @@ def _share_tree(source: AnyPath, target: AnyPath) -> None:
             _share_tree(path, target / name)
         else:
             durable_writes.share_file(path, target / name)
+
+
+def _take_copies(
+    lane: AnyPath, own: dict[str, Any], document: dict[str, Any], *, all_of_them: bool
+) -> None:
+    """Replace unreadable documents, or all, by their copies in the lane's own document."""
+    for name, one in (consolidated.find_copy(document, "zarr.json") or {}).items():
+        file = lane / name / "zarr.json"
+        if all_of_them or not _is_json(file):
+            durable_writes.make_directory(lane / name)
+            durable_writes.write_file(file, layout.dump(one), durable=False)
+    durable_writes.write_file(lane / "zarr.json", layout.group_json(own), durable=False)
 
 
 def _is_json(file: AnyPath) -> bool:

@@ -136,8 +136,9 @@ def repair(
 def _place(path: Path) -> Path:
     """The store's own path, with a link to it resolved."""
     root = path
-    if path.name in ("", "..") or path.is_symlink():
-        root = Path(os.path.realpath(path))
+    with contextlib.suppress(OSError):  # a name that nothing can have
+        if path.name in ("", "..") or path.is_symlink():
+            root = Path(os.path.realpath(path))
     if not root.name:
         raise StoreNotFoundError(f"{path}: has no directory above it, so it is not a store")
     store = None

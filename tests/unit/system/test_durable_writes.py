@@ -42,7 +42,6 @@ AT_HOME = {
     "system/platform.py": {"ctypes", "fcntl", "LIBC"},
     "system/memory_maps.py": {"ctypes", "mmap", "LIBC"},
     "system/durable_writes.py": CHANGES | {"tempfile", "fcntl"},
-    "system/linux_calls.py": {"ctypes", "fcntl", "LIBC"},
     "system/locks.py": {"fcntl"},
     # What is no store: files of other libraries and of the page, below a name that they get whole.
     "exchange/lerobot_files.py": {"write_text"},
