@@ -190,24 +190,20 @@ class Documents:
         """Compare the consolidated copy, which a zarr library may have written."""
         where, own = f"{self._path}/zarr.json", self._found
         try:
-            copy = find_copy(parse.parse_json(lane.data, where), where)
-            copied = copy or {}
+            copied = find_copy(parse.parse_json(lane.data, where), where)
         except FormatError as error:
             self._find("", reason(error, where))
             return
-        optional = {PRIORITIES, layout.checksum_spec(PRIORITIES).path}
-        for path in () if copy is None else sorted(own.keys() | copied.keys()):
-            if path in own and own[path] is None:
-                continue  # a finding of its own
-            if path not in own:
-                text = "" if path in optional else "expected arrays and groups of the lane only"
-            elif path not in copied:
-                text = "missing"
-            else:
-                text = difference(_bare(own[path]), _bare(copied[path]))
-                text = text and f"{text}, unlike its own zarr.json"
-            if text:
-                self._find("", f"{layout.COPY}: {path:.200}: {text}")
+        if copied is None:
+            return
+        optional = {PRIORITIES, layout.checksum_spec(PRIORITIES).path} - own.keys()
+        damaged = {path for path, document in own.items() if document is None}
+        expected, found = (
+            {path: _bare(one) for path, one in some.items() if path not in optional | damaged}
+            for some in (own, copied)
+        )
+        if text := difference(expected, found, layout.COPY):
+            self._find("", f"{text}, unlike its own zarr.json")
 
     def _find(self, path: str, text: str) -> None:
         self._notes.find(f"{path}/zarr.json".lstrip("/"), text, path)

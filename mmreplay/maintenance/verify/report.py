@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +14,7 @@ from mmreplay.system.held_directories import AnyPath
 
 __all__ = ["STRAY", "ByteCount", "Finding", "Notes", "Report", "as_json", "reason"]
 
-_ADVICE = (
-    "; run `mmreplay verify`",
-    "; run verify",
-    "; run `mmreplay repair`, which keeps the rows of the last flush",
-)
+_ADVICE = re.compile("; run (`mmreplay )?(verify|repair)[^;]*$")
 
 STRAY = "no part of the store"
 """How messages begin about files in a store's directory that do not belong to it."""
@@ -28,8 +25,7 @@ def reason(error: Exception, *named: object) -> str:
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"cannot be read: {error.strerror}"
-    for advice in _ADVICE:
-        text = text.removesuffix(advice)
+    text = _ADVICE.sub("", text)
     for name in named:
         text = text.removeprefix(f"{name}: ")
     return text

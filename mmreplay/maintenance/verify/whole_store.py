@@ -9,9 +9,8 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format import layout, parse, plan
-from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.documents import difference, root_problems
-from mmreplay.maintenance.verify.lane import Examination, examine
+from mmreplay.maintenance.verify.lane import Examination, examine, foreign
 from mmreplay.maintenance.verify.report import ByteCount, Finding, Notes, Report, reason
 from mmreplay.reading.lane_reader import store_state
 from mmreplay.storage.lane_metadata import hold_store, read_document
@@ -130,7 +129,7 @@ def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None
     if not lanes:
         notes.warn("", "a store of lanes with no lane in it yet")
     known = {path.name for path in lanes}
-    for path, text, is_litter in names.foreign(store, known, "expected lanes only"):
+    for path, text, is_litter in foreign(store, known, "expected lanes only"):
         (notes.warn if is_litter else notes.find)(path, text)
 
 
