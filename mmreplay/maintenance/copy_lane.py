@@ -32,14 +32,6 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_writer
 
-__all__ = [
-    "check_intact",
-    "close_lane",
-    "copy_lane",
-    "empty_lane",
-    "read_rows",
-]
-
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
 

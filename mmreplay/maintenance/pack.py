@@ -44,8 +44,6 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
 
-__all__ = ["Packed", "pack"]
-
 EpisodeNumbers = npt.ArrayLike | Callable[[npt.NDArray[np.void]], npt.ArrayLike]
 """Numbers of episodes, a mask over all of them, or a function of the table that returns either."""
 

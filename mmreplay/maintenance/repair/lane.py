@@ -27,8 +27,6 @@ from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.open_lanes import AnyWriter, open_writer
 
-__all__ = ["LaneRepair", "n_transitions", "rebuild_lane"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneRepair:

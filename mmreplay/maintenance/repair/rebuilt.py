@@ -30,8 +30,6 @@ from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["open_damaged", "read_own"]
-
 _BLOCK_ROWS = 1 << 16
 _MOST_FILES = 10_000
 
@@ -126,18 +124,13 @@ def _take_copies(
     """Replace unreadable documents, or all, by their copies in the lane's own document."""
     for name, one in (consolidated.find_copy(document, "zarr.json") or {}).items():
         file = lane / name / "zarr.json"
-        if all_of_them or not _is_json(file):
-            durable_writes.make_directory(lane / name)
-            durable_writes.write_file(file, layout.dump(one), durable=False)
+        with contextlib.suppress(MmreplayError, OSError):
+            parse.parse_json(checked_reads.read_bytes(file, layout.MAX_METADATA_BYTES), "")
+            if not all_of_them:
+                continue
+        durable_writes.make_directory(lane / name)
+        durable_writes.write_file(file, layout.dump(one), durable=False)
     durable_writes.write_file(lane / "zarr.json", layout.group_json(own), durable=False)
-
-
-def _is_json(file: AnyPath) -> bool:
-    try:
-        parse.parse_json(checked_reads.read_bytes(file, layout.MAX_METADATA_BYTES), str(file))
-    except (MmreplayError, OSError):
-        return False
-    return True
 
 
 def _rebuild_index(damage: Damage) -> list[Span]:

@@ -37,8 +37,6 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.build_lane import build_lane
 from mmreplay.writing.lane_files import holder_of
 
-__all__ = ["LaneRepair", "Repair", "repair"]
-
 Progress = Callable[[int, int], None]
 
 _MOST_MISSING = 1_000  # lanes; each that is missing gets an empty one in its place

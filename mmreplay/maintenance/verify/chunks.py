@@ -23,8 +23,6 @@ from mmreplay.storage.chunk_files import byte_ranges, chunk_files, chunk_path
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["NO_CHECKSUM", "PAST_THE_END", "WRONG_CHECKSUM", "ChunkChecker"]
-
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 """Without a checksum it is unknown whether a chunk file is the right one and undamaged."""
 

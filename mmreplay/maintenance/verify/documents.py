@@ -23,16 +23,6 @@ from mmreplay.storage.lane_metadata import LaneDocument, read_lane
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = [
-    "OWN_DIGEST",
-    "PRIORITIES",
-    "Documents",
-    "Log",
-    "difference",
-    "generator_problem",
-    "root_problems",
-]
-
 PRIORITIES = layout.priority_spec(1).path
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 """How a finding about damaged attributes begins."""
@@ -203,7 +193,7 @@ class Documents:
             for some in (own, copied)
         )
         if text := difference(expected, found, layout.COPY):
-            self._find("", f"{text}, unlike its own zarr.json")
+            self._find("", text)
 
     def _find(self, path: str, text: str) -> None:
         self._notes.find(f"{path}/zarr.json".lstrip("/"), text, path)

@@ -24,18 +24,11 @@ from mmreplay.system import checked_reads, locks
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.build_lane import generator_path
 
-__all__ = ["Examination", "examine", "foreign", "read_state"]
-
 _ATTEMPTS = 100
 _PATIENCE_S = 0.05
 
-Entry = tuple[str, str, bool]
-"""Path below the store or lane, what is wrong with it, and whether it is harmless litter."""
-
 _Arrays = Mapping[str, tuple[ArraySpec, range] | None]
 """By path below the lane: an array and the chunk files it may have; None: not to be checked."""
-
-_LITTER = "left by a write that was cut off; the next writer removes it"
 
 
 def examine(root: AnyPath, path: AnyPath, tally: ByteCount) -> Examination:
@@ -197,10 +190,9 @@ class Examination:
                 if (sums := log.sums.get(path)) is not None:
                     files = range(-(-chunks.stop // sums.chunk_rows))
                     known[log.prefix + sums.path] = sums, files
-        for path, text, is_litter in _foreign_in_lane(self.path, known, self.state):
+        for path, text in _foreign_in_lane(self.path, known, self.state):
             folder = path.rpartition("/")[0]
-            note = self.notes.warn if is_litter else self.notes.find
-            note(path, text, folder if folder in known else "")
+            self.notes.find(path, text, folder if folder in known else "")
 
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""
@@ -247,71 +239,59 @@ def _commit_problems(lane: AnyPath, store: str) -> list[tuple[str, str]]:
     return out
 
 
-def _foreign_in_lane(lane: AnyPath, arrays: _Arrays, state: str) -> Iterator[Entry]:
-    """What does not belong into a lane's directories; `arrays` are all that it may have."""
+def _foreign_in_lane(lane: AnyPath, arrays: _Arrays, state: str) -> Iterator[tuple[str, str]]:
+    """As `foreign`, in all of a lane's directories; `arrays` are all that it may have."""
     children: dict[str, set[str]] = {log: {".live"} for log in ("", FINALS)}
     for path in (FINALS, *group_paths(arrays), *arrays):
         parent, _, name = path.rpartition("/")
         children.setdefault(parent, set()).add(name)
     for folder, names in children.items():
-        expected = "expected arrays and groups of the schema only"
-        yield from foreign(lane, names, expected, folder=folder, state=state)
+        yield from foreign(lane, names, "expected arrays and groups of the schema only", folder)
     for path, known in arrays.items():
         if known is not None:
-            yield from _in_array(lane, path, *known, state)
-    for folder in (".live", f"{FINALS}/.live"):
-        if state == "closed" and (lane / folder).exists():
-            yield folder, f"a closed lane needs none: {_LITTER}", True
+            yield from _foreign_in_array(lane, path, *known, state)
 
 
 def foreign(
-    root: AnyPath, known: Collection[str], expected: str, *, folder: str = "", state: str = ""
-) -> Iterator[Entry]:
-    """What does not belong into a directory that has other directories, of names `known`."""
+    root: AnyPath, known: Collection[str], expected: str, folder: str = ""
+) -> Iterator[tuple[str, str]]:
+    """(path, what is wrong) of what does not belong beside directories of names `known`."""
     for name, path in _entries(root, folder):
         there = root / path
         if name not in known:
-            if name != "zarr.json":
-                yield from _stray(path, state, expected)
+            yield path, f"{STRAY}: {expected}"
         elif there.is_symlink() or (there.exists() and not there.is_dir()):
-            yield path, "expected a directory, found a link or a file", False
+            yield path, "expected a directory, found a link or a file"
 
 
 def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
-    """Names and paths in a directory of a lane or store; empty if it cannot be read."""
+    """Names and paths in a directory, if it can be read, without what may be in each.
+
+    Temporary files are left by a write that was cut off, and removed by the next writer.
+    """
     found: list[str] = []
     with contextlib.suppress(OSError, CorruptStoreError):
         if folder:
             checked_reads.check_directories(root, folder)
         found = checked_reads.names(root / folder)
     for name in found:
-        yield name, f"{folder}/{name}" if folder else name
+        if name != "zarr.json" and not name.endswith(".tmp"):
+            yield name, f"{folder}/{name}" if folder else name
 
 
-def _in_array(
+def _foreign_in_array(
     lane: AnyPath, path: str, spec: ArraySpec, chunks: range, state: str
-) -> Iterator[Entry]:
-    """What does not belong into an array's directory."""
+) -> Iterator[tuple[str, str]]:
     for name, file in _entries(lane, path):
         chunk = spec.chunk_of(name)
         if chunk is None:
-            if name != "zarr.json":
-                yield from _stray(file, state, "expected chunk files only")
+            yield file, f"{STRAY}: expected chunk files only"
         elif chunk in chunks:
             continue  # its rows are read
         elif state != "closed":  # it preallocates files, and may be evicting some
             if (lane / file).is_symlink() or (lane / file).is_dir():
-                yield file, "expected a chunk file, found a link or a directory", False
+                yield file, "expected a chunk file, found a link or a directory"
         elif not (chunk == chunks.stop and (lane / ".live").exists()):
             # Else of the pending row: its writer died at the end of its close.
             start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
-            text = f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"
-            yield file, text, False
-
-
-def _stray(path: str, state: str, expected: str) -> Iterator[Entry]:
-    """A temporary file of a write, or a foreign file."""
-    if not path.endswith(".tmp"):
-        yield path, f"{STRAY}: {expected}", False
-    elif state != "live":  # a live lane writes temporary files and renames them
-        yield path, _LITTER, True
+            yield file, f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"

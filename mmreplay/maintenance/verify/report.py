@@ -12,8 +12,6 @@ from typing import Any
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["STRAY", "ByteCount", "Finding", "Notes", "Report", "as_json", "reason"]
-
 _ADVICE = re.compile("; run (`mmreplay )?(verify|repair)[^;]*$")
 
 STRAY = "no part of the store"
@@ -92,7 +90,7 @@ class Report:
         from_start: whether no row before the damage can be sampled, in any lane: `repair` may keep
             none.
         findings: what is damaged; empty for a sound store.
-        warnings: what is odd and harmless: litter, or a shard without a checksum.
+        warnings: what is odd and harmless, such as a shard without a checksum.
     """
 
     path: str

@@ -16,8 +16,6 @@ from mmreplay.maintenance.verify.documents import Log
 from mmreplay.maintenance.verify.report import Notes
 from mmreplay.storage import chunk_files
 
-__all__ = ["NO_FINAL", "SPINE", "Rules"]
-
 Mask = npt.NDArray[np.bool_]
 
 _FLAGS = ("resets", "ends", "non_terminals")

@@ -17,8 +17,6 @@ from mmreplay.storage.lane_metadata import hold_store, read_document
 from mmreplay.system import checked_reads, platform, user_paths
 from mmreplay.system.held_directories import AnyPath, check_there
 
-__all__ = ["verify"]
-
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", layout.FINALS)
 
 
@@ -129,8 +127,8 @@ def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None
     if not lanes:
         notes.warn("", "a store of lanes with no lane in it yet")
     known = {path.name for path in lanes}
-    for path, text, is_litter in foreign(store, known, "expected lanes only"):
-        (notes.warn if is_litter else notes.find)(path, text)
+    for path, text in foreign(store, known, "expected lanes only"):
+        notes.find(path, text)
 
 
 def _find_duplicates(lanes: Sequence[Examination]) -> None:
