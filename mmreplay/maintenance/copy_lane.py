@@ -219,7 +219,6 @@ class _Copy:
             )
 
     def _copy_rows(self, log: LogReader, spec: ArraySpec, start: int, stop: int) -> None:
-        """Copy rows [start, stop) to the open copy."""
         target = self._folder(log)
         if not spec.is_raw:
             tail = tail_file.map_tail(target, spec, writable=True)

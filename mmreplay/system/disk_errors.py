@@ -34,12 +34,10 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in NO_ROOM:
-            room, advice = "on the disk", "make room"
-            if error.errno == errno.EDQUOT:
-                room, advice = "left in the disk quota", "make room, or have the quota raised,"
+            room = "in the disk quota" if error.errno == errno.EDQUOT else "on the disk"
             raise DiskFullError(
-                f"{shown(path)}: no room {room} for {what}; nothing was changed: "
-                f"{advice} and call again"
+                f"{shown(path)}: no room {room} for {what}; nothing was changed: make room and "
+                f"call again"
             ) from error
         check_there(path, error)
         check_limit(error, shown(path))

@@ -98,7 +98,6 @@ def n_transitions(lanes: Sequence[AnyPath]) -> int:
 
 
 def _append_rows(lane: AnyPath, damage: Damage, stretches: Iterable[Span]) -> None:
-    """Append rows of a damaged lane to its closed copy."""
     size = max(BLOCK_BYTES // (row_bytes(damage.reader.schema) * damage.reader.n), 1)
     writer = open_writer(lane, {}, 0)
     try:

@@ -198,7 +198,7 @@ def _rebuild(
         name = "" if lane == root else lane.name
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            readable[name] = open_damaged(lane, findings, site.spare(name))
+            readable[name] = open_damaged(lane, findings, site.path / f"spare-{name}")
         except CorruptStoreError as error:
             lost[name] = str(error)
     if lost and not readable:

@@ -98,10 +98,6 @@ class RepairSite:
         for name in checked_reads.names(self.path):
             durable_writes.remove_tree(self.path / name)
 
-    def spare(self, lane: str) -> AnyPath:
-        """Prefix of the paths of copies of a damaged lane; `lane` is empty if there is one lane."""
-        return self.path / f"spare-{lane}"
-
     def swap(self, damaged: HeldDirectory) -> AnyPath:
         """Give the new store the name of the damaged one; returns the new path of that."""
         self._check_there(damaged, self.store)

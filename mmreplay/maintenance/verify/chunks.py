@@ -91,7 +91,6 @@ class ChunkChecker:
         self._notes.find(f"{array}/{spec.key(chunk)}", text, array, rows)
 
     def _check_raw(self, log: Log, spec: ArraySpec, chunk: int, path: AnyPath) -> None:
-        """Check an uncompressed chunk file."""
         expected = self._sum(log, spec, chunk)  # before the file: one that is there is final
         if not log.closed and chunk >= max(log.head - 1, 0) // spec.chunk_rows:
             expected = None  # the newest row changes, and so do rows that a power cut took back

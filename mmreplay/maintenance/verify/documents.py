@@ -78,27 +78,24 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; `lane` and `logs` are None if it cannot be opened."""
+    """The zarr.json files of one lane; `logs` is None if it cannot be opened.
+
+    `metadata` is attributes.mmreplay of the lane's own document, empty if it cannot be opened.
+    """
 
     def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
         self._path, self._notes, self._tally = path, notes, tally
         self._found: dict[str, Any] = {}  # None of one that is damaged
-        self.lane: LaneDocument | None = None
+        self.metadata: dict[str, Any] = {}
         self.logs: tuple[Log, Log] | None = None
         try:
-            self.lane = read_lane(path, own_documents=True)
+            lane = read_lane(path, own_documents=True)
         except (MmreplayError, OSError) as error:
             self._find_unreadable(error)
         else:
-            self.logs = self._compare_all(self.lane)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """attributes.mmreplay of the lane's own document; empty if it cannot be opened."""
-        return {} if self.lane is None else self.lane.metadata
+            self.metadata, self.logs = lane.metadata, self._compare_all(lane)
 
     def _find_unreadable(self, error: Exception) -> None:
-        """Note what keeps the lane from being opened."""
         file, text = "zarr.json", reason(error, self._path)
         if str(error).startswith(f"{self._path}/"):
             file, _, text = reason(error).removeprefix(f"{self._path}/").partition(": ")
@@ -147,7 +144,6 @@ class Documents:
             self._find(PRIORITIES, "expected this array, as it has checksums; found none")
 
     def _compare_sums(self, log: Log, spec: ArraySpec, n_rows: int) -> None:
-        """Compare the document of an array's checksums."""
         self._compare(log, layout.checksum_spec(spec.path), -(-n_rows // spec.chunk_rows))
 
     def _compare(self, log: Log, spec: ArraySpec | None, n_rows: int, group: str = "") -> None:

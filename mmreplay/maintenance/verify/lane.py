@@ -178,7 +178,6 @@ class Examination:
         rules.note(self.notes)
 
     def _check_names(self, rows: Log, finals: Log) -> None:
-        """Look for files that do not belong to the lane."""
         known: dict[str, tuple[ArraySpec, range] | None] = {}
         known[layout.checksum_spec(PRIORITIES).path] = None
         if (self.path / PRIORITIES).exists():

@@ -115,7 +115,6 @@ def _layout_problems(root: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None:
-    """Check the names in the directory of a store of several lanes."""
     numbers = [int(path.name[5:]) for path in lanes]
     for before, number in itertools.pairwise([-1, *numbers]):
         name, n_missing = layout.lane_name(before + 1), number - before - 1
