@@ -86,12 +86,6 @@ def test_a_copy_that_differs_from_the_documents_themselves(lz4_store, change, te
     assert found[0].startswith(f"consolidated_metadata.{text}")
 
 
-def test_a_copy_that_is_none(lz4_store):
-    for value in (3, {}, {"metadata": {}}):
-        edit(lz4_store / "zarr.json", lambda d, v=value: d.update(consolidated_metadata=v))
-        assert messages(lz4_store, "zarr.json")
-
-
 def test_a_closed_lane_needs_no_copy(lz4_store):
     drop_copy(lz4_store)
     assert verify(lz4_store).sound
