@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from mmreplay.exchange.import_dataset import Imported, import_dataset
     from mmreplay.exchange.losses import Loss
     from mmreplay.maintenance.pack import Packed, pack
-    from mmreplay.maintenance.repair.store import LaneRepair, Repair, repair
+    from mmreplay.maintenance.repair.lane import LaneRepair
+    from mmreplay.maintenance.repair.store import Repair, repair
     from mmreplay.maintenance.snapshot import Snapshot, snapshot
     from mmreplay.maintenance.verify.report import Finding, Report
     from mmreplay.maintenance.verify.whole_store import verify
@@ -148,7 +149,8 @@ _LAZY = {
         "exchange.import_dataset": "import_dataset Imported",
         "exchange.losses": "Loss",
         "maintenance.pack": "pack Packed",
-        "maintenance.repair.store": "repair Repair LaneRepair",
+        "maintenance.repair.lane": "LaneRepair",
+        "maintenance.repair.store": "repair Repair",
         "maintenance.snapshot": "snapshot Snapshot",
         "maintenance.verify.report": "Finding Report",
         "maintenance.verify.whole_store": "verify",

@@ -31,14 +31,6 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.create import open_writer
 
-__all__ = [
-    "check_intact",
-    "close_lane",
-    "copy_lane",
-    "empty_lane",
-    "read_rows",
-]
-
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
 
@@ -226,7 +218,6 @@ class _Copy:
             )
 
     def _copy_rows(self, log: LogReader, spec: ArraySpec, start: int, stop: int) -> None:
-        """Copy rows [start, stop) to the open copy."""
         target = self._folder(log)
         if not spec.is_raw:
             tail = chunk_files.map_tail(target, spec, writable=True)

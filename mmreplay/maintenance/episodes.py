@@ -23,8 +23,6 @@ from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.seal import Background
 from mmreplay.writing.writer import Writer
 
-__all__ = ["read_runs", "row_bytes", "write_runs"]
-
 _AHEAD = 8
 """Runs that are read ahead."""
 

@@ -44,8 +44,6 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
 
-__all__ = ["Packed", "pack"]
-
 EpisodeNumbers = npt.ArrayLike | Callable[[npt.NDArray[np.void]], npt.ArrayLike]
 """Numbers of episodes, a mask over all of them, or a function of the table that returns either."""
 
@@ -253,12 +251,10 @@ def _choose(
     """
     tables: list[npt.NDArray[np.void]] = []
     widths: list[int] = []
-    firsts = [0]
     for source in sources:
         tables.append(source.store.episodes.copy())
         tables[-1]["id"] += len(widths) << LANE_SHIFT
         widths += [reader.n for reader in source.readers]
-        firsts.append(len(widths))
     table = np.concatenate(tables)
     mask = np.ones(len(table), np.bool_)
     if min_return is not None:
@@ -276,13 +272,11 @@ def _choose(
         raise EmptyBufferError(
             f"none of {len(table):,} whole episodes was chosen{more}: choose others"
         )
-    chosen = table[mask]
-    lanes = chosen["id"] >> LANE_SHIFT
-    for number, source in enumerate(sources):
-        here = (lanes >= firsts[number]) & (lanes < firsts[number + 1])
-        source.chosen = chosen[here].copy()
-        source.chosen["id"] -= firsts[number] << LANE_SHIFT
-    return len(table), len(chosen)
+    stop = 0
+    for source in sources:
+        start, stop = stop, stop + len(source.store.episodes)
+        source.chosen = source.store.episodes[mask[start:stop]]
+    return len(table), int(np.count_nonzero(mask))
 
 
 def _number(value: Any) -> float:
@@ -296,7 +290,6 @@ def _number(value: Any) -> float:
 
 
 def _frames(first: Store, codec: Codec, lengths: dict[str, int | None]) -> Any:
-    """The frame fields of the new store."""
     schema: Schema = first.schema
     specs = first.live.readers[0].rows.specs
     fields = {

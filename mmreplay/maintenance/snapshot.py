@@ -14,8 +14,8 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, StoreExistsError
 from mmreplay.format import layout
-from mmreplay.maintenance.byte_count import ByteCount
 from mmreplay.maintenance.copy_lane import copy_lane
+from mmreplay.maintenance.verify.report import ByteCount
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.storage.chunk_files import EvictedError

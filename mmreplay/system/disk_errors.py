@@ -10,7 +10,7 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
+from mmreplay.errors import DiskFullError, FailedStoreError
 from mmreplay.system.held_directories import AnyPath, check_there, shown
 from mmreplay.system.limits import check_limit
 
@@ -34,12 +34,10 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in NO_ROOM:
-            room, advice = "on the disk", "make room"
-            if error.errno == errno.EDQUOT:
-                room, advice = "left in the disk quota", "make room, or have the quota raised,"
+            room = "in the disk quota" if error.errno == errno.EDQUOT else "on the disk"
             raise DiskFullError(
-                f"{shown(path)}: no room {room} for {what}; nothing was changed: "
-                f"{advice} and call again"
+                f"{shown(path)}: no room {room} for {what}; nothing was changed: make room and "
+                f"call again"
             ) from error
         check_there(path, error)
         check_limit(error, shown(path))
@@ -69,20 +67,4 @@ def syncing(path: AnyPath) -> Iterator[None]:
         raise FailedSyncError(
             f"{shown(path)}: fsync failed: {error.strerror or error}; what was flushed before is "
             f"kept: {_advice(error)}"
-        ) from error
-
-
-@contextlib.contextmanager
-def opening_to_sync(path: AnyPath) -> Iterator[None]:
-    """Turn OSErrors of opening what is to be synced into CorruptStoreError, FailedStoreError."""
-    try:
-        yield
-    except OSError as error:
-        check_there(path, error)
-        check_limit(error, shown(path))
-        if error.errno == errno.ELOOP:
-            raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
-        raise FailedStoreError(
-            f"{shown(path)}: cannot be opened to make it durable: {error.strerror or error}; what "
-            f"is committed is kept: {_advice(error)}"
         ) from error

@@ -15,18 +15,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from mmreplay.errors import CorruptStoreError
 from mmreplay.system import checked_reads, platform
-from mmreplay.system.disk_errors import (
-    NO_ROOM,
-    FailedSyncError,
-    opening_to_sync,
-    syncing,
-    writing,
-)
+from mmreplay.system.disk_errors import NO_ROOM, FailedSyncError, syncing, writing
 from mmreplay.system.held_directories import AnyPath, HeldPath, at
-from mmreplay.system.linux_calls import KEEP_SIZE, begin_to_write_out, exchange_names, keep_in_place
-from mmreplay.system.linux_calls import fallocate as _call_fallocate
-from mmreplay.system.linux_calls import punch_hole as _punch_hole
 from mmreplay.system.threads import run_all
 
 _COPY_BYTES = 8 << 20
@@ -46,12 +38,12 @@ def write_file(
         with _removed_after_failure(staged):
             with _opened(staged, _NEW) as descriptor:
                 if overwritten:
-                    keep_in_place(descriptor)
+                    platform.keep_in_place(descriptor)
                 _write_all(descriptor, data)
                 if durable:
                     _fsync(descriptor)
                 elif len(data) >= _LARGE_BYTES:
-                    begin_to_write_out(descriptor)
+                    platform.begin_to_write_out(descriptor)
             _replace(staged, path)
         if durable:
             sync_directory(path.parent)
@@ -62,7 +54,7 @@ def write_new(path: AnyPath, data: bytes) -> None:
     with writing(f"writing {path.name}", path), _opened(path, _NEW) as descriptor:
         _write_all(descriptor, data)
         if len(data) >= _LARGE_BYTES:
-            begin_to_write_out(descriptor)
+            platform.begin_to_write_out(descriptor)
 
 
 def _staged(path: AnyPath) -> AnyPath:
@@ -137,7 +129,7 @@ def allocate(path: AnyPath, size: int) -> None:
                 _fallocate(descriptor, size)
                 return
             with _removed_after_failure(path):
-                keep_in_place(descriptor)
+                platform.keep_in_place(descriptor)
                 _fallocate(descriptor, size)
 
 
@@ -156,7 +148,7 @@ def zero_ranges(path: AnyPath, ranges: Iterable[tuple[int, int]]) -> None:
         make_own(path)
         with _opened(path, os.O_RDWR) as descriptor:
             for offset, length in ranges:
-                if length > 0 and not _punch_hole(descriptor, offset, length):
+                if length > 0 and not platform.punch_hole(descriptor, offset, length):
                     os.lseek(descriptor, offset, os.SEEK_SET)
                     _write_all(descriptor, bytes(length))
             with syncing(path):
@@ -166,7 +158,7 @@ def zero_ranges(path: AnyPath, ranges: Iterable[tuple[int, int]]) -> None:
 def allocate_beyond(path: AnyPath, size: int, *, durable: bool = True) -> None:
     """Allocate `size` bytes past the end of a file, whose length stays, where the system can."""
     with writing("allocating beyond the end", path), _opened(path, os.O_RDWR) as descriptor:
-        _call_fallocate(descriptor, KEEP_SIZE, os.fstat(descriptor).st_size, size)
+        platform.fallocate(descriptor, platform.KEEP_SIZE, os.fstat(descriptor).st_size, size)
         if durable:
             _fsync(descriptor)
 
@@ -227,7 +219,7 @@ def _copy_from(source: int, target: AnyPath, *, overwritten: bool = False) -> No
         _removed_after_failure(target),
     ):
         if overwritten:
-            keep_in_place(descriptor)
+            platform.keep_in_place(descriptor)
         while piece := os.read(source, _COPY_BYTES):
             _write_all(descriptor, piece)
         _fsync(descriptor)
@@ -235,12 +227,14 @@ def _copy_from(source: int, target: AnyPath, *, overwritten: bool = False) -> No
 
 def sync_file(path: AnyPath, *, missing_ok: bool = False) -> None:
     """Make a file's bytes durable, with the dirty pages of its maps."""
-    with opening_to_sync(path):
+    with writing("opening it to make it durable", path):
         try:
             descriptor = _open(path, os.O_RDWR)
         except OSError as error:
             if missing_ok and error.errno == errno.ENOENT:
                 return
+            if error.errno == errno.ELOOP:
+                raise CorruptStoreError(f"{path}: expected a file, found a link") from error
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             # An archive, or a disk, that was made read-only; Linux syncs it all the same.
@@ -252,7 +246,7 @@ def sync_directory(path: AnyPath) -> None:
     """Make the names in a directory durable."""
     if sys.platform == "win32":  # directories cannot be opened there
         return
-    with opening_to_sync(path):
+    with writing("opening it to make it durable", path):
         name, folder = at(path)
         descriptor = os.open(name, os.O_RDONLY | platform.CLOEXEC, dir_fd=folder)
     _sync_and_close(descriptor, path, _fsync)
@@ -333,7 +327,7 @@ def rename(path: AnyPath, target: AnyPath) -> None:
 def exchange(first: AnyPath, second: AnyPath) -> bool:
     """Exchange the names of two directories, never without either; False if the system cannot."""
     with writing("exchanging", first):
-        return exchange_names(at(first), at(second))
+        return platform.exchange_names(at(first), at(second))
 
 
 def sync_tree(path: AnyPath) -> None:

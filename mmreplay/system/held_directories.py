@@ -55,14 +55,6 @@ class HeldDirectory:
         there, here = os.stat(name, dir_fd=folder), os.fstat(self.descriptor)
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
-    def is_same(self, other: HeldDirectory) -> bool:
-        """Whether both are open on one directory."""
-        return os.path.sameopenfile(self.descriptor, other.descriptor)
-
-    def is_removed(self) -> bool:
-        """Whether it has no name any more."""
-        return self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0
-
     def place(self) -> Path:
         """Where it is now, as far as the system tells."""
         with contextlib.suppress(OSError):
@@ -190,7 +182,8 @@ def shown(path: AnyPath) -> str:
 
 def check_there(path: AnyPath, error: Exception) -> None:
     """Raise FailedStoreError if a directory was removed while it was held open."""
-    if isinstance(path, HeldPath) and path.directory.is_removed():
+    held = path.directory.descriptor if isinstance(path, HeldPath) else -1
+    if isinstance(path, HeldPath) and held >= 0 and os.fstat(held).st_nlink == 0:
         raise FailedStoreError(
             f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
             f"and nothing else was touched: make another store"

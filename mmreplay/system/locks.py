@@ -96,7 +96,9 @@ class DirectoryLock:
     def is_on(self, directory: HeldDirectory) -> bool:
         """Whether it is held, and on this directory."""
         with contextlib.suppress(OSError):  # released by another thread at this moment
-            return self.is_held and self.directory.is_same(directory)
+            return self.is_held and os.path.sameopenfile(
+                self.directory.descriptor, directory.descriptor
+            )
         return False
 
     def release(self) -> None:

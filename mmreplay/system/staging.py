@@ -24,7 +24,7 @@ from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
 _TEMPORARY = "mmreplay-temporary-"
-_KEPT = ("nothing was changed", "what was flushed is kept", "what was flushed before is kept")
+_KEPT = re.compile("nothing was changed|what was flushed( before)? is kept")
 _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 
 
@@ -46,9 +46,7 @@ def staging_directory(path: Path) -> Iterator[AnyPath]:
         left = "nothing is left behind"
         if not _is_removed(staged, spare):
             left = f"{staged.name} is left behind until the next call removes it"
-        for kept in _KEPT:
-            what = what.replace(kept, left)
-        what = what.replace("open the store again", "call again")
+        what = _KEPT.sub(left, what).replace("open the store again", "call again")
         raise type(error)(f"{path}: {what}") from error.__cause__
     finally:
         # What cannot be removed is swept up by the next one: an error of the caller comes first.

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -58,17 +59,16 @@ def test_a_lost_document_may_have_to_come_back_from_a_copy(command, vector_store
     assert "from a backup" in command("repair", vector_store).err
 
 
-def test_a_warning_is_no_failure(command, store, folder):
-    (folder / store / "zarr.json.1.tmp").write_text("")
-    result = command("verify", store)
+def test_a_warning_is_no_failure(command, write, play, die, folder):
+    writer = write()
+    play(writer, 9)
+    die(writer)
+    (folder / "store.zarr").rename(folder / "copy.zarr")
+    shutil.copytree(folder / "copy.zarr", folder / "store.zarr")
+    result = command("verify", "store.zarr")
     assert (result.status, result.err) == (0, "")
-    assert result.out.startswith(
-        "warning           rows   what\n"
-        "zarr.json.1.tmp          left by a write that was cut off; the next writer\n"
-        "                         removes it\n"
-        "\n"
-        "store.zarr: sound, closed; "
-    )
+    assert result.out.startswith("warning       rows   what\n.live/state          has 9 rows after")
+    assert "store.zarr: sound, crashed; " in result.out
 
 
 def test_many_findings_are_cut_short(command, write, folder, play):

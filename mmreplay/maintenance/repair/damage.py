@@ -19,8 +19,6 @@ from mmreplay.maintenance.verify.rules import NO_FINAL
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 
-__all__ = ["INDEX", "Damage", "Span", "blocks", "gaps"]
-
 INDEX = ("id", "first")
 """Arrays of the final observations that follow from the steps."""
 

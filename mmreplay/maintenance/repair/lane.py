@@ -1,35 +1,31 @@
-"""One lane of a damaged store: rebuild what can be rebuilt, and make a new lane of what is sound.
+"""One lane of a damaged store: makes a new lane of the rows that are sound.
 
-Invariant: the damaged lane is only read; no row with a finding is copied.
+Invariant: the damaged lane is only read; no row with a finding is copied. An episode that is not
+whole in a stretch of sound rows begins or ends there, as truncated; its final observation is the
+frame of the row after the stretch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from mmreplay.batches.runs import BLOCK_BYTES
 from mmreplay.episode_index import floor_row
-from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
-from mmreplay.format import layout, parse
-from mmreplay.format.layout import FINALS
-from mmreplay.maintenance.commit_records import read_state
-from mmreplay.maintenance.copy_lane import copy_lane, empty_lane
-from mmreplay.maintenance.repair.damage import Damage, Span
-from mmreplay.maintenance.repair.later_rows import append_rows
-from mmreplay.maintenance.repair.rebuilt_files import rebuild_index
-from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
-from mmreplay.maintenance.verify.report import Finding
-from mmreplay.maintenance.verify.whole_store import verify
+from mmreplay.format import layout
+from mmreplay.ids import Array
+from mmreplay.maintenance.copy_lane import copy_lane, empty_lane, read_rows
+from mmreplay.maintenance.episodes import row_bytes
+from mmreplay.maintenance.repair.damage import Damage, Span, blocks
+from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
-from mmreplay.storage.lane_metadata import read_document
-from mmreplay.storage.state_page import PAGE_BYTES, State
-from mmreplay.system import checked_reads, durable_writes
+from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
-
-__all__ = ["LaneRepair", "n_transitions", "open_damaged", "read_own", "rebuild_lane"]
+from mmreplay.writing.create import AnyWriter, open_writer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class LaneRepair:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        return {**dataclasses.asdict(self), "damaged": [list(span) for span in self.damaged]}
+        return as_json(self)
 
 
 def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
@@ -77,7 +73,7 @@ def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bo
     else:
         empty_lane(target, reader)
     if skip_damaged and later:
-        append_rows(target, damage, later)
+        _append_rows(target, damage, later)
     first = max(reader.metadata["first"], floor_row(reader.base))
     kept = n_transitions([target])
     lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
@@ -101,109 +97,77 @@ def n_transitions(lanes: Sequence[AnyPath]) -> int:
         return len(store)
 
 
-# ---------------------------------------------------------------- what can be made again
+def _append_rows(lane: AnyPath, damage: Damage, stretches: Iterable[Span]) -> None:
+    size = max(BLOCK_BYTES // (row_bytes(damage.reader.schema) * damage.reader.n), 1)
+    writer = open_writer(lane, {}, 0)
+    try:
+        for start, stop in stretches:
+            for low, high in blocks([(start, stop)], size):
+                _append(writer, damage, low, high, begins=low == start, ends=high == stop)
+        writer.close()
+    except BaseException:
+        writer._release_unclosed()  # noqa: SLF001 (the lane is removed)
+        raise
 
 
-def open_damaged(lane: AnyPath, findings: Sequence[Finding], spare: AnyPath) -> Damage:
-    """Open a lane, or a copy at `spare` in which documents, state pages and the index are rebuilt.
-
-    Raises CorruptStoreError if it cannot be opened.
-    """
-    is_readable = not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings)
-    if is_readable:
-        with contextlib.suppress(MmreplayError):
-            damage = Damage(LaneReader(lane), findings)
-            if not damage.index:
-                return damage
-    opened: list[tuple[int, Damage]] = []
-    text = ""
-    # Where a document and its consolidated copy differ, the one that fits the rows is right.
-    for trust_copy in (False,) if is_readable else (False, True):
-        path = spare.with_name(f"{spare.name}-{int(trust_copy)}")
-        try:
-            _share(lane, path, findings, trust_copy=trust_copy)
-            found = verify(str(path)).findings
-            damage = Damage(LaneReader(path, own_documents=True), found)
-            if damage.index:
-                unknown = rebuild_index(damage)
-                found = verify(str(path)).findings
-                damage = Damage(LaneReader(path, own_documents=True), found, unknown)
-            opened.append((len(found), damage))
-        except (CorruptStoreError, FormatError) as error:
-            text = str(error).replace(str(path), str(lane)).removeprefix(f"{lane}: ")
-    if opened:
-        return min(opened, key=lambda one: one[0])[1]
-    if "repair again" not in text:
-        text = (
-            f"cannot be repaired: {text}; put what is lost or damaged back from a backup or a "
-            f"snapshot, and repair again"
-        )
-    raise CorruptStoreError(f"{lane}: {text}")
-
-
-def _share(
-    lane: AnyPath, target: AnyPath, findings: Sequence[Finding], *, trust_copy: bool
+def _append(
+    writer: AnyWriter, damage: Damage, start: int, stop: int, *, begins: bool, ends: bool
 ) -> None:
-    """Link each file of a lane, except damaged ones that can be written again.
+    """Append rows [start, stop): those at the beginning or end of a stretch, or between."""
+    reader, schema, n = damage.reader, damage.reader.schema, damage.reader.n
+    # If no episode runs on, the frames of the next row may be damaged.
+    has_next = damage.runs(stop - 1) if stop < reader.head else not reader.is_closed
+    frames = {
+        key: _read(reader, path, start, stop + has_next) for key, path in schema.frame_paths.items()
+    }
+    places, ids = damage.finals_of(start, stop)
+    first = int(places.min(initial=reader.finals.head))
+    finals = {
+        key: _read(reader, path, first, int(places.max(initial=first - 1)) + 1, final=True)
+        for key, path in schema.frame_paths.items()
+    }
+    actions, rewards = (_read(reader, path, start, stop) for path in ("actions", "rewards"))
+    extras = {name: _read(reader, path, start, stop) for name, path in schema.extra_paths.items()}
+    steps, going_on = damage.read("step", start, stop), damage.read("non_terminals", start, stop)
+    has_axis = writer.files.environments is not None
 
-    Unreadable documents, with `trust_copy` all, come from the copy in the lane's zarr.json. A
-    damaged state page is replaced by zeros, so that the checkpoint counts.
-    """
-    own, document = read_own(lane)
-    copy = parse.find_copy(document, str(lane))
-    _share_tree(lane, target)
-    for name, one in (copy or {}).items():
-        file = target / name / "zarr.json"
-        if trust_copy or not _is_json(file):
-            durable_writes.make_directory(target / name)
-            durable_writes.write_file(file, layout.dump(one), durable=False)
-    if any(finding.message.startswith("name:") for finding in findings):
-        own.pop("name", None)  # another lane has it
-    durable_writes.write_file(target / "zarr.json", layout.group_json(own), durable=False)
-    damaged = {finding.file.removeprefix(f"{finding.lane}/") for finding in findings}
-    for log, state in ((target, ".live/state"), (target / FINALS, f"{FINALS}/.live/state")):
-        if not (log / ".live").is_dir():
-            continue
-        if state in damaged or read_state(log) is None:
-            zeros = bytes(PAGE_BYTES)
-            durable_writes.write_file(target / state, zeros, durable=False, overwritten=True)
-        else:  # a page names its directory
-            durable_writes.unlink(target / state)
-            State.copy(lane / state, target / state)
+    def given(value: Array) -> Any:
+        return value if has_axis else value[0]
 
+    def observation(of: dict[str, Array]) -> Any:
+        values = {key: given(one) for key, one in of.items()}
+        return values if schema.is_dict else values[FRAME]
 
-def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Attributes and document of a store or lane; CorruptStoreError if they are damaged."""
-    where = str(path / "zarr.json")
-    try:
-        data = read_document(path)
-        document = parse.parse_json(data, where)
-        own = parse.root_attributes(document, where)
-    except (CorruptStoreError, FormatError, StoreNotFoundError) as error:
-        text = str(error).removeprefix(f"{where}: ").removeprefix(f"{path}: ")
-    else:
-        text = next((one for one in root_problems(data) if one.startswith(OWN_DIGEST)), "")
-        if not text:
-            return own, document
-    raise CorruptStoreError(
-        f"{path}: cannot be repaired: zarr.json: {text}; put it back from a backup or a snapshot, "
-        f"and repair again, or pack what can still be opened (`mmreplay pack`)"
-    )
-
-
-def _share_tree(source: AnyPath, target: AnyPath) -> None:
-    durable_writes.make_directory(target)
-    for name in checked_reads.names(source):
-        path = source / name
-        if path.is_dir() and not path.is_symlink():
-            _share_tree(path, target / name)
-        else:
-            durable_writes.share_file(path, target / name)
+    for row in range(stop - start):
+        there = steps[row] > 0
+        new = there & ((steps[row] == 1) | (begins and row == 0))
+        over = there & (ends and row == stop - start - 1)
+        after = {key: one[min(row + 1, len(one) - 1)].copy() for key, one in frames.items()}
+        here = slice(*ids.searchsorted(((start + row) * n, (start + row + 1) * n)))
+        which = ids[here] % n
+        over[which] = True
+        for key, one in finals.items():
+            after[key][which] = one[places[here] - first]
+        done = there & (going_on[row] == 0)
+        if new.any():
+            now = observation({key: one[row] for key, one in frames.items()})
+            writer.reset(now, *([new] if has_axis else []))
+        writer.step(
+            given(actions[row]),
+            given(rewards[row]),
+            observation(after),
+            given(over & done),
+            given(over & ~done),
+            life_lost=given(done & ~over),
+            **({"mask": there} if has_axis else {}),
+            **{name: given(one[row]) for name, one in extras.items()},
+        )
 
 
-def _is_json(file: AnyPath) -> bool:
-    try:
-        parse.parse_json(checked_reads.read_bytes(file, layout.MAX_METADATA_BYTES), str(file))
-    except (MmreplayError, OSError):
-        return False
-    return True
+def _read(reader: LaneReader, path: str, start: int, stop: int, *, final: bool = False) -> Array:
+    """Rows of an array of the steps, (rows, n, ...), or of the final observations, (rows, ...)."""
+    log = reader.finals if final else reader.rows
+    spec = log.specs[path]
+    empty: Array = np.empty((0, *spec.row_shape), spec.dtype)
+    out = np.concatenate([empty, *(rows for _, rows in read_rows(reader, log, spec, start, stop))])
+    return out if final or reader.environments is not None else out[:, None]

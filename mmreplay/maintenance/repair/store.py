@@ -25,15 +25,10 @@ from mmreplay.errors import (
 from mmreplay.format import layout, parse, plan
 from mmreplay.maintenance.copy_lane import close_lane
 from mmreplay.maintenance.repair.damage import Damage
-from mmreplay.maintenance.repair.lane import (
-    LaneRepair,
-    n_transitions,
-    open_damaged,
-    read_own,
-    rebuild_lane,
-)
+from mmreplay.maintenance.repair.lane import LaneRepair, n_transitions, rebuild_lane
+from mmreplay.maintenance.repair.rebuilt import open_damaged, read_own
 from mmreplay.maintenance.repair.swap import RepairSite
-from mmreplay.maintenance.verify.report import Finding, Report
+from mmreplay.maintenance.verify.report import Finding, Report, as_json
 from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
@@ -41,8 +36,6 @@ from mmreplay.system import checked_reads, durable_writes, locks, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.build_lane import build_lane
 from mmreplay.writing.lane_files import holder_of
-
-__all__ = ["LaneRepair", "Repair", "repair"]
 
 Progress = Callable[[int, int], None]
 
@@ -83,11 +76,7 @@ class Repair:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        out = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        out |= {"lost": self.lost, "beyond": self.beyond}
-        for name in ("findings", "lanes"):
-            out[name] = [one.to_json() for one in out[name]]
-        return out
+        return as_json(self) | {"lost": self.lost, "beyond": self.beyond}
 
 
 def repair(
@@ -120,17 +109,23 @@ def repair(
         root = site.store
         report = verify(str(root), _part(progress, 0))
         lanes = _lanes(root)
-        stamps = _stamps(lanes)
-        held = {folder: _lock(folder, locked) for folder in dict.fromkeys([*lanes, root])}
+        stamps, held = _stamps(lanes), dict[AnyPath, locks.DirectoryLock]()
+        for folder in dict.fromkeys([*lanes, root]):
+            held[folder] = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
+            locked.callback(held[folder].release)
+        written = LockedError(
+            f"{root}: it was written while it was being repaired; end its writer first"
+        )
         if stamps != _stamps(lanes):
-            raise LockedError(
-                f"{root}: it was written while it was being repaired; end its writer first"
-            )
+            raise written
         if report.sound:
             locked.close()
             changed, kept = _close(root, lanes), n_transitions(lanes)
             return Repair(str(root), changed, None, kept, [], [], report.untrusted)
-        made = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
+        try:
+            made = _rebuild(site, report, progress, skip_damaged=skip_damaged)
+        except EvictedError as error:
+            raise written from error
         before = str(site.swap(held[root].directory))
         kept, untrusted = sum(one.kept for one in made), sum(one.untrusted for one in made)
         return Repair(str(root), True, before, kept, report.findings, made, untrusted)
@@ -138,10 +133,10 @@ def repair(
 
 def _place(path: Path) -> Path:
     """The store's own path, with a link to it resolved."""
-    try:
-        root = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
-    except (OSError, RuntimeError) as error:  # a link to itself
-        raise StoreNotFoundError(f"{path}: cannot be resolved: {error}") from error
+    root = path
+    with contextlib.suppress(OSError):  # a name that nothing can have
+        if path.name in ("", "..") or path.is_symlink():
+            root = Path(os.path.realpath(path))
     if not root.name:
         raise StoreNotFoundError(f"{path}: has no directory above it, so it is not a store")
     store = None
@@ -151,18 +146,6 @@ def _place(path: Path) -> Path:
     if store is not None:
         raise SchemaError(f"{path}: this is a part of the store {root.parent}; repair that")
     return root
-
-
-def _lock(folder: AnyPath, locked: contextlib.ExitStack) -> locks.DirectoryLock:
-    try:
-        lock = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
-    except FileNotFoundError as error:
-        raise LockedError(
-            f"{folder}: moved or removed while it was being repaired; nothing was changed: repair "
-            f"it where it is now"
-        ) from error
-    locked.callback(lock.release)
-    return lock
 
 
 def _part(progress: Progress | None, part: int) -> Progress | None:
@@ -200,15 +183,10 @@ def _lanes(root: AnyPath) -> list[AnyPath]:
 
 
 def _rebuild(
-    site: RepairSite,
-    root: AnyPath,
-    report: Report,
-    progress: Progress | None,
-    *,
-    skip_damaged: bool,
+    site: RepairSite, report: Report, progress: Progress | None, *, skip_damaged: bool
 ) -> list[LaneRepair]:
     """Build a store of what is sound at the site; returns what became of each lane."""
-    durable_writes.remove_tree(site.new)
+    root = site.store
     lanes, (own, _) = _lanes(root), read_own(root)
     lost: dict[str, str] = {}
     if own["kind"] == "lanes":
@@ -220,14 +198,14 @@ def _rebuild(
         name = "" if lane == root else lane.name
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            readable[name] = open_damaged(lane, findings, site.spare(name))
+            readable[name] = open_damaged(lane, findings, site.path / f"spare-{name}")
         except CorruptStoreError as error:
             lost[name] = str(error)
     if lost and not readable:
         raise CorruptStoreError(next(iter(lost.values())))
     made = [_add_empty(site.new / name, name, own) for name in lost]
     made += [
-        _rebuild_lane(site, root, name, damage, skip_damaged=skip_damaged)
+        rebuild_lane(damage, name, site.new / name, skip_damaged=skip_damaged)
         for name, damage in readable.items()
     ]
     durable_writes.sync_tree(site.new)
@@ -237,23 +215,6 @@ def _rebuild(
             f"{root}: cannot be repaired: what is left would not be sound: {found[0]}"
         )
     return sorted(made, key=lambda one: one.lane)
-
-
-def _rebuild_lane(
-    site: RepairSite, root: AnyPath, name: str, damage: Damage, *, skip_damaged: bool
-) -> LaneRepair:
-    """Build one lane at the site; its errors name the lane that they are about."""
-    path = root / name
-    try:
-        return rebuild_lane(damage, name, site.new / name, skip_damaged=skip_damaged)
-    except CorruptStoreError as error:
-        text = str(error).replace(str(site.new / name), str(path))
-        for number in range(2):
-            text = text.replace(f"{site.spare(name)}-{number}", str(path))
-        raise CorruptStoreError(text) from error
-    except EvictedError as error:
-        text = f"{root}: it was written while it was being repaired; end its writer first"
-        raise LockedError(text) from error
 
 
 def _missing(root: AnyPath, names: Sequence[str]) -> dict[str, str]:

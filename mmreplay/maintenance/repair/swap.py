@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Self
 
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
-from mmreplay.format import layout
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
+_MOST_BYTES = 1_000
+
+
+def _mark_of(store: AnyPath) -> bytes:
+    return json.dumps(checked_reads.identity(store)).encode()
 
 
 class RepairSite:
@@ -87,34 +91,20 @@ class RepairSite:
             checked_reads.identity(self.new) is not None
             and checked_reads.identity(self._mark) is not None
             # If another directory is at the store's path now, the names were exchanged.
-            and checked_reads.identity(self.store) != self._marked()
+            and checked_reads.read_bytes(self._mark, _MOST_BYTES) != _mark_of(self.store)
         ):
             self._aside(self.new)
         durable_writes.unlink(self._mark)
         for name in checked_reads.names(self.path):
             durable_writes.remove_tree(self.path / name)
 
-    def _marked(self) -> tuple[int, int] | None:
-        """The identity of the damaged store before the swap; None without a mark."""
-        with contextlib.suppress(ValueError, MmreplayError):
-            device, inode = json.loads(
-                checked_reads.read_bytes(self._mark, layout.MAX_METADATA_BYTES)
-            )
-            return device, inode
-        return None
-
-    def spare(self, lane: str) -> AnyPath:
-        """Prefix of the paths of copies of a damaged lane; `lane` is empty if there is one lane."""
-        return self.path / f"spare-{lane}"
-
     def swap(self, damaged: HeldDirectory) -> AnyPath:
         """Give the new store the name of the damaged one; returns the new path of that."""
         self._check_there(damaged, self.store)
-        mark = json.dumps(checked_reads.identity(damaged.root)).encode()
         # The damaged store is about to move into this directory: that must not be lost itself.
         durable_writes.sync_directory(self.path.parent)
         durable_writes.sync_directory(self.path)
-        durable_writes.write_file(self._mark, mark)
+        durable_writes.write_file(self._mark, _mark_of(damaged.root))
         with self._unmarked_on_error(damaged):
             exchanged = durable_writes.exchange(self.store, self.new)
         if exchanged:

@@ -16,22 +16,11 @@ import numpy as np
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import FINALS, ArraySpec
-from mmreplay.maintenance.byte_count import ByteCount
-from mmreplay.maintenance.verify.report import Notes, reason
+from mmreplay.maintenance.verify.report import ByteCount, Notes, reason
 from mmreplay.storage import priority_column
 from mmreplay.storage.lane_metadata import LaneDocument, read_lane
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
-
-__all__ = [
-    "OWN_DIGEST",
-    "PRIORITIES",
-    "Documents",
-    "Log",
-    "difference",
-    "generator_problem",
-    "root_problems",
-]
 
 PRIORITIES = layout.priority_spec(1).path
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
@@ -88,27 +77,24 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; `lane` and `logs` are None if it cannot be opened."""
+    """The zarr.json files of one lane; `logs` is None if it cannot be opened.
+
+    `metadata` is attributes.mmreplay of the lane's own document, empty if it cannot be opened.
+    """
 
     def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
         self._path, self._notes, self._tally = path, notes, tally
         self._found: dict[str, Any] = {}  # None of one that is damaged
-        self.lane: LaneDocument | None = None
+        self.metadata: dict[str, Any] = {}
         self.logs: tuple[Log, Log] | None = None
         try:
-            self.lane = read_lane(path, own_documents=True)
+            lane = read_lane(path, own_documents=True)
         except (MmreplayError, OSError) as error:
             self._find_unreadable(error)
         else:
-            self.logs = self._compare_all(self.lane)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """attributes.mmreplay of the lane's own document; empty if it cannot be opened."""
-        return {} if self.lane is None else self.lane.metadata
+            self.metadata, self.logs = lane.metadata, self._compare_all(lane)
 
     def _find_unreadable(self, error: Exception) -> None:
-        """Note what keeps the lane from being opened."""
         file, text = "zarr.json", reason(error, self._path)
         if str(error).startswith(f"{self._path}/"):
             file, _, text = reason(error).removeprefix(f"{self._path}/").partition(": ")
@@ -157,7 +143,6 @@ class Documents:
             self._find(PRIORITIES, "expected this array, as it has checksums; found none")
 
     def _compare_sums(self, log: Log, spec: ArraySpec, n_rows: int) -> None:
-        """Compare the document of an array's checksums."""
         self._compare(log, layout.checksum_spec(spec.path), -(-n_rows // spec.chunk_rows))
 
     def _compare(self, log: Log, spec: ArraySpec | None, n_rows: int, group: str = "") -> None:
@@ -190,24 +175,20 @@ class Documents:
         """Compare the consolidated copy, which a zarr library may have written."""
         where, own = f"{self._path}/zarr.json", self._found
         try:
-            copy = parse.find_copy(parse.parse_json(lane.data, where), where)
-            copied = copy or {}
+            copied = parse.find_copy(parse.parse_json(lane.data, where), where)
         except FormatError as error:
             self._find("", reason(error, where))
             return
-        optional = {PRIORITIES, layout.checksum_spec(PRIORITIES).path}
-        for path in () if copy is None else sorted(own.keys() | copied.keys()):
-            if path in own and own[path] is None:
-                continue  # a finding of its own
-            if path not in own:
-                text = "" if path in optional else "expected arrays and groups of the lane only"
-            elif path not in copied:
-                text = "missing"
-            else:
-                text = difference(_bare(own[path]), _bare(copied[path]))
-                text = text and f"{text}, unlike its own zarr.json"
-            if text:
-                self._find("", f"{layout.COPY}: {path:.200}: {text}")
+        if copied is None:
+            return
+        optional = {PRIORITIES, layout.checksum_spec(PRIORITIES).path} - own.keys()
+        damaged = {path for path, document in own.items() if document is None}
+        expected, found = (
+            {path: _bare(one) for path, one in some.items() if path not in optional | damaged}
+            for some in (own, copied)
+        )
+        if text := difference(expected, found, layout.COPY):
+            self._find("", text)
 
     def _find(self, path: str, text: str) -> None:
         self._notes.find(f"{path}/zarr.json".lstrip("/"), text, path)

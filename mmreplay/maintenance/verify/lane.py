@@ -1,37 +1,33 @@
-"""One lane: compares its contents with its own zarr.json.
+"""One lane: compares its contents with its own zarr.json, state pages and checkpoints.
 
 Invariant: all findings are about one state of the lane; if it was opened or closed meanwhile, it is
-examined again.
+examined again. No file that does not belong to it is opened, and no link is followed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
 
-from mmreplay.episode_index import floor_row
-from mmreplay.errors import LockedError, MmreplayError
+from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.format.layout import CONTEXT_ROWS, FINALS
-from mmreplay.maintenance import commit_records
-from mmreplay.maintenance.byte_count import ByteCount
-from mmreplay.maintenance.verify import names
-from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkReader
+from mmreplay.format.layout import CONTEXT_ROWS, FINALS, ArraySpec, group_paths
+from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkChecker
 from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
-from mmreplay.maintenance.verify.report import Notes, reason
+from mmreplay.maintenance.verify.report import STRAY, ByteCount, Notes, reason
 from mmreplay.maintenance.verify.rules import SPINE, Rules
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.storage.state_page import SESSION
+from mmreplay.storage.state_page import COMMITTED, PAGE_BYTES, SESSION, CheckpointFile, State
 from mmreplay.system import checked_reads, locks
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.build_lane import generator_path
 
-__all__ = ["Examination", "examine"]
-
 _ATTEMPTS = 100
 _PATIENCE_S = 0.05
+
+_Arrays = Mapping[str, tuple[ArraySpec, range] | None]
+"""By path below the lane: an array and the chunk files it may have; None: not to be checked."""
 
 
 def examine(root: AnyPath, path: AnyPath, tally: ByteCount) -> Examination:
@@ -60,7 +56,7 @@ def _moment(path: AnyPath) -> tuple[object, ...]:
     with contextlib.suppress(OSError):
         about = (path / "zarr.json").lstat()
         stamp = about.st_ino, about.st_mtime_ns
-    if (state := commit_records.read_state(path)) is not None:
+    if (state := read_state(path)) is not None:
         session = state.words[SESSION]
     return stamp, session, locks.is_locked(path)
 
@@ -91,17 +87,11 @@ class Examination:
         elif not self._open(rows, finals, str(own["uuid"])):
             return
         self.n_rows = rows.head - rows.base
-        rules = Rules(rows, finals, ChunkReader(self.notes, self._tally, self.state), own["first"])
-        self._check_arrays(rows, finals, rules)
-        rules.note(self.notes)
+        self._check_arrays(rows, finals)
         if self.state == "live":
             self._forget_evicted(rows, finals, str(own["uuid"]))
-        if rows.closed:
-            self._check_numbers(own, rows, finals, rules)
         self._check_names(rows, finals)
         self._see_from_start(rows)
-
-    # ------------------------------------------------------------ which rows there are
 
     def _open(self, rows: Log, finals: Log, uuid: str) -> bool:
         """Choose the rows of a lane that is not closed; False if there are none to examine.
@@ -125,7 +115,7 @@ class Examination:
         # In this order: a flush writes the checkpoint of the finals first, and finals go once that
         # of the rows lets their rows go.
         first, of_finals, newest = (
-            commit_records.read_checkpoint(log.path, uuid) for log in (rows, finals, rows)
+            _read_checkpoint(log.path, uuid) for log in (rows, finals, rows)
         )
         if first is None or of_finals is None or newest is None:
             self.notes.find(".live", "expected a checkpoint, found none")
@@ -138,10 +128,8 @@ class Examination:
     def _check_private(self, rows: Log, finals: Log, uuid: str, untrusted: int) -> None:
         """Check the `.live` of a crashed lane."""
         for log in (rows, finals):
-            for text in commit_records.page_problems(log.path, uuid):
-                self.notes.find(f"{log.prefix}.live/state", text)
-            if text := commit_records.checkpoint_problem(log.path, uuid):
-                self.notes.find(f"{log.prefix}.live/checkpoint", text)
+            for file, text in _commit_problems(log.path, uuid):
+                self.notes.find(f"{log.prefix}.live/{file}", text)
         if untrusted:
             self.untrusted = untrusted
             text = (
@@ -162,7 +150,7 @@ class Examination:
 
     def _forget_evicted(self, rows: Log, finals: Log, uuid: str) -> None:
         """Drop findings about rows that were evicted meanwhile."""
-        found = [commit_records.read_checkpoint(log.path, uuid) for log in (rows, finals)]
+        found = [_read_checkpoint(log.path, uuid) for log in (rows, finals)]
         base, final_base = (0 if one is None else one.best.base for one in found)
         self.findings[:] = [
             one
@@ -171,53 +159,25 @@ class Examination:
             or one.rows[0] >= (final_base if one.array.startswith(finals.prefix) else base)
         ]
 
-    # ------------------------------------------------------------ what is checked
-
-    def _check_arrays(self, rows: Log, finals: Log, rules: Rules) -> None:
-        """Check each chunk file once, and the rules for its rows."""
+    def _check_arrays(self, rows: Log, finals: Log) -> None:
+        """Check each chunk file, and the rules for the rows in them."""
+        checker, rules = ChunkChecker(self.notes, self._tally, self.state), Rules(rows, finals)
         for log in (rows, finals):
             for path in log.specs:
                 # Priorities of a live lane change all the time.
                 if path != PRIORITIES or self.state != "live":
-                    rules.check_array(log, path)
+                    checker.check(log, path)
+        if not SPINE.isdisjoint(checker.damaged):
+            return
         try:
-            rules.check_steps()
+            rules.check()
         except (MmreplayError, OSError) as error:
             if self.state != "live":  # else they were evicted
                 self.notes.find("", reason(error, self.path))
-        for array, (count, row) in rules.n_odd.items():
-            text = f"NaN or infinity in {count:,} entries, the first of them in row {row:,}"
-            self.notes.warn(array, f"{text}; stored as they came", array)
-
-    def _check_numbers(self, own: Mapping[str, Any], rows: Log, finals: Log, rules: Rules) -> None:
-        """Check the other numbers in the zarr.json of a closed lane."""
-        first, capacity, before = own["first"], own["capacity"], own["episodes_before"]
-        n_kept, texts = rules.n_kept, list[str]()
-        if finals.base and not rows.base:
-            texts.append(f"first_final: expected 0 as no step was evicted, found {finals.base:,}")
-        if before > rows.base * rows.n:
-            texts.append(f"episodes_before: expected at most {rows.base * rows.n}, found {before}")
-        if capacity is None and first:
-            texts.append(f"first: expected 0 where no capacity is set, found {first:,}")
-        elif (
-            capacity is not None
-            and n_kept is not None
-            and SPINE.isdisjoint(one.array for one in self.findings)
-            and (
-                n_kept > capacity
-                or (first > floor_row(rows.base) and n_kept + rules.n_before <= capacity)
-            )
-        ):
-            texts.append(
-                f"first: expected the oldest row from which on there are at most {capacity:,} "
-                f"transitions, found {first:,} with {n_kept:,}"
-            )
-        for text in texts:
-            self.notes.find("zarr.json", text)
+        rules.note(self.notes)
 
     def _check_names(self, rows: Log, finals: Log) -> None:
-        """Look for files that do not belong to the lane."""
-        known: dict[str, tuple[layout.ArraySpec, range] | None] = {}
+        known: dict[str, tuple[ArraySpec, range] | None] = {}
         known[layout.checksum_spec(PRIORITIES).path] = None
         if (self.path / PRIORITIES).exists():
             known[PRIORITIES] = None
@@ -228,10 +188,9 @@ class Examination:
                 if (sums := log.sums.get(path)) is not None:
                     files = range(-(-chunks.stop // sums.chunk_rows))
                     known[log.prefix + sums.path] = sums, files
-        for path, text, is_litter in names.foreign_in_lane(self.path, known, self.state):
+        for path, text in _foreign_in_lane(self.path, known, self.state):
             folder = path.rpartition("/")[0]
-            note = self.notes.warn if is_litter else self.notes.find
-            note(path, text, folder if folder in known else "")
+            self.notes.find(path, text, folder if folder in known else "")
 
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""
@@ -242,3 +201,95 @@ class Examination:
             if one.array in rows.specs.keys() - {PRIORITIES}
             and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
         )
+
+
+def _read_checkpoint(lane: AnyPath, store: str) -> CheckpointFile | None:
+    """The lane's checkpoint; None if it cannot be read, or is of another uuid than `store`."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        checked_reads.check_directories(lane, ".live")
+        return CheckpointFile(lane / ".live" / "checkpoint", store)
+    return None
+
+
+def read_state(lane: AnyPath) -> State | None:
+    """The lane's state page; None if it cannot be read."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        checked_reads.check_directories(lane, ".live")
+        return State(lane / ".live" / "state", writable=False)
+    return None
+
+
+def _commit_problems(lane: AnyPath, store: str) -> list[tuple[str, str]]:
+    """(file, what is wrong) of the state page and the checkpoint of a lane that can be opened."""
+    checkpoint, page, out = _read_checkpoint(lane, store), read_state(lane), list[tuple[str, str]]()
+    if checkpoint is None or page is None:
+        return out  # has a finding already
+    with contextlib.suppress(OSError):
+        size = (lane / ".live" / "checkpoint").lstat().st_size
+        if size != 2 * PAGE_BYTES:  # the missing half may have been newer
+            out.append(("checkpoint", f"expected {2 * PAGE_BYTES:,} bytes, found {size:,}"))
+    if page.is_of_this_boot() and page.boot == checkpoint.best.boot:
+        head, committed = checkpoint.best.head, page.words[COMMITTED]
+        if committed < head:
+            text = f"committed: expected at least the head of the checkpoint, {head:,}"
+            out.append(("state", f"{text}, found {committed:,}"))
+        out += (("state", text) for text in page.ahead_of(checkpoint))
+    return out
+
+
+def _foreign_in_lane(lane: AnyPath, arrays: _Arrays, state: str) -> Iterator[tuple[str, str]]:
+    """As `foreign`, in all of a lane's directories; `arrays` are all that it may have."""
+    children: dict[str, set[str]] = {log: {".live"} for log in ("", FINALS)}
+    for path in (FINALS, *group_paths(arrays), *arrays):
+        parent, _, name = path.rpartition("/")
+        children.setdefault(parent, set()).add(name)
+    for folder, names in children.items():
+        yield from foreign(lane, names, "expected arrays and groups of the schema only", folder)
+    for path, known in arrays.items():
+        if known is not None:
+            yield from _foreign_in_array(lane, path, *known, state)
+
+
+def foreign(
+    root: AnyPath, known: Collection[str], expected: str, folder: str = ""
+) -> Iterator[tuple[str, str]]:
+    """(path, what is wrong) of what does not belong beside directories of names `known`."""
+    for name, path in _entries(root, folder):
+        there = root / path
+        if name not in known:
+            yield path, f"{STRAY}: {expected}"
+        elif there.is_symlink() or (there.exists() and not there.is_dir()):
+            yield path, "expected a directory, found a link or a file"
+
+
+def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
+    """Names and paths in a directory, if it can be read, without what may be in each.
+
+    Temporary files are left by a write that was cut off, and removed by the next writer.
+    """
+    found: list[str] = []
+    with contextlib.suppress(OSError, CorruptStoreError):
+        if folder:
+            checked_reads.check_directories(root, folder)
+        found = checked_reads.names(root / folder)
+    for name in found:
+        if name != "zarr.json" and not name.endswith(".tmp"):
+            yield name, f"{folder}/{name}" if folder else name
+
+
+def _foreign_in_array(
+    lane: AnyPath, path: str, spec: ArraySpec, chunks: range, state: str
+) -> Iterator[tuple[str, str]]:
+    for name, file in _entries(lane, path):
+        chunk = spec.chunk_of(name)
+        if chunk is None:
+            yield file, f"{STRAY}: expected chunk files only"
+        elif chunk in chunks:
+            continue  # its rows are read
+        elif state != "closed":  # it preallocates files, and may be evicting some
+            if (lane / file).is_symlink() or (lane / file).is_dir():
+                yield file, "expected a chunk file, found a link or a directory"
+        elif not (chunk == chunks.stop and (lane / ".live").exists()):
+            # Else of the pending row: its writer died at the end of its close.
+            start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
+            yield file, f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"

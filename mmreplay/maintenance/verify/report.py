@@ -1,18 +1,18 @@
-"""What `verify` read and found: `Finding` and `Report`."""
+"""What `verify` read and found: `Finding`, `Report`, and how many bytes."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["STRAY", "Finding", "Notes", "Report", "reason"]
+from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
-_ADVICE = (
-    "; run `mmreplay verify`",
-    "; run verify",
-    "; run `mmreplay repair`, which keeps the rows of the last flush",
-)
+_ADVICE = re.compile("; run (`mmreplay )?(verify|repair)[^;]*$")
 
 STRAY = "no part of the store"
 """How messages begin about files in a store's directory that do not belong to it."""
@@ -23,11 +23,16 @@ def reason(error: Exception, *named: object) -> str:
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"cannot be read: {error.strerror}"
-    for advice in _ADVICE:
-        text = text.removesuffix(advice)
+    text = _ADVICE.sub("", text)
     for name in named:
         text = text.removeprefix(f"{name}: ")
     return text
+
+
+def as_json(result: Any) -> dict[str, Any]:
+    """The attributes of a dataclass as a dict of JSON values."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(result)))
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        rows = None if self.rows is None else list(self.rows)
-        return dataclasses.asdict(self) | {"rows": rows}
+        return as_json(self)
 
     def __str__(self) -> str:
         where = self.file
@@ -86,7 +90,7 @@ class Report:
         from_start: whether no row before the damage can be sampled, in any lane: `repair` may keep
             none.
         findings: what is damaged; empty for a sound store.
-        warnings: what is odd and harmless: litter, or a shard without a checksum.
+        warnings: what is odd and harmless, such as a shard without a checksum.
     """
 
     path: str
@@ -109,10 +113,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values, with `sound`."""
-        out = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        for name in ("findings", "warnings"):
-            out[name] = [one.to_json() for one in out[name]]
-        return {"path": self.path, "sound": self.sound} | out
+        return {"path": self.path, "sound": self.sound} | as_json(self)
 
 
 class Notes:
@@ -135,3 +136,27 @@ class Notes:
 
     def _path(self, file: str) -> str:
         return f"{self._lane}/{file}" if self._lane and file else file or self._lane
+
+
+class ByteCount:
+    """Counts files, or parts, and bytes; reports bytes of about how many in the store `root`."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, root: AnyPath) -> None:
+        self.files = self.bytes = self._total = 0
+        self._progress = progress
+        if progress is not None:
+            self._total = sum(checked_reads.allocated_bytes(root).values())
+
+    def add(self, size: int) -> None:
+        """A file, or a part of one, is done."""
+        self.files += 1
+        self.bytes += size
+        self._report(self.bytes)
+
+    def finish(self) -> None:
+        """All is done."""
+        self._report(self._total)
+
+    def _report(self, done: int) -> None:
+        if self._progress is not None:
+            self._progress(min(done, self._total), self._total)

@@ -9,17 +9,13 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format import layout, parse, plan
-from mmreplay.maintenance.byte_count import ByteCount
-from mmreplay.maintenance.verify import names
 from mmreplay.maintenance.verify.documents import difference, root_problems
-from mmreplay.maintenance.verify.lane import Examination, examine
-from mmreplay.maintenance.verify.report import Finding, Notes, Report, reason
+from mmreplay.maintenance.verify.lane import Examination, examine, foreign
+from mmreplay.maintenance.verify.report import ByteCount, Finding, Notes, Report, reason
 from mmreplay.reading.lane_reader import store_state
 from mmreplay.storage.lane_metadata import hold_store, read_document
 from mmreplay.system import checked_reads, platform, user_paths
 from mmreplay.system.held_directories import AnyPath, check_there
-
-__all__ = ["verify"]
 
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", layout.FINALS)
 
@@ -119,7 +115,6 @@ def _layout_problems(root: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None:
-    """Check the names in the directory of a store of several lanes."""
     numbers = [int(path.name[5:]) for path in lanes]
     for before, number in itertools.pairwise([-1, *numbers]):
         name, n_missing = layout.lane_name(before + 1), number - before - 1
@@ -131,8 +126,8 @@ def _check_names(store: AnyPath, lanes: Sequence[AnyPath], notes: Notes) -> None
     if not lanes:
         notes.warn("", "a store of lanes with no lane in it yet")
     known = {path.name for path in lanes}
-    for path, text, is_litter in names.foreign(store, known, "expected lanes only"):
-        (notes.warn if is_litter else notes.find)(path, text)
+    for path, text in foreign(store, known, "expected lanes only"):
+        notes.find(path, text)
 
 
 def _find_duplicates(lanes: Sequence[Examination]) -> None:

@@ -17,7 +17,7 @@ import threading
 from typing import NamedTuple, TypeVar
 from unittest import mock
 
-from mmreplay.system import durable_writes, linux_calls, memory_maps
+from mmreplay.system import durable_writes, memory_maps, platform
 from mmreplay.system.held_directories import at
 from tests.support.power_cut.counted_stores import CountedStores
 
@@ -25,7 +25,7 @@ _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 
 Version = TypeVar("Version")
 
-_fallocate = durable_writes._call_fallocate
+_fallocate = platform.fallocate
 
 
 class _File:
@@ -609,7 +609,7 @@ def _write(path, data, beyond):
         file.write(data)
         file.flush()
         if beyond:
-            _fallocate(file.fileno(), linux_calls.KEEP_SIZE, len(data), beyond)
+            _fallocate(file.fileno(), platform.KEEP_SIZE, len(data), beyond)
 
 
 def _link_again(uid, place, names, files):
@@ -639,7 +639,7 @@ def power_disk(root, before_call, *, stores=False):
     real_map, real_exchange, real_punch = (
         memory_maps.map_file,
         durable_writes.exchange,
-        durable_writes._punch_hole,
+        platform.punch_hole,
     )
     real_put, real_dirty = memory_maps.Reservation.put, memory_maps.dirty_again
 
@@ -666,7 +666,7 @@ def power_disk(root, before_call, *, stores=False):
         def call():
             return _fallocate(descriptor, mode, offset, length)
 
-        if mode != linux_calls.KEEP_SIZE:  # part of a call that is known already
+        if mode != platform.KEEP_SIZE:  # part of a call that is known already
             return call()
         return disk.reserve(descriptor, length, call)
 
@@ -684,8 +684,8 @@ def power_disk(root, before_call, *, stores=False):
         (memory_maps, "dirty_again"): dirty_again,
         (memory_maps, "map_file"): map_file,
         (durable_writes, "exchange"): lambda one, other: disk.exchange(one, other, real_exchange),
-        (durable_writes, "_punch_hole"): punch_hole,
-        (durable_writes, "_call_fallocate"): call_fallocate,
+        (platform, "punch_hole"): punch_hole,
+        (platform, "fallocate"): call_fallocate,
         (memory_maps.Reservation, "put"): put,
     }
     with contextlib.ExitStack() as stack:

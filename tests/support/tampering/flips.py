@@ -105,11 +105,6 @@ def build(path, kind, seed=0):
         pass
 
 
-def warnings(report):
-    """Its warnings, but for those of random numbers that are NaN: they were written so."""
-    return [one for one in report.warnings if "NaN or infinity" not in one.message]
-
-
 def record(path, kind, seed=0):
     """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)

@@ -3,42 +3,14 @@
 import os
 
 import numpy as np
-import pytest
 
 import mmreplay
-from mmreplay import CorruptStoreError, Field, verify
+from mmreplay import Field, verify
 from mmreplay.maintenance.copy_lane import copy_lane
 from mmreplay.reading.lane_reader import LaneReader
-from tests.support.disks.trees import contents, flip
 
 ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((2,), "float32", chunk=4)}
-
-
-@pytest.fixture
-def writer(make, kinds):
-    """Of an empty lane with raw and with compressed frames."""
-    return make(frame=kinds["dict"], action=ACTION, extras=LOG_PROB)
-
-
-def check(story, source, target, stop):
-    story.copy(source, target, stop)
-    with mmreplay.open(target) as store:
-        story.check(store)
-    report = verify(target)
-    assert (report.findings, report.warnings, report.state) == ([], [], "closed")
-
-
-def test_any_first_rows_of_a_closed_lane(writer, story, tmp_path):
-    story.play_every_end(writer)
-    writer.close()
-    before = contents(writer.path)
-    reader = LaneReader(writer.path)
-    for stop in (1, 8, 10, 33):
-        target = tmp_path / f"first-{stop}"
-        copy_lane(reader, target, stop)
-        check(story, writer.path, target, stop)
-    assert contents(writer.path) == before
 
 
 def test_whole_chunk_files_are_shared_and_the_newest_are_not(make, story, tmp_path, kinds):
@@ -85,12 +57,3 @@ def test_priorities_are_copied_and_not_shared(tmp_path, story, kinds):
 
 
 # ---------------------------------------------------------------- damage and failures
-
-
-def test_damaged_rows_are_not_copied(writer, story, tmp_path):
-    story.play_every_end(writer)
-    writer.close()
-    flip(writer.path / "rewards" / "c.4", 2)
-    with pytest.raises(CorruptStoreError, match=r"c\.4: does not match its checksum; run"):
-        copy_lane(LaneReader(writer.path), tmp_path / "copy", 33)
-    assert not (tmp_path / "copy").exists()

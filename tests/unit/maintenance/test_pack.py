@@ -4,7 +4,6 @@ What each row holds is compared with the oracle in tests/property/test_pack.py.
 """
 
 import errno
-import os
 import shutil
 
 import numpy as np
@@ -258,18 +257,6 @@ def test_a_full_disk_leaves_nothing(store, tmp_path):
     assert verify(tmp_path / "packed.zarr").findings == []
 
 
-def test_interrupted_it_leaves_nothing(store, tmp_path):
-    path = store()
-
-    def interrupt(done, _):
-        if done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack(path, tmp_path / "packed.zarr", "zstd", progress=interrupt)
-    assert names(tmp_path) == ["store.zarr"]
-
-
 def test_a_source_that_is_opened_meanwhile(store, story, tmp_path):
     """What is written there then is not packed; only what is evicted is missed."""
     path, writers = store(), []
@@ -296,13 +283,3 @@ def test_a_source_that_is_removed_meanwhile_is_missed(store, tmp_path):
             progress=lambda *_: shutil.rmtree(gone, True),
         )
     assert names(tmp_path) == ["kept.zarr"]
-
-
-def test_what_another_that_died_has_left_is_swept_up(store, tmp_path):
-    path = store()
-    left = tmp_path / ".packed.zarr.0123abcd.tmp"
-    left.mkdir()
-    (left / "something").write_text("")
-    pack(path, tmp_path / "packed.zarr")
-    assert names(tmp_path) == ["packed.zarr", "store.zarr"]
-    assert os.access(path, os.R_OK)

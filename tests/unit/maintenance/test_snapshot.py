@@ -96,16 +96,6 @@ def test_a_power_cut_after_a_snapshot_does_not_change_it(
         story.check(store)
 
 
-def test_an_empty_store(make, tmp_path):
-    writer = make(n_lanes=2)
-    made = snapshot(writer.path, tmp_path / "copy.zarr")
-    assert (made.rows, made.transitions, made.lanes) == (0, 0, 2)
-    assert verify(tmp_path / "copy.zarr").sound
-    writer.close()
-    snapshot(writer.path, tmp_path / "again.zarr")
-    assert verify(tmp_path / "again.zarr").sound
-
-
 def test_a_writer_that_seals_and_evicts_during_a_snapshot_does_not_disturb_it(
     make, story, tmp_path, kinds
 ):

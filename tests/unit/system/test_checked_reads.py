@@ -1,14 +1,12 @@
 """What is looked at on the disk: regular files of the right size, no links, no waiting."""
 
 import contextlib
-import errno
 import os
 
 import pytest
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError
 from mmreplay.system import checked_reads, memory_maps
-from mmreplay.system.limits import ReachedLimitError
 
 
 def test_a_file_is_read_whole_up_to_its_limit(tmp_path):
@@ -107,20 +105,3 @@ def test_an_open_file_gives_what_it_has_and_is_closed_once(tmp_path, monkeypatch
         os.fstat(descriptor)
     with pytest.raises(CorruptStoreError, match="file: cannot be read: Bad file descriptor"):
         file.read(0, 1)
-
-
-def test_a_limit_that_is_reached_is_no_damage_even_if_it_is_over_a_moment_later(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "file").write_bytes(b"1")
-    real, calls = os.open, []
-
-    def refuse_once(*how, **more):
-        calls.append(how)
-        if len(calls) == 1:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return real(*how, **more)
-
-    monkeypatch.setattr(os, "open", refuse_once)
-    with pytest.raises(ReachedLimitError, match="file"):
-        checked_reads.OpenFile(tmp_path / "file")

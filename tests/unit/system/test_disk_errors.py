@@ -13,7 +13,7 @@ from mmreplay.system import disk_errors
 def test_no_room_is_a_full_disk_that_names_path_and_purpose():
     for number, text in (
         (errno.ENOSPC, "no room on the disk for a purpose; .*: make room and call again"),
-        (errno.EDQUOT, "no room left in the disk quota for a purpose; .*have the quota raised"),
+        (errno.EDQUOT, "no room in the disk quota for a purpose; .*: make room and call again"),
     ):
         with pytest.raises(DiskFullError, match=f"/a/b: {text}"):
             with disk_errors.writing("a purpose", Path("/a/b")):
@@ -37,7 +37,6 @@ def test_any_other_failure_of_a_write_is_a_failed_store(number, text):
 
 
 def test_a_sync_says_that_a_disk_became_read_only():
-    for failing in (disk_errors.syncing, disk_errors.opening_to_sync):
-        with pytest.raises(FailedStoreError, match=r"read-only, as mounted or since an error"):
-            with failing(Path("/a/b")):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    with pytest.raises(FailedStoreError, match=r"read-only, as mounted or since an error"):
+        with disk_errors.syncing(Path("/a/b")):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))

@@ -3,14 +3,13 @@
 import errno
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 import mmreplay
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
-from mmreplay.system import checked_reads, durable_writes, platform
+from mmreplay.system import durable_writes, platform
 
 PACKAGE = Path(mmreplay.__file__).parent
 
@@ -42,7 +41,6 @@ AT_HOME = {
     "system/platform.py": {"ctypes", "fcntl", "LIBC"},
     "system/memory_maps.py": {"ctypes", "mmap", "LIBC"},
     "system/durable_writes.py": CHANGES | {"tempfile", "fcntl"},
-    "system/linux_calls.py": {"ctypes", "fcntl", "LIBC"},
     "system/locks.py": {"fcntl"},
     # What is no store: files of other libraries and of the page, below a name that they get whole.
     "exchange/lerobot_files.py": {"write_text"},
@@ -85,28 +83,6 @@ def test_an_fsync_that_failed_is_a_failed_store_also_on_a_full_disk(tmp_path, mo
 # ---------------------------------------------------------------- writing whole files
 
 
-def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(tmp_path, monkeypatch):
-    path, log = tmp_path / "f", []
-    real = {"fsync": os.fsync, "replace": os.replace}
-
-    def fsync(descriptor):
-        about = os.fstat(descriptor)
-        log.append("directory" if about.st_ino == tmp_path.stat().st_ino else about.st_size)
-        real["fsync"](descriptor)
-
-    def replace(*names, **folders):
-        log.append("replace")
-        real["replace"](*names, **folders)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    durable_writes.write_file(path, b"12345")
-    assert log == [5, "replace", "directory"]
-    log.clear()
-    durable_writes.write_file(path, b"123", durable=False)
-    assert log == ["replace"]
-
-
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
 @pytest.mark.parametrize(
     ("number", "error"),
@@ -123,19 +99,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_partial_one(
             durable_writes.write_file(path, b"new" * 1000)
     assert path.read_bytes() == b"old"
     assert [one.name for one in tmp_path.iterdir()] == ["f"]
-
-
-def test_bytes_in_the_middle_of_a_file_are_overwritten(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(b"0123456789")
-    durable_writes.write_at(path, 3, b"xyz")
-    assert path.read_bytes() == b"012xyz6789"
-    with pytest.raises(FailedStoreError, match="writing in place failed"):
-        durable_writes.write_at(tmp_path / "none", 0, b"x")
-    (tmp_path / "link").symlink_to(path)
-    with pytest.raises(FailedStoreError):
-        durable_writes.write_at(tmp_path / "link", 0, b"x")
-    assert path.read_bytes() == b"012xyz6789"
 
 
 # ---------------------------------------------------------------- allocate, zero_ranges
@@ -229,14 +192,3 @@ def test_a_file_that_is_shared_has_the_size_that_it_must_have(tmp_path):
     with pytest.raises(CorruptStoreError, match="a regular file"):
         durable_writes.share_file(tmp_path / "link", tmp_path / "target")
     assert not (tmp_path / "target").exists()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")
-def test_two_directories_exchange_their_names(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "folder" / "other"
-    one.mkdir()
-    other.mkdir(parents=True)
-    was = checked_reads.identity(one), checked_reads.identity(other)
-    if not durable_writes.exchange(one, other):
-        pytest.skip("this file system exchanges no names")
-    assert (checked_reads.identity(other), checked_reads.identity(one)) == was

@@ -79,19 +79,6 @@ def test_a_lock_that_only_a_cycle_keeps_is_collected(tmp_path):
         gc.enable()
 
 
-def test_a_lock_that_was_not_taken_closes_nothing_later(tmp_path):
-    lock = locks.DirectoryLock(tmp_path, who=str)
-    with pytest.raises(LockedError) as caught:
-        locks.DirectoryLock(tmp_path, patience_s=0, who=str)
-    number = os.open(tmp_path, os.O_RDONLY)  # the next one that is free: that of the second lock
-    try:
-        del caught  # and with it what is left of the second lock
-        assert os.fstat(number).st_ino == tmp_path.stat().st_ino
-    finally:
-        os.close(number)
-    lock.release()
-
-
 def test_a_forked_child_releases_the_lock_and_the_parent_keeps_it(tmp_path, child):
     code = """
 import os, sys

@@ -1,7 +1,5 @@
 """Files in memory: what a map shows, and how long it lasts."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -41,19 +39,6 @@ def test_a_file_of_another_size_is_not_mapped(tmp_path, either_map):
         memory_maps.map_file(path)
     with pytest.raises(FileNotFoundError):
         memory_maps.map_file(tmp_path / "none")
-
-
-def test_a_map_that_nobody_holds_is_unmapped(tmp_path):
-    path = tmp_path / "gone-soon"
-    path.write_bytes(bytes(4096))
-
-    def n_maps():
-        return Path("/proc/self/maps").read_text(encoding="utf-8").count(str(path))
-
-    held = [memory_maps.map_file(path) for _ in range(3)]
-    assert n_maps() >= 1
-    held.clear()
-    assert n_maps() == 0
 
 
 def test_files_lie_side_by_side_in_a_reservation(tmp_path):

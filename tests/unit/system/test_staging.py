@@ -86,19 +86,6 @@ def test_a_directory_is_removed_also_when_no_more_files_may_be_opened(tmp_path, 
     assert names(tmp_path) == []
 
 
-def test_what_cannot_be_removed_is_named_and_removed_by_the_next(tmp_path, most_files):
-    with pytest.raises(FailedStoreError) as caught:
-        # No descriptor that is given back is free either, as if another thread were quicker.
-        fail_without_files(tmp_path / "s.zarr", lambda _: most_files(0))
-    most_files()
-    (left,) = names(tmp_path)
-    assert f"; {left} is left behind until the next call removes it: " in str(caught.value)
-    assert "nothing" not in str(caught.value)
-    with staging.staging_directory(tmp_path / "s.zarr"):
-        pass
-    assert names(tmp_path) == []
-
-
 def test_an_interrupt_before_it_is_locked_leaves_no_directory(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

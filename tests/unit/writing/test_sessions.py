@@ -296,7 +296,7 @@ def test_a_parts_that_somebody_removes_end_the_writer(play):
     one.flush()
     one.step()
     (one.path / "rewards" / "c.1.0").unlink()
-    with pytest.raises(FailedStoreError, match="cannot be opened to make it durable"):
+    with pytest.raises(FailedStoreError, match="opening it to make it durable failed"):
         one.writer.flush()
     shutil.rmtree(one.path)
     with pytest.raises(FailedStoreError, match="was removed while it was open"):

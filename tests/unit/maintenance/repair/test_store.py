@@ -9,7 +9,6 @@ from mmreplay import (
     CorruptStoreError,
     LockedError,
     SchemaError,
-    StoreNotFoundError,
     repair,
     verify,
 )
@@ -92,12 +91,6 @@ def test_a_lane_of_a_store_is_not_repaired_by_itself(closed_store):
     path = closed_store("lz4", 3)
     with pytest.raises(SchemaError, match="this is a part of the store"):
         repair(path / "lane-00001")
-
-
-def test_no_store(tmp_path):
-    with pytest.raises(StoreNotFoundError):
-        repair(tmp_path / "nothing.zarr")
-    assert names(tmp_path) == []
 
 
 def test_a_link_to_a_store_stays_one(closed_store, tmp_path):

@@ -74,22 +74,16 @@ def test_attributes_are_compared_with_their_checksum(lz4_store):
     ("change", "text"),
     [
         (lambda m: m.pop("rewards"), "rewards: missing"),
-        (lambda m: m.update(other=m["rewards"]), "other: expected arrays and groups of the lane "),
-        (lambda m: m["rewards"].update(shape=[36]), "rewards: shape[0]: expected 33, found 36"),
-        (lambda m: m.update(extras=3), "extras: : expected {"),
-        (lambda m: m["extras"].update(more=1), "extras: more: unknown to format 1"),
+        (lambda m: m.update(other=m["rewards"]), "other: unknown to format 1"),
+        (lambda m: m["rewards"].update(shape=[36]), "rewards.shape[0]: expected 33, found 36"),
+        (lambda m: m.update(extras=3), "extras: expected {"),
+        (lambda m: m["extras"].update(more=1), "extras.more: unknown to format 1"),
     ],
 )
 def test_a_copy_that_differs_from_the_documents_themselves(lz4_store, change, text):
     edit(lz4_store / "zarr.json", lambda d: change(d["consolidated_metadata"]["metadata"]))
     found = messages(lz4_store, "zarr.json")
-    assert found[0].startswith(f"consolidated_metadata: {text}")
-
-
-def test_a_copy_that_is_none(lz4_store):
-    for value in (3, {}, {"metadata": {}}):
-        edit(lz4_store / "zarr.json", lambda d, v=value: d.update(consolidated_metadata=v))
-        assert messages(lz4_store, "zarr.json")
+    assert found[0].startswith(f"consolidated_metadata.{text}")
 
 
 def test_a_closed_lane_needs_no_copy(lz4_store):

@@ -1,4 +1,4 @@
-"""Names that do not belong into a store: files, folders, links, litter."""
+"""Names that do not belong into a store: files, folders, links."""
 
 import shutil
 
@@ -49,25 +49,10 @@ def test_no_link_is_followed(lz4_store, tmp_path):
     assert text.startswith("resets: expected a directory, found a link or a file")
 
 
-def test_litter_in_a_closed_store_is_a_warning(lz4_store):
-    (lz4_store / "zarr.json.12ab.tmp").write_bytes(b"{")
-    (lz4_store / "frames" / "c.0.0.12ab.tmp").write_bytes(b"")
-    (lz4_store / "finals" / ".live").mkdir()
-    report = verify(lz4_store)
-    assert report.sound
-    assert [one.file for one in report.warnings] == [
-        "zarr.json.12ab.tmp",
-        "frames/c.0.0.12ab.tmp",
-        "finals/.live",
-    ]
-
-
-def test_litter_of_a_crash_is_a_warning(make, story, kill, kinds):
+def test_what_a_write_that_was_cut_off_has_left_is_harmless(make, story, kill, kinds):
     writer = make(frame=kinds["lz4"], action=ACTION)
     story.play(writer, 15)
     (writer.path / "frames" / "c.9.0.12ab.tmp").write_bytes(b"")
-    assert not verify(writer.path).warnings[1:]  # the writer may be writing that
     kill(writer)
     report = verify(writer.path)
-    assert report.sound
-    assert [one.file for one in report.warnings] == ["frames/c.9.0.12ab.tmp"]
+    assert (report.findings, report.warnings) == ([], [])

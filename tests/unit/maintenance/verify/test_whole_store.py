@@ -1,7 +1,6 @@
 """`verify`: sound stores, stores of many lanes, and any byte of any file."""
 
 import gc
-import json
 import os
 import random
 import shutil
@@ -70,32 +69,6 @@ def test_an_evicted_and_a_reopened_store_are_sound(make, story, evicted):
     writer.close()
     report = verify(evicted)
     assert (report.findings, report.warnings) == ([], [])
-
-
-def test_a_replay_buffer_is_sound_with_its_random_state(tmp_path, quick_disk, kinds):
-    fields = {"frame": kinds["lz4"], "action": ACTION}
-    with mmreplay.ReplayBuffer(tmp_path / "buffer.zarr", capacity=30, **fields) as buffer:
-        buffer.reset(np.zeros(3, np.uint8))
-        for _ in range(40):
-            buffer.step(0, 1.0, np.ones(3, np.uint8))
-        buffer.sample(8)
-        buffer.flush()
-        assert verify(tmp_path / "buffer.zarr").sound
-    document = json.loads((tmp_path / "buffer.zarr" / "zarr.json").read_text())
-    assert "generator" in document["attributes"]["mmreplay"]
-    report = verify(tmp_path / "buffer.zarr")
-    assert (report.findings, report.warnings) == ([], [])
-
-
-def test_a_store_of_many_lanes_is_sound(make, story, kinds):
-    writer = make(n_lanes=3, frame=kinds["lz4"])
-    for one in writer.writers:
-        story.play_every_end(one)
-    assert verify(writer.path).sound
-    writer.close()
-    report = verify(writer.path)
-    assert (report.findings, report.warnings) == ([], [])
-    assert (report.lanes, report.rows) == (3, 3 * 33)
 
 
 def test_verify_writes_nothing_and_its_progress_ends_at_the_total(lz4_store):
@@ -259,12 +232,10 @@ def test_a_lane_with_another_schema_than_its_store(lanes, make, story, kinds):
     assert found.startswith("schema: expected that of the store, found {")
 
 
-def test_foreign_files_and_litter_between_the_lanes(lanes):
+def test_a_foreign_file_between_the_lanes(lanes):
     (lanes / "notes.txt").write_text("x")
     (lanes / ".lane-00003.tmp").mkdir()
-    report = verify(lanes)
-    assert [one.file for one in report.findings] == ["notes.txt"]
-    assert [one.file for one in report.warnings] == [".lane-00003.tmp"]
+    assert [one.file for one in verify(lanes).findings] == ["notes.txt"]
 
 
 def test_a_store_in_the_place_of_a_lane(lanes, make):
