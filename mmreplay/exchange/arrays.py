@@ -28,7 +28,7 @@ from mmreplay.exchange.source_files import (
     source_files,
 )
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
-from mmreplay.exchange.tables import Block, Incoming, Tables
+from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 
 _COPY_BYTES = 1 << 20
@@ -72,7 +72,7 @@ def read_columns(
     tables = Tables(columns, where, losses, missing)
     final = {key: columns[name] for key, name in tables.frames["final_observations"].items()}
 
-    def final_rows(_block: Block, start: int, stop: int) -> Frames:
+    def final_rows(start: int, stop: int) -> Frames:
         return {key: column.read(start, stop) for key, column in final.items()}
 
     n_final = min((one.shape[0] for one in final.values()), default=None)

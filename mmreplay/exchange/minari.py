@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Frames, block_steps
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import has_values
@@ -180,11 +180,7 @@ class _Dataset:
 
     def incoming(self) -> Incoming:
         """Fields, metadata and steps."""
-
-        def final_rows(block: Block, _start: int, _stop: int) -> Frames:
-            return {key: block[f"final {key}"] for key in self._frames}
-
-        return self._tables.incoming(self._blocks(), final_rows, self._metadata())
+        return self._tables.incoming(self._blocks(), metadata=self._metadata())
 
     @property
     def _frames(self) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import BLOCK_BYTES, Frames, block_steps
+from mmreplay.batches.runs import BLOCK_BYTES, block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
 from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
@@ -47,12 +47,9 @@ def read(
     final = tables.frames["final_observations"]
     names = [*tables.used, *final.values()]
     size = block_steps(row_bytes({name: columns[name] for name in names}))
-
-    def final_rows(block: Block, _start: int, _stop: int) -> Frames:
-        return {key: block[name] for key, name in final.items()}
-
-    rows = _blocks(paths, columns, names, size)
-    yield tables.incoming(rows, final_rows if final else None)
+    last = {f"final {key}": name for key, name in final.items()}
+    blocks = _blocks(paths, columns, names, size)
+    yield tables.incoming(one | {key: one[name] for key, name in last.items()} for one in blocks)
 
 
 def _shapes_of(paths: list[Path], losses: Losses) -> dict[str, RowShape]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import Frames, block_steps
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.encoded_images import decoded
@@ -242,13 +242,8 @@ class _Dataset:
 
     def incoming(self, *, is_step: bool) -> Incoming:
         """Fields, metadata and steps; `is_step`: the last step of an episode is one."""
-
-        def final_rows(block: Block, _start: int, _stop: int) -> Frames:
-            return {key: block[f"final {key}"] for key in self._frames}
-
         about = {"name": self._info["name"], "version": self._info.get("version")}
-        blocks = self._blocks(is_step=is_step)
-        return self._tables.incoming(blocks, None if is_step else final_rows, {"rlds": about})
+        return self._tables.incoming(self._blocks(is_step=is_step), metadata={"rlds": about})
 
     def _blocks(self, *, is_step: bool) -> Iterator[Block]:
         n_before = 0
