@@ -18,7 +18,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.exchange import (
     arrays,
     d3rlpy,
-    d4rl,
     diffusion_policy,
     dqn_replay,
     lerobot,
@@ -115,7 +114,7 @@ _ALL = (
     ExchangeFormat(
         "d4rl",
         "a D4RL file of HDF5",
-        d4rl.read,
+        d3rlpy.read,
         not_in="final observations where there are no next_observations; metadata",
     ),
     ExchangeFormat(
@@ -141,7 +140,7 @@ _ALL = (
         "a robomimic file of HDF5",
         robomimic.read,
         robomimic.write,
-        not_in="final observations where there is no next_obs; model files",
+        not_in="final observations where there is no next_obs; masks; model files",
         not_out="truncation flags: dones is 0 at the end",
     ),
     ExchangeFormat(
@@ -164,7 +163,7 @@ _ALL = (
         "episodes of RLDS, a directory that TensorFlow Datasets wrote: TFRecord or ArrayRecord "
         "files",
         rlds.read,
-        not_in="texts, and features without a fixed shape; actions of several arrays other than "
+        not_in="texts, encoded tensors, features without a fixed shape; actions of several arrays other than "
         "the chosen one",
     ),
 )

@@ -24,7 +24,7 @@ from mmreplay.exchange.fields import has_values
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import Episodes, open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
-from mmreplay.exchange.spaces import compacted, leaves, only
+from mmreplay.exchange.spaces import compacted, leaves, names_of
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
@@ -192,9 +192,10 @@ class _Dataset:
         own = {key: value for key, value in self._raw.items() if key not in _COUNTED}
         fields = {"observation": {*self._frames}, "action": {FRAME}}
         for name, space in self._spaces.items():
-            own.pop(f"{name}_space")
-            if (kept := only(space, fields[name])) is not None:
-                own[f"{name}_space"] = compacted(kept)
+            own[f"{name}_space"] = compacted(space)
+            if names_of(space) != fields[name]:
+                del own[f"{name}_space"]
+                self._losses.add(f"{name} space: has parts that are not imported, left out")
         extras = {role: name for role, (name, _) in self._tables.extras.items()}
         about: dict[str, Any] = {
             "metadata": own,

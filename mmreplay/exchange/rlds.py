@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +31,6 @@ _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is
 _EPISODE = "extras/episode."
 _MARKS = ("is_first", "is_last")
 """What the order of the steps also says."""
-
-_ENCODINGS = ("numbers", "image", "bytes", "zlib")
 
 
 @contextmanager
@@ -76,12 +73,12 @@ def _folder(source: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A feature that is an array: its name in a record, and the encoding of its rows."""
+    """A feature that is an array: its name in a record, and the fields of its rows."""
 
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    encoding: Literal["numbers", "image", "bytes", "zlib"]
+    is_image: bool = False
 
 
 class _Rows:
@@ -89,7 +86,7 @@ class _Rows:
 
     def __init__(self, leaf: _Leaf, example: Example) -> None:
         self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
-        if leaf.encoding != "numbers":
+        if leaf.is_image:
             self._values: Any = example.blobs(leaf.path)
             return
         values = example.numbers(leaf.path, leaf.dtype)
@@ -103,22 +100,8 @@ class _Rows:
         return len(self._values)
 
     def __getitem__(self, part: slice) -> Array:
-        leaf, values = self._leaf, self._values[part]
-        if leaf.encoding == "numbers":
-            out: Array = values
-            return out
-        if leaf.encoding == "image":
-            return decoded(values, leaf.shape, self._where)
-        rows = [np.frombuffer(self._unpacked(one), leaf.dtype) for one in values]
-        return np.stack(rows).reshape(-1, *leaf.shape)
-
-    def _unpacked(self, data: bytes) -> bytes:
-        size = math.prod(self._leaf.shape) * self._leaf.dtype.itemsize
-        if self._leaf.encoding == "zlib":
-            data = zlib.decompressobj().decompress(data, size + 1)
-        if len(data) != size:
-            raise FormatError(f"{self._where}: expected {size} bytes, found {len(data)}")
-        return data
+        out: Array = self._values[part]
+        return decoded(out, self._leaf.shape, self._where) if self._leaf.is_image else out
 
 
 def _above(name: str) -> list[str]:
@@ -126,9 +109,9 @@ def _above(name: str) -> list[str]:
 
 
 def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
-    """A feature of features.json as an array; None if it is not an array of one shape."""
+    """A feature of features.json as an array; None if it is encoded, or not of one shape."""
     if "classLabel" in about:
-        return _Leaf(path, (), np.dtype(np.int64), "numbers")
+        return _Leaf(path, (), np.dtype(np.int64))
     is_image = "image" in about
     one = about.get("image") or about.get("tensor")
     if one is None:
@@ -138,10 +121,10 @@ def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
         dtype = np.dtype(str(one.get("dtype") or ("uint8" if is_image else "")))
     except TypeError:  # texts, and dtypes that numpy does not have
         return None
-    encoding = str(one.get("encoding") or "none").lower()
-    kept: Any = "image" if is_image else {"none": "numbers"}.get(encoding, encoding)
-    fits = is_numeric(dtype) and min(shape, default=1) > 0 and (not is_image or dtype == np.uint8)
-    return _Leaf(path, shape, dtype, kept) if fits and kept in _ENCODINGS else None
+    fits = is_numeric(dtype) and min(shape, default=1) > 0
+    is_plain = str(one.get("encoding") or "none").lower() == "none"
+    fits = fits and (dtype == np.uint8 if is_image else is_plain)
+    return _Leaf(path, shape, dtype, is_image) if fits else None
 
 
 class _Dataset:
@@ -217,7 +200,7 @@ class _Dataset:
             self._named.add(path)
             found = _leaf_of(about, path)
             if found is None:
-                self._losses.add(f"feature {path}: not numbers of one shape")
+                self._losses.add(f"feature {path}: encoded, or not numbers of one shape")
             else:
                 yield name, found
 
