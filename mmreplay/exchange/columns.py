@@ -62,8 +62,7 @@ class Column(Protocol):
         """Rows [start, stop); `start` is where the last read stopped."""
 
 
-RowShape = Shape | Column
-"""What tells the shape and dtype of a column."""
+RowShape = Shape | Column  # what tells the shape and dtype of a column
 
 
 class ArrayColumn:

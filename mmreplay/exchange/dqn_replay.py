@@ -35,8 +35,7 @@ from mmreplay.ids import Array
 _FILE = re.compile(r"\$store\$_([^/]+)_ckpt\.(\d{1,18})\.gz\Z")
 _COUNTS = re.compile(r"add_count_ckpt\.\d+\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
-_MOST_STACK = 1000
-"""More than any buffer stacks."""
+_MOST_STACK = 1000  # more than any buffer stacks
 
 
 @contextmanager
@@ -89,8 +88,6 @@ def _open(source: Path, number: int, names: list[str], opened: ExitStack) -> dic
 
 
 class _Unzipped(gzip.GzipFile):
-    """A gzipped file whose errors name it."""
-
     def __init__(self, path: Path) -> None:
         file = open_file(path)
         super().__init__(fileobj=file)

@@ -24,7 +24,6 @@ from mmreplay.exchange import (
     lerobot_files,
     minari,
     minari_export,
-    ogbench,
     parquet,
     rlds,
     robomimic,
@@ -120,7 +119,7 @@ _ALL = (
     ExchangeFormat(
         "ogbench",
         "an OGBench .npz file",
-        ogbench.read,
+        arrays.read_ogbench,
         not_in="rewards, unless the file has them; extra columns of final observations",
     ),
     ExchangeFormat(
@@ -145,7 +144,7 @@ _ALL = (
     ),
     ExchangeFormat(
         "diffusion_policy",
-        "a replay buffer of diffusion_policy: a zarr v2 directory, or a .zip of one",
+        "a replay buffer of diffusion_policy: a zarr v2 directory",
         diffusion_policy.read,
         not_in="rewards, flags and final observations, which it does not have",
     ),
@@ -163,8 +162,8 @@ _ALL = (
         "episodes of RLDS, a directory that TensorFlow Datasets wrote: TFRecord or ArrayRecord "
         "files",
         rlds.read,
-        not_in="texts, encoded tensors, features without a fixed shape; actions of several arrays other than "
-        "the chosen one",
+        not_in="texts, encoded tensors, features without a fixed shape; actions of several arrays "
+        "other than the chosen one",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}

@@ -1,13 +1,19 @@
 """RLDS episodes, as TensorFlow Datasets writes them: a record per episode, with lists of its steps.
 
 The last step of an episode is only its final observation; its ``is_terminal`` says whether the
-episode terminated.
+episode terminated. The framing of records is eight bytes, for which TensorFlow would be a gigabyte;
+protobuf parses the examples in them.
+
+Invariant: a record with a wrong checksum, or that is cut off, is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import os
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,19 +24,134 @@ import numpy as np
 from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Shape, row_bytes
-from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import has_values, is_numeric, need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.source_files import add_other_files, read_json
+from mmreplay.exchange.pictures import decoded
+from mmreplay.exchange.source_files import add_other_files, checked_name, open_file, read_json
 from mmreplay.exchange.tables import Block, Incoming, Tables
-from mmreplay.exchange.tf_records import Example, records
 from mmreplay.exchange.transitions import FinalObservation
+from mmreplay.format.compression import crc32c
 from mmreplay.ids import Array
+
+_LENGTH, _SUM = struct.Struct("<QI"), struct.Struct("<I")
+_MASK = 0xA282EAD8
+_WORD = 0xFFFFFFFF
+
+_PROTO = """
+name: "example.proto" package: "records" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature"
+  field { name: "bytes_list" number: 1 type_name: ".records.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".records.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".records.Int64List" oneof_index: 0 }
+  oneof_decl { name: "kind" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".records.Features.Entry" }
+  nested_type { name: "Entry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type_name: ".records.Feature" } } }
+message_type { name: "Example"
+  field { name: "features" number: 1 label: LABEL_OPTIONAL type_name: ".records.Features" } }
+"""
+"""Source: TensorFlow, tensorflow/core/example/example.proto and feature.proto."""
+
+
+def records(path: Path, kind: str) -> Iterator[bytes]:
+    """The records of a file in order; raises FormatError for a damaged one."""
+    if kind == "tfrecord":
+        yield from _tf_records(path)
+    elif kind == "array_record":
+        module = need("array_record.python.array_record_module", None, "array-record")
+        reader = module.ArrayRecordReader(checked_name(path))
+        try:
+            for number in range(reader.num_records()):
+                yield reader.read([number])[0]
+        finally:
+            reader.close()
+    else:
+        raise FormatError(f"{path}: expected files of tfrecord or array_record, found {kind!r:.80}")
+
+
+def _tf_records(path: Path) -> Iterator[bytes]:
+    """Source: TensorFlow, tensorflow/core/lib/io/record_writer.h."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        while head := file.read(_LENGTH.size):
+            where = f"{path}: the record at byte {file.tell() - len(head):,}"
+            if len(head) < _LENGTH.size:
+                raise FormatError(f"{where}: the file ends within it")
+            length, checksum = _LENGTH.unpack(head)
+            if _masked(head[:8]) != checksum:
+                raise FormatError(f"{where}: the checksum of its length is wrong")
+            if length + _SUM.size > size - file.tell():
+                raise FormatError(f"{where}: the file ends within it")
+            data = file.read(length)
+            if _masked(data) != _SUM.unpack(file.read(_SUM.size))[0]:
+                raise FormatError(f"{where}: its checksum is wrong")
+            yield data
+
+
+def _masked(data: bytes) -> int:
+    found = crc32c(data)
+    return (((found >> 15) | (found << 17)) + _MASK) & _WORD
+
+
+class Example:
+    """A ``tf.train.Example``: lists of numbers or bytes, by name. Raises FormatError."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        decode_error = need("google.protobuf.message", package="protobuf").DecodeError
+        try:
+            self._features = _message().FromString(data).features.feature
+        except decode_error as error:
+            raise FormatError(f"{where}: not a tf.train.Example: {error!s:.200}") from error
+
+    def names(self) -> list[str]:
+        """The features that it has."""
+        return list(self._features)
+
+    def _list(self, name: str, *, is_bytes: bool) -> Any:
+        if name not in self._features:
+            raise FormatError(f"{self.where}: has no feature {name!r}, as features.json says")
+        one = self._features[name]
+        found = getattr(one, one.WhichOneof("kind") or "float_list").value
+        if len(found) and isinstance(found[0], bytes) != is_bytes:
+            kinds = ("bytes", "numbers") if is_bytes else ("numbers", "bytes")
+            raise FormatError(f"{self.where}: {name}: expected {kinds[0]}, found {kinds[1]}")
+        return found
+
+    def blobs(self, name: str) -> list[bytes]:
+        """A feature that is a list of bytes."""
+        return list(self._list(name, is_bytes=True))
+
+    def numbers(self, name: str, dtype: np.dtype[Any]) -> Array:
+        """A feature that is a list of numbers, (n,), as `dtype`."""
+        found = self._list(name, is_bytes=False)
+        is_float = len(found) > 0 and isinstance(found[0], float)
+        rows = np.fromiter(found, np.float32 if is_float else np.int64, len(found))
+        out: Array = rows.view(dtype) if dtype == np.uint64 else rows.astype(dtype, copy=False)
+        return out
+
+
+@functools.cache
+def _message() -> Any:
+    library = functools.partial(need, package="protobuf")
+    file = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    pool = library("google.protobuf.descriptor_pool").DescriptorPool()
+    pool.Add(library("google.protobuf.text_format").Parse(_PROTO, file))
+    factory = library("google.protobuf.message_factory")
+    return factory.GetMessageClass(pool.FindMessageTypeByName("records.Example"))
+
 
 _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
 _EPISODE = "extras/episode."
-_MARKS = ("is_first", "is_last")
-"""What the order of the steps also says."""
+_MARKS = ("is_first", "is_last")  # what the order of the steps also says
 
 
 @contextmanager
@@ -104,10 +225,6 @@ class _Rows:
         return decoded(out, self._leaf.shape, self._where) if self._leaf.is_image else out
 
 
-def _above(name: str) -> list[str]:
-    return [name[:at] for at, one in enumerate(name) if one == "/"]
-
-
 def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
     """A feature of features.json as an array; None if it is encoded, or not of one shape."""
     if "classLabel" in about:
@@ -128,8 +245,6 @@ def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
 
 
 class _Dataset:
-    """An opened dataset."""
-
     def __init__(
         self,
         folder: Path,
@@ -140,6 +255,7 @@ class _Dataset:
     ) -> None:
         self._folder, self._losses = folder, losses
         self._info = read_json(folder / "dataset_info.json")
+        self._kind = str(self._info.get("fileFormat", "tfrecord"))
         steps, others = self._parts(read_json(folder / "features.json"))
         self._named: set[str] = set()
         roles = {action: "actions", _REWARD: "rewards", _TERMINAL: "terminations"}
@@ -178,7 +294,6 @@ class _Dataset:
         add_other_files(folder, used.__contains__, losses)
 
     def _parts(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The features of a step, and those of an episode."""
         try:
             others = dict(about["featuresDict"]["features"])
             steps = others.pop(_STEPS)["sequence"]["feature"]["featuresDict"]["features"]
@@ -219,10 +334,6 @@ class _Dataset:
                     file = f"{start}-{number:05d}-of-{len(lengths):05d}"
                     yield self._folder / Path(file).name, length
 
-    @property
-    def _kind(self) -> str:
-        return str(self._info.get("fileFormat", "tfrecord"))
-
     def incoming(self, *, is_step: bool) -> Incoming:
         """Fields, metadata and steps; `is_step`: the last step of an episode is one."""
         about = {"name": self._info["name"], "version": self._info.get("version")}
@@ -251,7 +362,7 @@ class _Dataset:
         if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
         for name in example.names():
-            if not any(part in self._named for part in (name, *_above(name))):
+            if not any(f"{name}/".startswith(f"{one}/") for one in self._named):
                 self._losses.add(f"feature {name}: not in features.json, left out")
         n_steps = len(columns["actions"]) - (not is_step)
         if n_steps < 1:

@@ -26,8 +26,7 @@ from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
 _NUMBER = re.compile(r"(\d+)\Z")
-_GYM = 2
-"""robomimic's number for environments of Gym."""
+_GYM = 2  # robomimic's number for environments of Gym
 _STEP = ("actions", "rewards", "dones")
 _OWN = (*_STEP, "obs", "next_obs")
 
@@ -53,7 +52,7 @@ def read(
             columns, source, losses, final_observation, needs_rewards=False, called=called
         )
         rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows, source)
-        about = json.loads(file.attributes("data").get("env_args", "{}"))
+        about = json.loads(file.file["data"].attrs.get("env_args", "{}"))
         metadata = {"robomimic": {"env_args": about}}
         if about.get("env_name"):
             metadata["id"] = about["env_name"]

@@ -22,11 +22,9 @@ from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-Block = dict[str, Array]
-"""Rows of columns by name."""
+Block = dict[str, Array]  # rows of columns by name
 
-FinalRows = Callable[[int, int], Frames]
-"""The final observations of the episodes [start, stop)."""
+FinalRows = Callable[[int, int], Frames]  # the final observations of the episodes [start, stop)
 
 _NAMES = {
     "observations": ("observations", "observation", "obs"),
@@ -161,7 +159,6 @@ class Tables:
         return others
 
     def _parts_of(self, role: str) -> dict[str, str]:
-        """The columns of an observation by its key, the sole one under `FRAME`."""
         if role in self._roles:
             return {FRAME: self._roles[role]}
         start = f"{role}/"

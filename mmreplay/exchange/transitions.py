@@ -106,7 +106,6 @@ def _cut(table: Table, following: Table | None, losses: Losses) -> Table:
 
 
 def _run(table: Table, start: int, stop: int, last: Frames, *, begins: bool, ends: bool) -> Steps:
-    """Rows [start, stop), followed by `last`."""
     part = slice(start, stop)
     frames = {
         key: np.concatenate((rows[part], last[key])) for key, rows in table.observation.items()

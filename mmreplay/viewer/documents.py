@@ -16,15 +16,13 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures.images import limits_of
 from mmreplay.reading.info import action_names, shared_metadata
 from mmreplay.reading.store import Store
+from mmreplay.viewer.columns import ShownColumn, has_priorities, read_priorities, shown_columns
 from mmreplay.viewer.episode import kept_episodes
 from mmreplay.viewer.packed import pack
-from mmreplay.viewer.priorities import has_priorities, read_priorities
-from mmreplay.viewer.shown_columns import ShownColumn, shown_columns
 from mmreplay.viewer.viewed_store import finite
 
 _ENDS = ("open", "terminated", "truncated")
-_SEEN = 16
-"""Frames that give the range of values that are not bytes."""
+_SEEN = 16  # frames that give the range of values that are not bytes
 _IMAGE_AXES = 2
 _SPREAD_IDS = 100_000
 _MOST_VALUES = 32
@@ -149,7 +147,6 @@ def distributions(samples: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
 
 
 def _flat(actions: Array | None) -> Array:
-    """(n, parts) actions."""
     if actions is None:
         return np.empty((0, 0))
     out: Array = actions.reshape(len(actions), math.prod(actions.shape[1:]))

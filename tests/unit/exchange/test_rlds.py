@@ -9,7 +9,7 @@ import pytest
 
 import mmreplay
 from mmreplay import FormatError, import_dataset
-from mmreplay.exchange.tf_records import _message
+from mmreplay.exchange.rlds import _message
 from tests.support.disks.trees import names
 
 

@@ -81,7 +81,8 @@ def test_demonstrations_in_order_with_states(tmp_path, quick_disk):
 def test_without_next_obs_the_last_one_stands_in(tmp_path, quick_disk):
     path = demonstrations(tmp_path / "a.hdf5", next_obs=False)
     made = import_dataset("robomimic", path, tmp_path / "a.zarr")
-    assert {one.what[:5]: one.count for one in made.losses} == {"attri": 12, "final": 12}
+    expected = {"attri": 12, "final": 12, "datas": 1}
+    assert {one.what[:5]: one.count for one in made.losses} == expected
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.trajectory(1).observation["pose"][:, 0].tolist() == [0, 1, 1]
 

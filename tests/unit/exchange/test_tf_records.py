@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay import FormatError
-from mmreplay.exchange.tf_records import Example, records
+from mmreplay.exchange.rlds import Example, records
 
 # Written by tf.io.TFRecordWriter: two records, of one tf.train.Example and of b"".
 WRITTEN = bytes.fromhex(
