@@ -16,7 +16,6 @@ import numpy as np
 
 from mmreplay.adapters.frame_stacks import (
     Frames,
-    Mask,
     Stacks,
     same_bytes,
     stacks_of,
@@ -247,7 +246,10 @@ class DiskReplayBuffer(ReplayBuffer):
         if self._stacks is None:
             self._stacks = stacks_seen(seen, following, self._stack)
         buffer, stacks = self._opened(), self._stacks
-        if (new := self._new_episodes(seen)).any():
+        new = self._ended.copy()  # where an episode begins
+        for name, array in seen.items():
+            new |= True if self._last is None else ~same_bytes(array, self._last[name])
+        if new.any():
             if not stacks.begins(seen)[new].all():
                 raise SchemaError(
                     f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
@@ -298,15 +300,6 @@ class DiskReplayBuffer(ReplayBuffer):
     def _as_space(self, frames: dict[str, Any]) -> Any:
         """Frames or observations by name, as the environments' space has them."""
         return frames if self._is_dict else frames[FRAME]
-
-    def _new_episodes(self, seen: Frames) -> Mask:
-        """Where an episode begins: bool (N,)."""
-        if self._last is None:
-            return np.ones(self.n_envs, np.bool_)
-        new = self._ended.copy()
-        for name, array in seen.items():
-            new |= ~same_bytes(array, self._last[name])
-        return new
 
     def _get_samples(self, batch_inds: Ids, env: Any = None) -> Any:
         """The steps with these numbers in a ring of `buffer_size`, each of a random environment."""

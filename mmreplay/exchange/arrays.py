@@ -7,7 +7,6 @@ One row per step, in the order of time: ``observations``, ``actions``, ``rewards
 
 from __future__ import annotations
 
-import io
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -124,7 +123,8 @@ def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = Fa
             path = folder / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             files[name] = stack.enter_context(path.open("xb"))
-            files[name].write(_header(shape, dtype))
+            about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(files[name], about | {"shape": shape})
         for run in stored.runs():
             for name, rows in table_rows(run, is_dict=stored.schema.is_dict).items():
                 if rows.size:
@@ -139,15 +139,6 @@ def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = Fa
         shutil.rmtree(folder)
     elif compressed:
         losses.add("compression: of .npz files only")
-
-
-def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    descr = np.lib.format.dtype_to_descr(dtype)
-    out = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        out, {"descr": descr, "fortran_order": False, "shape": shape}
-    )
-    return out.getvalue()
 
 
 _ENDS, _SEEN = "terminals", "observations"

@@ -167,7 +167,7 @@ def arrow_table(path: Path) -> Any:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise FormatError(f"{path}: expected an Arrow file")
         # The messages in their order: a footer may lead anywhere.
-        while (message := _next_message(file)) is not None:
+        for message in pa.ipc.MessageReader.open_stream(file):
             if message.type == "dictionary" or _is_compressed(message):
                 raise FormatError(
                     f"{path}: compressed, or with dictionaries; write it without, as Minari does"
@@ -176,13 +176,6 @@ def arrow_table(path: Path) -> Any:
         table = pa.ipc.open_stream(file).read_all()
     table.validate(full=True)
     return table
-
-
-def _next_message(file: Any) -> Any:
-    try:
-        return need("pyarrow").ipc.read_message(file)
-    except EOFError:
-        return None
 
 
 def _is_compressed(message: Any) -> bool:

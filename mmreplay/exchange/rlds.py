@@ -116,7 +116,8 @@ class Example:
         """The features that it has."""
         return list(self._features)
 
-    def _list(self, name: str, *, is_bytes: bool) -> Any:
+    def values(self, name: str, *, is_bytes: bool) -> Any:
+        """A feature that is a list of bytes, or of numbers."""
         if name not in self._features:
             raise FormatError(f"{self.where}: has no feature {name!r}, as features.json says")
         one = self._features[name]
@@ -126,13 +127,9 @@ class Example:
             raise FormatError(f"{self.where}: {name}: expected {kinds[0]}, found {kinds[1]}")
         return found
 
-    def blobs(self, name: str) -> list[bytes]:
-        """A feature that is a list of bytes."""
-        return list(self._list(name, is_bytes=True))
-
     def numbers(self, name: str, dtype: np.dtype[Any]) -> Array:
         """A feature that is a list of numbers, (n,), as `dtype`."""
-        found = self._list(name, is_bytes=False)
+        found = self.values(name, is_bytes=False)
         is_float = len(found) > 0 and isinstance(found[0], float)
         rows = np.fromiter(found, np.float32 if is_float else np.int64, len(found))
         out: Array = rows.view(dtype) if dtype == np.uint64 else rows.astype(dtype, copy=False)
@@ -208,7 +205,7 @@ class _Rows:
     def __init__(self, leaf: _Leaf, example: Example) -> None:
         self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
         if leaf.is_image:
-            self._values: Any = example.blobs(leaf.path)
+            self._values: Any = list(example.values(leaf.path, is_bytes=True))
             return
         values = example.numbers(leaf.path, leaf.dtype)
         if len(values) % max(math.prod(leaf.shape), 1):
