@@ -272,7 +272,7 @@ def _ogbench(target: Path, episodes: list[Any]) -> None:
 def _rlds(target: Path, episodes: list[Any]) -> None:
     import json
 
-    from mmreplay.exchange.tf_records import _masked, _message
+    from mmreplay.exchange.rlds import _masked, _message
     from mmreplay.pictures import png
 
     target.mkdir()

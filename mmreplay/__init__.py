@@ -46,9 +46,8 @@ from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
 if TYPE_CHECKING:
-    from mmreplay.exchange.export_dataset import Exported, export_dataset
+    from mmreplay.exchange.convert import Exported, Imported, export_dataset, import_dataset
     from mmreplay.exchange.formats import ExchangeFormat, exchange_formats
-    from mmreplay.exchange.import_dataset import Imported, import_dataset
     from mmreplay.exchange.losses import Loss
     from mmreplay.maintenance.pack import Packed, pack
     from mmreplay.maintenance.repair.lane import LaneRepair
@@ -144,9 +143,8 @@ def open(path: str | os.PathLike[str]) -> Store:
 _LAZY = {
     name: f"mmreplay.{module}"
     for module, names in {
-        "exchange.export_dataset": "export_dataset Exported",
+        "exchange.convert": "export_dataset Exported import_dataset Imported",
         "exchange.formats": "exchange_formats ExchangeFormat",
-        "exchange.import_dataset": "import_dataset Imported",
         "exchange.losses": "Loss",
         "maintenance.pack": "pack Packed",
         "maintenance.repair.lane": "LaneRepair",

@@ -16,7 +16,6 @@ import numpy as np
 
 from mmreplay.adapters.frame_stacks import (
     Frames,
-    Mask,
     Stacks,
     same_bytes,
     stacks_of,
@@ -247,7 +246,10 @@ class DiskReplayBuffer(ReplayBuffer):
         if self._stacks is None:
             self._stacks = stacks_seen(seen, following, self._stack)
         buffer, stacks = self._opened(), self._stacks
-        if (new := self._new_episodes(seen)).any():
+        new = self._ended.copy()  # where an episode begins
+        for name, array in seen.items():
+            new |= True if self._last is None else ~same_bytes(array, self._last[name])
+        if new.any():
             if not stacks.begins(seen)[new].all():
                 raise SchemaError(
                     f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
@@ -299,27 +301,17 @@ class DiskReplayBuffer(ReplayBuffer):
         """Frames or observations by name, as the environments' space has them."""
         return frames if self._is_dict else frames[FRAME]
 
-    def _new_episodes(self, seen: Frames) -> Mask:
-        """Where an episode begins: bool (N,)."""
-        if self._last is None:
-            return np.ones(self.n_envs, np.bool_)
-        new = self._ended.copy()
-        for name, array in seen.items():
-            new |= ~same_bytes(array, self._last[name])
-        return new
-
     def _get_samples(self, batch_inds: Ids, env: Any = None) -> Any:
         """The steps with these numbers in a ring of `buffer_size`, each of a random environment."""
-        buffer = self._opened()
+        buffer, rows = self._opened(), np.asarray(batch_inds, np.int64)
         if self._has_holes:
-            ranks = np.random.randint(0, len(buffer), size=len(batch_inds))  # noqa: NPY002  as SB3's
+            ranks = np.random.randint(0, len(buffer), size=rows.shape)  # noqa: NPY002  as SB3's
             ids = buffer.store.live.look(lambda index: index.at(ranks))
-            return self._samples(self._read(buffer, ids), env)
-        rows = np.asarray(batch_inds, np.int64)
-        if self.full:
-            rows = (rows - self._rows) % self.buffer_size
-        envs = np.random.randint(0, high=self.n_envs, size=rows.shape)  # noqa: NPY002
-        ids = (rows + self._first) * self.n_envs + envs
+        else:
+            if self.full:
+                rows = (rows - self._rows) % self.buffer_size
+            envs = np.random.randint(0, high=self.n_envs, size=rows.shape)  # noqa: NPY002
+            ids = (rows + self._first) * self.n_envs + envs
         return self._samples(self._read(buffer, ids), env)
 
     def _read(self, buffer: StoredBuffer, ids: Ids) -> Batch:
@@ -327,11 +319,12 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _samples(self, batch: Batch, env: Any) -> Any:
         """A batch as stable-baselines3 returns it, normalized by `env` unless that is None."""
-        rewards, discounts = batch.reward.reshape(-1, 1), None
+        more = {}
         if self.n_steps > 1:
             rewards, discounts = self._returns(batch.id, env)
+            more["discounts"] = self.to_torch(discounts, copy=False)
         else:
-            rewards = self._normalize_reward(rewards, env)
+            rewards = self._normalize_reward(batch.reward.reshape(-1, 1), env)
         if env is None:  # frames are sent to the device once
             tensors: Any = to_tensors(batch, self.device)
             seen = self._named(tensors.observation)
@@ -347,15 +340,13 @@ class DiskReplayBuffer(ReplayBuffer):
             next_observations=self._as_space(following),
             dones=self.to_torch(over, copy=False),
             rewards=self.to_torch(rewards, copy=False),
-            **({} if discounts is None else {"discounts": self.to_torch(discounts, copy=False)}),
+            **more,
         )
 
     def _named(self, shown: Any) -> dict[str, Any]:
         """Arrays or tensors by name, in the shapes of observations."""
-        stacks, parts = self._stacks, shown if self._is_dict else {FRAME: shown}
-        if stacks is None or stacks.n is None:
-            return dict(parts)
-        return {name: stacks.whole(parts[name], shape) for name, shape in self._shapes.items()}
+        parts = shown if self._is_dict else {FRAME: shown}
+        return {name: parts[name].reshape(-1, *shape) for name, shape in self._shapes.items()}
 
     def _normalized(self, shown: Any, env: Any) -> dict[str, Any]:
         named = self._named(shown)

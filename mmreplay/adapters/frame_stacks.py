@@ -16,13 +16,11 @@ import numpy.typing as npt
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 
-Frames = Mapping[str, Array]
-"""Observations of all environments by name, (N, *shape) each."""
+Frames = Mapping[str, Array]  # observations of all environments by name, (N, *shape) each
 Shape = tuple[int, ...]
 Mask = npt.NDArray[np.bool_]
 
-_COLOURS = (1, 3)
-"""Channels of images that are not stacks, unless `stack` says otherwise."""
+_COLOURS = (1, 3)  # channels of images that are not stacks, unless `stack` says otherwise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,10 +52,6 @@ class Stacks:
             )
             for name, array in stacks.items()
         }
-
-    def whole(self, frames: Any, shape: Shape) -> Any:
-        """Stacks of a batch, (B, n, *frame), as observations: (B, *shape)."""
-        return frames if self.n is None else frames.reshape(len(frames), *shape)
 
     def begins(self, stacks: Frames) -> Mask:
         """Which environments show the first stack of an episode: bool (N,)."""
@@ -94,23 +88,18 @@ def _equal(one: Array, other: Array) -> Mask:
 
 def same_bytes(one: Array, other: Array) -> Mask:
     """Where two arrays of the same shape and dtype hold the same bytes, NaN too: bool (N,)."""
-    bytes_of_one, bytes_of_other = (
-        np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (one, other)
-    )
-    return _equal(bytes_of_one, bytes_of_other)
+    flat = [np.ascontiguousarray(array).reshape(len(array), -1) for array in (one, other)]
+    return _equal(flat[0].view(np.uint8), flat[1].view(np.uint8))
 
 
 def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding: str) -> Stacks:
     """The stacks of these shapes in a store with these frames; SchemaError if they do not fit."""
-
-    def fits(n: int, shape: Shape, frame: Shape | None) -> bool:
-        if n == 1:
-            return shape == frame
-        return bool(shape) and not shape[0] % n and Stacks(n).frame_shape(shape) == frame
-
     for n in _divisors(max(shape[0] if shape else 1 for shape in shapes.values())):
-        if all(fits(n, shape, frames.get(name)) for name, shape in shapes.items()):
-            return Stacks(None if n == 1 else n, padding)
+        stacks = Stacks(None if n == 1 else n, padding)
+        if all(n == 1 or (shape and not shape[0] % n) for shape in shapes.values()) and frames == {
+            name: stacks.frame_shape(shape) for name, shape in shapes.items()
+        }:
+            return stacks
     raise SchemaError(
         f"observations of the shapes {dict(shapes)} are not stacks of the store's frames "
         f"{dict(frames)}; use another path, or the environments of that store"

@@ -144,7 +144,6 @@ class _Rows:
                 yield with_each(columns, operator.itemgetter(number))
 
     def _episode(self, episode: Any, most: int | None = None) -> Trajectory:
-        """One episode, or its first `most` steps."""
         live, first, length = self.data.store.live, int(episode["id"]), int(episode["length"])
         with reading_listed(self.data, self.uuids):
             return live.lazy_trajectory(

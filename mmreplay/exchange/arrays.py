@@ -1,4 +1,4 @@
-"""Plain arrays: a .npz file, a directory of .npy files, or a mapping in memory.
+"""Plain arrays: a .npz file, a directory of .npy files, or a mapping in memory; OGBench's files.
 
 One row per step, in the order of time: ``observations``, ``actions``, ``rewards``,
 ``terminations`` and ``truncations``; dict observations are ``observations/KEY``.
@@ -7,7 +7,6 @@ One row per step, in the order of time: ``observations``, ``actions``, ``rewards
 
 from __future__ import annotations
 
-import io
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,16 @@ import numpy as np
 
 from mmreplay.batches.runs import Frames
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.exchange.columns import Column, NpyColumn, Unreadable, blocks, columns_of
+from mmreplay.exchange.columns import (
+    Column,
+    NpyColumn,
+    RowShape,
+    Shape,
+    Unreadable,
+    blocks,
+    columns_of,
+)
+from mmreplay.exchange.fields import flags, has_values
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import (
     add_other_files,
@@ -31,7 +39,6 @@ from mmreplay.exchange.stored import Stored, table_rows, table_shapes
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 
-_COPY_BYTES = 1 << 20
 _SUFFIX = ".npy"
 
 
@@ -72,7 +79,7 @@ def read_columns(
     tables = Tables(columns, where, losses, missing)
     final = {key: columns[name] for key, name in tables.frames["final_observations"].items()}
 
-    def final_rows(_block: Block, start: int, stop: int) -> Frames:
+    def final_rows(start: int, stop: int) -> Frames:
         return {key: column.read(start, stop) for key, column in final.items()}
 
     n_final = min((one.shape[0] for one in final.values()), default=None)
@@ -116,34 +123,57 @@ def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = Fa
             path = folder / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             files[name] = stack.enter_context(path.open("xb"))
-            files[name].write(_header(shape, dtype))
+            about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(files[name], about | {"shape": shape})
         for run in stored.runs():
             for name, rows in table_rows(run, is_dict=stored.schema.is_dict).items():
                 if rows.size:
                     files[name].write(np.ascontiguousarray(rows).data.cast("B"))
     if is_zip:
-        _zip_and_remove(folder, target, compressed=compressed)
+        save = np.savez_compressed if compressed else np.savez
+        paths = {
+            path.relative_to(folder).with_suffix("").as_posix(): path
+            for path in sorted(folder.rglob("*.npy"))
+        }
+        save(target, **{name: np.load(path, mmap_mode="r") for name, path in paths.items()})
+        shutil.rmtree(folder)
     elif compressed:
         losses.add("compression: of .npz files only")
 
 
-def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    descr = np.lib.format.dtype_to_descr(dtype)
-    out = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        out, {"descr": descr, "fortran_order": False, "shape": shape}
-    )
-    return out.getvalue()
+_ENDS, _SEEN = "terminals", "observations"
 
 
-def _zip_and_remove(folder: Path, target: Path, *, compressed: bool) -> None:
-    kind = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-    with zipfile.ZipFile(target, "x", kind) as archive:
-        for path in sorted(folder.rglob("*.npy")):
-            about = zipfile.ZipInfo(path.relative_to(folder).as_posix())
-            about.compress_type = kind
-            about.file_size = path.stat().st_size
-            with path.open("rb") as file, archive.open(about, "w") as member:
-                shutil.copyfileobj(file, member, _COPY_BYTES)
-            path.unlink()
-    shutil.rmtree(folder)
+@contextmanager
+def read_ogbench(source: Path, losses: Losses) -> Iterator[Incoming]:
+    """OGBench's: ``terminals`` marks the last row of a trajectory, its final observation."""
+    with open_columns(source, losses) as columns:
+        for name in (_ENDS, _SEEN):
+            if name not in columns:
+                raise FormatError(f"{source}: expected a column {name!r}, found {sorted(columns)}")
+        ends = columns.pop(_ENDS)
+        made: dict[str, RowShape] = {"truncations": Shape(ends.shape, np.dtype(np.bool_))}
+        made["next_observations"] = columns[_SEEN]
+        tables = Tables(made | columns, source, losses, "repeat", needs_rewards=False)
+        used = {name: columns[name] for name in tables.used if name not in made}
+        rows = blocks(used | {_ENDS: ends}, tables.n_rows, source)
+        yield tables.incoming(_steps(rows, losses, source))
+
+
+def _steps(rows: Iterator[Block], losses: Losses, source: object) -> Iterator[Block]:
+    """Blocks of steps; the last row of a block waits for the next one."""
+    held: Block | None = None
+    for new in rows:
+        block = new
+        if held is not None:
+            block = {name: np.concatenate((held[name], part)) for name, part in new.items()}
+        is_final = flags(block[_ENDS], f"{source}: {_ENDS}")
+        held = None if is_final[-1] else {name: part[-1:].copy() for name, part in block.items()}
+        for name in sorted(block.keys() - {_ENDS, _SEEN}):
+            is_lost = is_final & has_values(block[name])
+            losses.add(f"column {name} of final observations: left out", int(is_lost.sum()))
+        before = np.flatnonzero(~is_final[:-1])
+        ends = is_final[before + 1]
+        losses.add("trajectories of one row: they have no step", int(is_final.sum() - ends.sum()))
+        steps = {name: part[before] for name, part in block.items()}
+        yield steps | {"truncations": ends, "next_observations": block[_SEEN][before + 1]}

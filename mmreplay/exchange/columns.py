@@ -62,12 +62,14 @@ class Column(Protocol):
         """Rows [start, stop); `start` is where the last read stopped."""
 
 
-RowShape = Shape | Column
-"""What tells the shape and dtype of a column."""
+RowShape = Shape | Column  # what tells the shape and dtype of a column
 
 
 class ArrayColumn:
-    """A column that can be sliced: an array, or a dataset of HDF5 or zarr."""
+    """A column that can be sliced: an array, or a dataset of HDF5.
+
+    Without the 1 in its shape, a column (n, 1) becomes (n,).
+    """
 
     def __init__(self, rows: Any) -> None:
         self.shape = tuple(rows.shape)
@@ -76,19 +78,8 @@ class ArrayColumn:
 
     def read(self, start: int, stop: int) -> Array:
         """See `Column`."""
-        return np.asarray(self._rows[start:stop])
-
-
-class FlatColumn:
-    """A column (n, 1) of numbers as (n,)."""
-
-    def __init__(self, column: Column) -> None:
-        self.shape, self.dtype = column.shape[:1], column.dtype
-        self._column = column
-
-    def read(self, start: int, stop: int) -> Array:
-        """See `Column`."""
-        return self._column.read(start, stop).reshape(stop - start)
+        rows = np.asarray(self._rows[start:stop])
+        return rows.reshape(len(rows), *self.shape[1:])
 
 
 class PerEpisode:
@@ -132,7 +123,8 @@ class _Joined:
                 self._column.read(at - first, until - first).astype(self.dtype, copy=False)
             )
             at = until
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return rows.reshape(len(rows), *self.shape[1:])
 
 
 def joined(

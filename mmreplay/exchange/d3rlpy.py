@@ -1,7 +1,8 @@
-"""d3rlpy's HDF5 files, of version 2.1, and the flat tables of version 1.
+"""D4RL's and d3rlpy's HDF5 files: flat tables, and those of version 2.1 of d3rlpy.
 
-An episode has as many observations as steps, without the final one; d3rlpy itself uses the last row
-of a truncated episode only as an observation.
+D4RL's tables have ``terminals``, ``timeouts`` and ``infos/…``. In d3rlpy's files an episode has as
+many observations as steps, without the final one; d3rlpy itself uses the last row of a truncated
+episode only as an observation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrays import read_columns
-from mmreplay.exchange.columns import Column, FlatColumn, PerEpisode
+from mmreplay.exchange.columns import Column, PerEpisode
 from mmreplay.exchange.fields import flags
 from mmreplay.exchange.hdf5_files import Hdf5Source, open_hdf5
 from mmreplay.exchange.losses import Losses
@@ -30,17 +31,16 @@ _COUNTS = ("num_episodes", "version", "columns")
 def read(
     source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
-    """A file of ``ReplayBuffer.dump``, or of version 1."""
+    """A file of D4RL, of ``ReplayBuffer.dump``, or of version 1 of d3rlpy."""
     with open_hdf5(source) as file:
-        if "num_episodes" in file.columns:
-            columns = _episodes(file, losses)
-        else:  # version 1
-            columns = file.table()
+        is_flat = "num_episodes" not in file.columns
+        columns = file.table() if is_flat else _episodes(file, losses)
+        if is_flat:
             file.add_rest(columns, losses)
         for name, kinds in (("rewards", "biuf"), ("actions", "iu")):
             one = columns.get(name)
             if one is not None and one.shape[1:] == (1,) and one.dtype.kind in kinds:
-                columns[name] = FlatColumn(one)
+                one.shape = one.shape[:1]
         yield read_columns(columns, source, losses, final_observation)
 
 

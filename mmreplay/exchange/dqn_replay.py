@@ -35,8 +35,7 @@ from mmreplay.ids import Array
 _FILE = re.compile(r"\$store\$_([^/]+)_ckpt\.(\d{1,18})\.gz\Z")
 _COUNTS = re.compile(r"add_count_ckpt\.\d+\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
-_MOST_STACK = 1000
-"""More than any buffer stacks."""
+_MOST_STACK = 1000  # more than any buffer stacks
 
 
 @contextmanager
@@ -89,8 +88,6 @@ def _open(source: Path, number: int, names: list[str], opened: ExitStack) -> dic
 
 
 class _Unzipped(gzip.GzipFile):
-    """A gzipped file whose errors name it."""
-
     def __init__(self, path: Path) -> None:
         file = open_file(path)
         super().__init__(fileobj=file)
@@ -158,52 +155,29 @@ def _part(
 def _without_padding(rows: Iterator[Block], n_padding: int, losses: Losses) -> Iterator[Block]:
     """Blocks without padding, with ``truncations``; the last rows of each wait for the next."""
     held: Block | None = None
-    after_end = True
     for new in itertools.chain(rows, [None]):
         block = held if new is None else new
         if block is None:
             return
         if held is not None and new is not None:
             block = {name: np.concatenate((held[name], part)) for name, part in new.items()}
-        found, held, after_end = _taken(
-            block, n_padding, losses, after_end=after_end, last=new is None
-        )
-        if len(found["reward"]):
-            yield found
-
-
-def _taken(
-    block: Block, n_padding: int, losses: Losses, *, after_end: bool, last: bool
-) -> tuple[Block, Block | None, bool]:
-    """Rows that are steps, rows that wait for the next ones, and whether an episode ended."""
-    n = len(block["reward"])
-    terminal = block["terminal"]
-    zero = ~terminal & _is_zero(block)
-    cut = np.zeros(n, np.bool_)
-    keep = np.ones(n, np.bool_)
-    for start, stop in _runs(zero):
-        if stop == n and not last:
-            break  # it may continue in the next rows
-        before = after_end if start == 0 else bool(terminal[start - 1])
-        length = stop - start
-        if n_padding and before:
-            keep[start : start + min(length, n_padding)] = False
-        elif n_padding and length == n_padding:
-            keep[start:stop] = False
-            if start:
-                cut[start - 1] = True
-            losses.add("ends of truncated episodes: found by the padding after them")
-    stop = n
-    if not last:  # the row before padding ends an episode, and padding may come next
-        while stop and zero[stop - 1]:
-            stop -= 1
-        stop = max(stop - 1, 0)
-    part = {name: rows[:stop][keep[:stop]] for name, rows in block.items()}
-    part["truncations"] = cut[:stop][keep[:stop]]
-    if stop:
-        after_end = bool(terminal[stop - 1]) or (after_end and not keep[:stop].any())
-    rest = {name: rows[stop:] for name, rows in block.items()} if stop < n else None
-    return part, rest, after_end
+        terminal, n = block["terminal"], len(block["terminal"])
+        zero = ~terminal & _is_zero(block)
+        # The row before padding may end an episode, and padding may go on in the next block.
+        stop = n if new is None else int(max(np.flatnonzero(~zero), default=0))
+        cut, keep = np.zeros(n, np.bool_), np.ones(n, np.bool_)
+        edges = np.flatnonzero(np.diff(zero[:stop], prepend=False, append=False)).tolist()
+        for first, last in zip(edges[::2], edges[1::2], strict=True) if n_padding else ():
+            if first == 0 or terminal[first - 1]:
+                keep[first : min(first + n_padding, last)] = False
+            elif last - first == n_padding:
+                keep[first:last] = False
+                cut[first - 1] = True
+                losses.add("ends of truncated episodes: found by the padding after them")
+        block["truncations"] = cut
+        if keep[:stop].any():
+            yield {name: part[:stop][keep[:stop]] for name, part in block.items()}
+        held = {name: block[name][stop:] for name in block.keys() - {"truncations"}}
 
 
 def _is_zero(block: Block) -> Array:
@@ -212,9 +186,3 @@ def _is_zero(block: Block) -> Array:
     numbers = np.flatnonzero(out)
     out[numbers] = ~has_values(block["observation"][numbers])
     return np.asarray(out)
-
-
-def _runs(mask: Array) -> Iterator[tuple[int, int]]:
-    """[start, stop) of each run of True."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
-    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from mmreplay.errors import FormatError, MissingExtraError
-from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.schema import Field
-
-Extras = dict[str, tuple[str, Field]]
-"""Name and field of extra columns, by their foreign names."""
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
 _ARGUMENTS = frozenset(
@@ -69,33 +64,6 @@ def extra_name(name: str) -> str:
     """The same for an extra column, whose name is also an argument of ``step``."""
     out = key_name(name)
     return f"{out}_" if out in _ARGUMENTS else out
-
-
-def add_extra(
-    extras: Extras, foreign: str, own: str, shape: Any, dtype: Any, losses: Losses
-) -> bool:
-    """Whether a column became an extra column `own`; what a store cannot hold is a loss."""
-    if not is_numeric(dtype) or not all(shape):
-        losses.add(
-            f"column {foreign}: a store cannot hold rows of {np.dtype(dtype)} {tuple(shape)}"
-        )
-    elif own in {name for name, _ in extras.values()}:
-        losses.add(f"column {foreign}: another column is called {own} already")
-    else:
-        extras[foreign] = own, Field(tuple(shape), dtype)
-    return foreign in extras
-
-
-def key_names(names: Iterable[str], where: object) -> dict[str, str]:
-    """Foreign names by the keys of observations; raises FormatError if two get the same key."""
-    out: dict[str, str] = {}
-    for name in names:
-        if (other := out.setdefault(key_name(name), name)) != name:
-            raise FormatError(
-                f"{where}: observations {other!r} and {name!r}: both would be called "
-                f"{key_name(name)!r} in a store; rename one of them"
-            )
-    return out
 
 
 def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:

@@ -18,14 +18,12 @@ from mmreplay.errors import SchemaError
 from mmreplay.exchange import (
     arrays,
     d3rlpy,
-    d4rl,
     diffusion_policy,
     dqn_replay,
     lerobot,
     lerobot_files,
     minari,
     minari_export,
-    ogbench,
     parquet,
     rlds,
     robomimic,
@@ -115,13 +113,13 @@ _ALL = (
     ExchangeFormat(
         "d4rl",
         "a D4RL file of HDF5",
-        d4rl.read,
+        d3rlpy.read,
         not_in="final observations where there are no next_observations; metadata",
     ),
     ExchangeFormat(
         "ogbench",
         "an OGBench .npz file",
-        ogbench.read,
+        arrays.read_ogbench,
         not_in="rewards, unless the file has them; extra columns of final observations",
     ),
     ExchangeFormat(
@@ -141,12 +139,12 @@ _ALL = (
         "a robomimic file of HDF5",
         robomimic.read,
         robomimic.write,
-        not_in="final observations where there is no next_obs; model files",
+        not_in="final observations where there is no next_obs; masks; model files",
         not_out="truncation flags: dones is 0 at the end",
     ),
     ExchangeFormat(
         "diffusion_policy",
-        "a replay buffer of diffusion_policy: a zarr v2 directory, or a .zip of one",
+        "a replay buffer of diffusion_policy: a zarr v2 directory",
         diffusion_policy.read,
         not_in="rewards, flags and final observations, which it does not have",
     ),
@@ -164,8 +162,8 @@ _ALL = (
         "episodes of RLDS, a directory that TensorFlow Datasets wrote: TFRecord or ArrayRecord "
         "files",
         rlds.read,
-        not_in="texts, and features without a fixed shape; actions of several arrays other than "
-        "the chosen one",
+        not_in="texts, encoded tensors, features without a fixed shape; actions of several arrays "
+        "other than the chosen one",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}

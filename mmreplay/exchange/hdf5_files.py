@@ -24,8 +24,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import check_at_once, check_claim, check_row, checked_name
 from mmreplay.ids import Array
 
-_MOST_DEPTH = 100
-"""HDF5 itself recurses, and overflows the stack."""
+_MOST_DEPTH = 100  # HDF5 itself recurses, and overflows the stack
 
 _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF = 1, 2, 3, 32000
 _COMPRESSIONS = (_DEFLATE, _LZF)
@@ -55,8 +54,8 @@ class Hdf5Source:
     def __init__(self, file: Any, path: Path) -> None:
         self.path, self.file = path, file
         self.groups: list[str] = []
-        self.columns: dict[str, Shape | Unreadable] = {}
         self.attribute_names: list[str] = []
+        self.columns: dict[str, Shape | Unreadable] = {}
         self._n_bytes, self._source_bytes = 0, path.stat().st_size
         self._walk()
         self.columns = dict(sorted(self.columns.items(), key=lambda item: item[0].split("/")))
@@ -88,10 +87,6 @@ class Hdf5Source:
             for name, one in self.columns.items()
         }
 
-    def attributes(self, name: str) -> dict[str, Any]:
-        """The attributes of a group."""
-        return dict(self.file[name].attrs)
-
     def add_rest(self, used: Iterable[str], losses: Losses) -> None:
         """Count datasets, and attributes as ``PATH@NAME``, that are not in `used`."""
         counts: Counter[str] = Counter()
@@ -113,12 +108,8 @@ class Hdf5Source:
         self._add_attributes(root, "")
         while todo:
             group, above, depth = todo.pop()
-            links: list[tuple[bytes, int]] = []
-            group.links.iterate(
-                lambda name, about, links=links: links.append((name, about.type)), info=True
-            )
-            for raw, kind in links:
-                name = above + raw.decode(errors="replace")
+            for raw in group:
+                name, kind = above + raw.decode(errors="replace"), group.links.get_info(raw).type
                 if kind != h5py.h5l.TYPE_HARD:
                     is_external = kind == h5py.h5l.TYPE_EXTERNAL
                     self._refuse(name, "a link to another file" if is_external else "a link")
@@ -157,11 +148,9 @@ class Hdf5Source:
         """Add a dataset after checking where its numbers are, and how much memory they need."""
         self._add_attributes(one, name)
         plist, what = one.get_create_plist(), f"{self.path}: {name!r:.200}"
-        if plist.get_external_count():
-            self._refuse(name, "numbers in another file")
-            return
-        if plist.get_layout() == need("h5py").h5d.VIRTUAL:
-            self._refuse(name, "a virtual dataset")
+        is_virtual = plist.get_layout() == need("h5py").h5d.VIRTUAL
+        if is_virtual or plist.get_external_count():
+            self._refuse(name, "a virtual dataset" if is_virtual else "numbers in another file")
             return
         try:
             dtype, n_bytes = one.dtype, math.prod(one.shape) * one.get_type().get_size()

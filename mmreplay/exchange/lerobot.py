@@ -8,7 +8,7 @@ itself. An export writes images as lossless PNG into the Parquet files, and adds
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,20 @@ import numpy as np
 
 from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
-from mmreplay.exchange.arrow_columns import KEY, from_arrow
+from mmreplay.exchange.arrow_files import KEY, from_arrow, open_parquet, small_table
 from mmreplay.exchange.columns import Shape, row_bytes
-from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import key_name, need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.parquet import files_below
-from mmreplay.exchange.parquet_pages import batches_of, open_parquet, small_table
+from mmreplay.exchange.parquet import columns_below, files_below
+from mmreplay.exchange.pictures import VideoFrames, decoded
 from mmreplay.exchange.source_files import add_other_files, inside, read_json
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
-from mmreplay.exchange.video_frames import VideoFrames
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
 _EPISODE, _TIME = "episode_index", "timestamp"
-_INDICES = ("index", "frame_index")
-"""What the order of the rows also says."""
+_INDICES = ("index", "frame_index")  # what the order of the rows also says
 
 _ROLES = {
     "action": "actions",
@@ -54,14 +51,12 @@ _OF_INFO = set(
 )
 """Entries that are read, or follow from what is."""
 
-_VECTORS = ("actions", "observations")
-"""Roles in which float vectors of length 1 stay vectors."""
+_VECTORS = ("actions", "observations")  # roles in which float vectors of length 1 stay vectors
 
 _PICTURES = ("image", "video")
 _CHANNELS = (1, 3)
 _NUMBERS = {np.dtype(one).name for one in "?bBhHiIlLefd"}
-_MOST_TEXT = 300_000
-"""A limit of the metadata that a store keeps."""
+_MOST_TEXT = 300_000  # a limit of the metadata that a store keeps
 
 
 @contextmanager
@@ -77,18 +72,11 @@ def read(
             f"{source}: expected a dataset of version v3.0, found {version!r:.80}; convert an "
             f"older one with lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
-    if (stored := info.get("storage_format", "parquet")) != "parquet":
-        raise FormatError(
-            f"{source}: expected storage_format 'parquet', found {stored!r:.80}; convert it with "
-            f"lerobot first"
-        )
     with ExitStack() as stack:
         yield _Dataset(source, info, losses, stack).incoming(final_observation)
 
 
 class _Dataset:
-    """An opened dataset."""
-
     def __init__(
         self, source: Path, info: dict[str, Any], losses: Losses, stack: ExitStack
     ) -> None:
@@ -137,7 +125,6 @@ class _Dataset:
         return not problem
 
     def _is_read(self, name: str) -> bool:
-        """Whether a file of the dataset is read."""
         folder, _, inside = name.partition("/")
         video = any(inside.startswith(f"{one}/") for one in self._videos)
         return (
@@ -168,7 +155,9 @@ class _Dataset:
             about = self._features[name]
             kind, shape = about["dtype"], tuple(about["shape"])
             if kind in _PICTURES:
-                shape, dtype = _height_first(shape), np.dtype(np.uint8)
+                dtype = np.dtype(np.uint8)
+                if shape[0] in _CHANNELS and shape[-1] not in _CHANNELS:
+                    shape = (*shape[1:], shape[0])
             else:
                 dtype = np.dtype(kind)
                 # LeRobot stores scalars as vectors of length 1.
@@ -230,7 +219,6 @@ class _Dataset:
         return about
 
     def _tasks(self) -> list[str]:
-        """The tasks in the order of their numbers."""
         path = self._source / "meta" / "tasks.parquet"
         if not path.exists():
             return []
@@ -243,19 +231,10 @@ class _Dataset:
     def _blocks(self) -> Iterator[Block]:
         size = block_steps(row_bytes(self._shapes))
         stored = [name for name in self._shapes if name not in self._videos]
-        for path in self._paths:
-            with open_parquet(path) as file:
-                if missing := set(stored) - set(file.schema_arrow.names):
-                    raise FormatError(
-                        f"{path}: has no column {min(missing)!r}, as other files have"
-                    )
-                for batch in batches_of(file, size, stored):
-                    block = {
-                        name: self._rows(batch.column(batch.schema.names.index(name)), name, path)
-                        for name in stored
-                    }
-                    block |= {name: self._frames(name, block) for name in self._videos}
-                    yield {self._names[name]: rows for name, rows in block.items()}
+        for path, columns in columns_below(self._paths, stored, size):
+            block = {name: self._rows(columns[name], name, path) for name in stored}
+            block |= {name: self._frames(name, block) for name in self._videos}
+            yield {self._names[name]: rows for name, rows in block.items()}
 
     def _rows(self, array: Any, name: str, path: Path) -> Array:
         pa, about = need("pyarrow"), self._shapes[name]
@@ -267,7 +246,6 @@ class _Dataset:
         return from_arrow(array, about.shape[1:], about.dtype, f"{path}: {name}")
 
     def _frames(self, name: str, block: Block) -> Array:
-        """The frames of a video at the steps of a block."""
         starts, video, rows = self._starts[name], self._videos[name], []
         for number, time in zip(block[_EPISODE].tolist(), block[_TIME].tolist(), strict=True):
             if number not in starts:
@@ -275,10 +253,3 @@ class _Dataset:
             path, start = starts[number]
             rows.append(video.at(path, start + time))
         return np.stack(rows)
-
-
-def _height_first(shape: Sequence[int]) -> tuple[int, ...]:
-    """(h, w, c) of an image whose channels may be first in info.json."""
-    first, *others = shape
-    is_first = first in _CHANNELS and others[-1] not in _CHANNELS
-    return (*others, first) if is_first else tuple(shape)

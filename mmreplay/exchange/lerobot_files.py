@@ -6,7 +6,6 @@ Invariant: memory holds a group of rows, and a row per episode of the current gr
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +17,63 @@ import numpy as np
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.batches.runs import BLOCK_BYTES, Steps
 from mmreplay.errors import SchemaError
-from mmreplay.exchange.arrow_columns import KEY
+from mmreplay.exchange.arrow_files import KEY
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.lerobot_stats import Stats
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.pictures import png
 from mmreplay.schema import FRAME, Field
+
+_QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+_IMAGES = 16  # most images of a block that are looked at
+
+
+class Stats:
+    """For each element of a row, or each channel of images from 0 to 1.
+
+    `parts` is (4 + 5, elements): min, max, mean, variance times n, and the quantiles.
+    """
+
+    def __init__(self, dtype: str, shape: Sequence[int]) -> None:
+        self._is_image = dtype == "image"
+        self._shape = (shape[-1], 1, 1) if self._is_image else tuple(shape)
+        self.n = 0
+        self.parts: Array = np.empty(0)
+
+    def add(self, rows: Array) -> None:
+        """Count (n, …) more, n > 0."""
+        n = len(rows)
+        if self._is_image:
+            values = rows[:: -(-n // _IMAGES)].reshape(-1, self._shape[0]) / 255
+        else:
+            values = rows.reshape(n, -1).astype(np.float64)
+        quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
+        parts = values.min(0), values.max(0), values.mean(0), values.var(0) * n, *quantiles
+        self._merge(n, np.stack(parts))
+
+    def merge(self, other: Stats) -> None:
+        """Count all rows of the other one."""
+        self._merge(other.n, other.parts)
+
+    def _merge(self, n: int, parts: Array) -> None:
+        """Source: Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, (2.1)."""
+        if not self.n:
+            self.n, self.parts = n, parts
+            return
+        a, b, part = self.parts, parts, n / (self.n + n)
+        out = a + (b - a) * part
+        out[0], out[1] = np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
+        out[3] = a[3] + b[3] + (b[2] - a[2]) ** 2 * (self.n * part)
+        self.n, self.parts = self.n + n, out
+
+    def values(self) -> dict[str, Any]:
+        """By name, as lists: min, max, mean, std, quantiles and count."""
+        low, high, mean, squares, *quantiles = (one.reshape(self._shape) for one in self.parts)
+        found = {"min": low, "max": high, "mean": mean, "std": np.sqrt(squares / self.n)}
+        found |= dict(zip(_QUANTILES, quantiles, strict=True))
+        return {name: one.tolist() for name, one in found.items()} | {"count": [self.n]}
+
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
 _EPISODES_PER_GROUP = 500
@@ -44,16 +92,15 @@ _OWN = {
 }
 """Features of every dataset."""
 
-Rows = Callable[[Steps], Array]
-"""A column of some steps."""
+Rows = Callable[[Steps], Array]  # a column of some steps
 
 
-def _before(run: Steps, key: str) -> Array:
-    return run.observation[key][:-1]
+def _extra(name: str) -> Rows:
+    return lambda run: run.extras[name]
 
 
-def _extra(run: Steps, name: str) -> Array:
-    return run.extras[name]
+def _before(key: str) -> Rows:
+    return lambda run: run.observation[key][:-1]
 
 
 def _is_last(run: Steps) -> Array:
@@ -102,9 +149,6 @@ class _Feature:
     def is_image(self) -> bool:
         return self.dtype == "image"
 
-    def about(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "shape": list(self.shape), "names": self.names}
-
     def hugging_face(self) -> dict[str, Any]:
         """For the metadata of Hugging Face's Parquet files."""
         value = {"dtype": self.dtype, "_type": "Value"}
@@ -137,8 +181,6 @@ class _Feature:
 
 
 class _Out:
-    """A dataset that is being written."""
-
     def __init__(
         self, stored: Stored, target: Path, losses: Losses, fps: int | None, task: str | None
     ) -> None:
@@ -168,12 +210,10 @@ class _Out:
         return need("pyarrow.parquet").ParquetWriter(path, schema, compression="snappy")
 
     def _has(self, name: str, kinds: str) -> bool:
-        """Whether there is an extra column of scalars of that name."""
         found = self._stored.schema.extras.get(name)
         return found is not None and found.shape == () and found.dtype.kind in kinds
 
     def _chosen(self, losses: Losses) -> dict[str, _Feature]:
-        """Features by name."""
         stored, schema = self._stored, self._stored.schema
         names: Mapping[str, Any] = self._known.get("names") or {}
         called: Mapping[str, str] = self._known.get("observations") or {}
@@ -194,7 +234,7 @@ class _Out:
             is_image = _is_picture(one)
             last = key if key != FRAME else "image" if is_image else "state"
             name = called.get(key) or f"observation.{last}"
-            add(name, one, functools.partial(_before, key=key), is_image=is_image)
+            add(name, one, _before(key), is_image=is_image)
         add("action", schema.action, operator.attrgetter("action"))
         add("next.reward", Field((), schema.reward_dtype), operator.attrgetter("reward"))
         add("next.done", Field((), "bool"), _is_last)
@@ -208,7 +248,7 @@ class _Out:
         }
         kept = set()
         if self._known and self._has("timestamp", "f"):
-            rows["timestamp"] = functools.partial(_extra, name="timestamp")
+            rows["timestamp"] = _extra("timestamp")
             kept.add("timestamp")
         if self._is_numbered:
             rows["task_index"] = self._task_numbers
@@ -219,7 +259,7 @@ class _Out:
             elif name.partition(".")[0] == _OBSERVATION or name == _TRUNCATED:
                 losses.add(f"column {name}: this name has a meaning in LeRobot", stored.n_steps)
             else:
-                add(name, schema.extras[name], functools.partial(_extra, name=name))
+                add(name, schema.extras[name], _extra(name))
         for name, dtype in _OWN.items():
             out[name] = _Feature(dtype, (1,), (), rows[name])
         return out
@@ -260,7 +300,6 @@ class _Out:
             self._end_episode()
 
     def _flush(self) -> None:
-        """Write the pending steps as a group of rows."""
         if not self._pending:
             return
         pa = need("pyarrow")
@@ -334,7 +373,10 @@ class _Out:
             "splits": {"train": f"0:{self._stored.n_episodes}"},
             "data_path": f"data/{_PATH}",
             "video_path": None,
-            "features": {name: one.about() for name, one in self._features.items()},
+            "features": {
+                name: {"dtype": one.dtype, "shape": list(one.shape), "names": one.names}
+                for name, one in self._features.items()
+            },
         }
         (meta / "info.json").write_text(json.dumps(info, indent=4), encoding="utf-8")
 

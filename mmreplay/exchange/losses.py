@@ -11,8 +11,7 @@ from typing import Any
 
 from mmreplay.errors import SchemaError, printable
 
-_SHOWN = 8
-"""Names that one loss lists."""
+_SHOWN = 8  # names that one loss lists
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

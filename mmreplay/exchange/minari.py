@@ -17,20 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Frames, block_steps
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import has_values
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.minari_files import Episodes, open_episodes
+from mmreplay.exchange.minari_files import open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
-from mmreplay.exchange.spaces import compacted, leaves, only
+from mmreplay.exchange.spaces import compacted, leaves, names_of
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
-ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
-"""As Minari reads it, with a version."""
+ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")  # as Minari reads it, with a version
 
 OURS = "mmreplay"
 """In the metadata of our exports: ``extras`` are the infos that are a store's extra columns."""
@@ -40,8 +39,7 @@ _COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpe
 
 _STEP = ("actions", "terminations", "truncations")
 _MOST_METADATA = 400_000
-NO_SEED = np.int64(-1)
-"""A missing seed; 2**64 - 1 where seeds are uint64."""
+NO_SEED = np.int64(-1)  # a missing seed; 2**64 - 1 where seeds are uint64
 
 
 def folder_of(given: object) -> Path | None:
@@ -84,8 +82,6 @@ def read(source: Path, losses: Losses) -> Iterator[Incoming]:
 
 
 class _Dataset:
-    """An opened dataset."""
-
     def __init__(self, folder: Path, raw: dict[str, Any], losses: Losses, stack: ExitStack) -> None:
         self._folder, self._raw, self._losses = folder, raw, losses
         self._n = int(raw["total_episodes"])
@@ -102,9 +98,7 @@ class _Dataset:
         jpegs = bool(raw.get("jpeg_encoding", True))
         images = {name: leaf for name, leaf in by_name.items() if jpegs and leaf.is_image}
         kind = str(raw.get("data_format", "hdf5"))
-        self._episodes: Episodes = open_episodes(
-            folder, kind, self._n, images, by_name, losses, stack
-        )
+        self._episodes = open_episodes(folder, kind, self._n, images, by_name, losses, stack)
         columns = (self._episodes.columns(number) for number in range(self._n))
         first = next((one for one in columns if one["rewards"].shape[0]), None)
         if first is None:
@@ -122,6 +116,8 @@ class _Dataset:
         self._about = [self._episodes.attributes(number) for number in range(self._n)]
         self._add_attributes()
         self._tables = Tables(self._columns, folder, losses, "repeat", called=self._called)
+        # The columns of observations by the keys of the store.
+        self._frames = self._tables.frames["observations"]
 
     def _shape(self, shape: tuple[int, ...], dtype: Any) -> Shape:
         """That of all rows, if each has this shape."""
@@ -180,25 +176,17 @@ class _Dataset:
 
     def incoming(self) -> Incoming:
         """Fields, metadata and steps."""
-
-        def final_rows(block: Block, _start: int, _stop: int) -> Frames:
-            return {key: block[f"final {key}"] for key in self._frames}
-
-        return self._tables.incoming(self._blocks(), final_rows, self._metadata())
-
-    @property
-    def _frames(self) -> Mapping[str, str]:
-        """The columns of observations by the keys of the store."""
-        return self._tables.frames["observations"]
+        return self._tables.incoming(self._blocks(), metadata=self._metadata())
 
     def _metadata(self) -> dict[str, Any]:
         """What an export needs to write the same dataset."""
         own = {key: value for key, value in self._raw.items() if key not in _COUNTED}
         fields = {"observation": {*self._frames}, "action": {FRAME}}
         for name, space in self._spaces.items():
-            own.pop(f"{name}_space")
-            if (kept := only(space, fields[name])) is not None:
-                own[f"{name}_space"] = compacted(kept)
+            own[f"{name}_space"] = compacted(space)
+            if names_of(space) != fields[name]:
+                del own[f"{name}_space"]
+                self._losses.add(f"{name} space: has parts that are not imported, left out")
         extras = {role: name for role, (name, _) in self._tables.extras.items()}
         about: dict[str, Any] = {
             "metadata": own,
@@ -210,8 +198,6 @@ class _Dataset:
         if len(json.dumps(about)) > _MOST_METADATA:
             self._losses.add("metadata of more than 400 kB")
             about["metadata"] = {}
-        if (dtype := self._first["rewards"].dtype).kind in "iu":
-            about["reward_dtype"] = dtype.name
         spec = own.get("env_spec")
         env_id = json.loads(spec).get("id") if isinstance(spec, str) else None
         return {"minari": about} | ({"id": env_id} if env_id else {})
@@ -225,40 +211,27 @@ class _Dataset:
             if not n_steps:
                 self._losses.add("episodes without a step")
                 continue
-            self._check_lengths(number, columns, n_steps)
+            frames = [self._called[role] for role in self._frames.values()]
+            expected = dict.fromkeys(frames, n_steps + 1) | dict.fromkeys(_STEP, n_steps)
+            for name, n_rows in expected.items():
+                if columns[name].shape[0] != n_rows:
+                    raise FormatError(
+                        f"{self._folder}: episode {number}: {name}: expected {n_rows:,} rows for "
+                        f"{n_steps:,} rewards, found {columns[name].shape[0]:,}"
+                    )
             for name in columns.keys() - self._first.keys():
                 self._losses.add(f"column {name}: not in the first episode, left out")
             for start in range(0, n_steps, size):
                 stop = min(start + size, n_steps)
-                block = {
-                    role: self._rows(role, number, columns, start, stop, n_steps) for role in used
-                }
-                for key, role in self._frames.items():
-                    column = columns[self._called[role]]
-                    block[f"final {key}"] = column.read(stop, stop + (stop == n_steps))
+                block = {role: self._rows(role, number, columns, start, stop) for role in used}
+                for key, name in zip(self._frames, frames, strict=True):
+                    block[f"final {key}"] = columns[name].read(stop, stop + (stop == n_steps))
                 yield block
 
-    def _check_lengths(self, number: int, columns: Mapping[str, Column], n_steps: int) -> None:
-        frames = (self._called[role] for role in self._frames.values())
-        expected = dict.fromkeys(frames, n_steps + 1) | dict.fromkeys(_STEP, n_steps)
-        for name, n_rows in expected.items():
-            if columns[name].shape[0] != n_rows:
-                raise FormatError(
-                    f"{self._folder}: episode {number}: {name}: expected {n_rows:,} rows for "
-                    f"{n_steps:,} rewards, found {columns[name].shape[0]:,}"
-                )
-
     def _rows(
-        self,
-        role: str,
-        number: int,
-        columns: Mapping[str, Column],
-        start: int,
-        stop: int,
-        n_steps: int,
+        self, role: str, number: int, columns: Mapping[str, Column], start: int, stop: int
     ) -> Array:
-        """Rows [start, stop) of a column of an episode."""
-        n, one = stop - start, self._columns[role]
+        n, one, n_steps = stop - start, self._columns[role], columns["rewards"].shape[0]
         if role == "episode":
             return np.full(n, number)
         name = self._called[role]

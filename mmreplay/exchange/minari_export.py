@@ -30,7 +30,6 @@ from mmreplay.schema import FRAME, Field
 from mmreplay.system import disk_errors
 
 _EXTRA = "minari"
-_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
 
@@ -121,7 +120,6 @@ class _Out:
         found = stored.metadata.get("minari")
         known: dict[str, Any] = found if isinstance(found, dict) else {}
         self.metadata: dict[str, Any] = dict(known.get("metadata", {}))
-        self._reward_dtype = known.get("reward_dtype")
         spaces = [self.metadata.pop(f"{name}_space", None) for name in ("observation", "action")]
         if "env_spec" not in self.metadata:
             try:
@@ -192,7 +190,7 @@ class _Out:
                 options=options,
                 observations=_nested(self.observation_space, frames),
                 actions=np.concatenate([r.action for r in runs]),
-                rewards=self._rewards_of(runs),
+                rewards=np.concatenate([r.reward for r in runs]),
                 terminations=terminal,
                 truncations=truncated,
                 infos=self._infos_of(runs),
@@ -214,17 +212,6 @@ class _Out:
         if about:
             self.others.append(about)
         return seed, options
-
-    def _rewards_of(self, runs: list[Steps]) -> Array:
-        """In the dtype that they were imported from."""
-        stored = np.concatenate([r.reward for r in runs])
-        if self._reward_dtype not in _INTEGERS:
-            return stored
-        with np.errstate(invalid="ignore"):
-            out = stored.astype(self._reward_dtype)
-        what = f"rewards that are no {self._reward_dtype}, as in the source: rounded"
-        self._losses.add(what, int((out != stored).sum()))
-        return out
 
     def _infos_of(self, runs: list[Steps]) -> dict[str, Any]:
         out: dict[str, Any] = {}

@@ -6,7 +6,6 @@ the key in a tuple is a number.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -16,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.arrow_columns import arrow_table, from_arrow
+from mmreplay.exchange.arrow_files import arrow_table, from_arrow, open_parquet, table_of
 from mmreplay.exchange.columns import ArrayColumn, Column, Unreadable
-from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.hdf5_files import Hdf5Source, open_hdf5
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.parquet_pages import open_parquet, table_of
+from mmreplay.exchange.pictures import decoded
 from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
@@ -88,7 +86,7 @@ class Hdf5Episodes:
         self._paths: dict[str, list[str]] = {name: [] for name in names}
         used = []
         for path in [*file.columns, *file.attribute_names]:
-            group = path.partition("@")[0] if path.partition("@")[1] else path.partition("/")[0]
+            group = re.split("[@/]", path)[0]
             if group in self._paths:
                 used.append(path)
                 if "@" not in path:
@@ -97,7 +95,7 @@ class Hdf5Episodes:
 
     def attributes(self, number: int) -> dict[str, Any]:
         """Attributes of an episode, by flat name."""
-        return self._file.attributes(f"episode_{number}")
+        return dict(self._file.file[f"episode_{number}"].attrs)
 
     def columns(self, number: int) -> dict[str, Column]:
         """Its columns; some may be `Unreadable`, or of texts."""
@@ -111,13 +109,12 @@ class Hdf5Episodes:
                 continue
             one = out[name] = self._file.column(path)
             if leaf is not None:
-                encoded = functools.partial(_one_of, one)
-                out[name] = _Jpegs(one.shape[0], encoded, leaf, path)
+                out[name] = _Jpegs(one.shape[0], _values_of(one), leaf, path)
         return out
 
 
-def _one_of(column: Column, number: int) -> Any:
-    return column.read(number, number + 1)[0]
+def _values_of(column: Column) -> Callable[[int], Any]:
+    return lambda number: column.read(number, number + 1)[0]
 
 
 class ArrowEpisodes:
@@ -188,10 +185,6 @@ class ArrowEpisodes:
             out[name] = Unreadable(f"not numbers, but {array.type}")
         else:
             out[name] = ArrayColumn(from_arrow(array, shape, dtype, f"{where}: {name}"))
-
-
-Episodes = Hdf5Episodes | ArrowEpisodes
-"""The episodes of a dataset."""
 
 
 def _flat(given: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import BLOCK_BYTES, Frames, block_steps
+from mmreplay.batches.runs import BLOCK_BYTES, block_steps
 from mmreplay.errors import FormatError
-from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
+from mmreplay.exchange.arrow_files import (
+    arrow_field,
+    batches_of,
+    from_arrow,
+    open_parquet,
+    shape_of,
+    to_arrow,
+)
 from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.parquet_pages import batches_of, open_parquet
 from mmreplay.exchange.source_files import add_other_files, source_files
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
 from mmreplay.exchange.tables import Block, Incoming, Tables
@@ -47,12 +53,12 @@ def read(
     final = tables.frames["final_observations"]
     names = [*tables.used, *final.values()]
     size = block_steps(row_bytes({name: columns[name] for name in names}))
-
-    def final_rows(block: Block, _start: int, _stop: int) -> Frames:
-        return {key: block[name] for key, name in final.items()}
-
-    rows = _blocks(paths, columns, names, size)
-    yield tables.incoming(rows, final_rows if final else None)
+    last = {f"final {key}": name for key, name in final.items()}
+    blocks = (
+        {name: _rows(part[name], columns[name], f"{path}: {name}") for name in names}
+        for path, part in columns_below(paths, names, size)
+    )
+    yield tables.incoming(one | {key: one[name] for key, name in last.items()} for one in blocks)
 
 
 def _shapes_of(paths: list[Path], losses: Losses) -> dict[str, RowShape]:
@@ -109,18 +115,16 @@ def _order(path: Path) -> list[int | str]:
     return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
-def _blocks(
-    paths: list[Path], columns: Mapping[str, RowShape], names: list[str], size: int
-) -> Iterator[Block]:
+def columns_below(
+    paths: list[Path], names: list[str], size: int
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Columns of at most `size` rows of some files; raises FormatError for a missing one."""
     for path in paths:
         with open_parquet(path) as file:
             if missing := set(names) - set(file.schema_arrow.names):
                 raise FormatError(f"{path}: has no column {min(missing)!r}, as other files have")
             for batch in batches_of(file, size, names):
-                yield {
-                    name: _rows(batch.column(name), columns[name], f"{path}: {name}")
-                    for name in names
-                }
+                yield path, dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def _rows(array: Any, about: RowShape, name: str) -> Array:

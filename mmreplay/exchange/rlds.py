@@ -1,14 +1,19 @@
 """RLDS episodes, as TensorFlow Datasets writes them: a record per episode, with lists of its steps.
 
 The last step of an episode is only its final observation; its ``is_terminal`` says whether the
-episode terminated.
+episode terminated. The framing of records is eight bytes, for which TensorFlow would be a gigabyte;
+protobuf parses the examples in them.
+
+Invariant: a record with a wrong checksum, or that is cut off, is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-import zlib
+import os
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,24 +21,134 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import Frames, block_steps
+from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Shape, row_bytes
-from mmreplay.exchange.encoded_images import decoded
 from mmreplay.exchange.fields import has_values, is_numeric, need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.source_files import add_other_files, read_json
+from mmreplay.exchange.pictures import decoded
+from mmreplay.exchange.source_files import add_other_files, checked_name, open_file, read_json
 from mmreplay.exchange.tables import Block, Incoming, Tables
-from mmreplay.exchange.tf_records import Example, records
 from mmreplay.exchange.transitions import FinalObservation
+from mmreplay.format.compression import crc32c
 from mmreplay.ids import Array
+
+_LENGTH, _SUM = struct.Struct("<QI"), struct.Struct("<I")
+_MASK = 0xA282EAD8
+_WORD = 0xFFFFFFFF
+
+_PROTO = """
+name: "example.proto" package: "records" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature"
+  field { name: "bytes_list" number: 1 type_name: ".records.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".records.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".records.Int64List" oneof_index: 0 }
+  oneof_decl { name: "kind" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".records.Features.Entry" }
+  nested_type { name: "Entry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type_name: ".records.Feature" } } }
+message_type { name: "Example"
+  field { name: "features" number: 1 label: LABEL_OPTIONAL type_name: ".records.Features" } }
+"""
+"""Source: TensorFlow, tensorflow/core/example/example.proto and feature.proto."""
+
+
+def records(path: Path, kind: str) -> Iterator[bytes]:
+    """The records of a file in order; raises FormatError for a damaged one."""
+    if kind == "tfrecord":
+        yield from _tf_records(path)
+    elif kind == "array_record":
+        module = need("array_record.python.array_record_module", None, "array-record")
+        reader = module.ArrayRecordReader(checked_name(path))
+        try:
+            for number in range(reader.num_records()):
+                yield reader.read([number])[0]
+        finally:
+            reader.close()
+    else:
+        raise FormatError(f"{path}: expected files of tfrecord or array_record, found {kind!r:.80}")
+
+
+def _tf_records(path: Path) -> Iterator[bytes]:
+    """Source: TensorFlow, tensorflow/core/lib/io/record_writer.h."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        while head := file.read(_LENGTH.size):
+            where = f"{path}: the record at byte {file.tell() - len(head):,}"
+            if len(head) < _LENGTH.size:
+                raise FormatError(f"{where}: the file ends within it")
+            length, checksum = _LENGTH.unpack(head)
+            if _masked(head[:8]) != checksum:
+                raise FormatError(f"{where}: the checksum of its length is wrong")
+            if length + _SUM.size > size - file.tell():
+                raise FormatError(f"{where}: the file ends within it")
+            data = file.read(length)
+            if _masked(data) != _SUM.unpack(file.read(_SUM.size))[0]:
+                raise FormatError(f"{where}: its checksum is wrong")
+            yield data
+
+
+def _masked(data: bytes) -> int:
+    found = crc32c(data)
+    return (((found >> 15) | (found << 17)) + _MASK) & _WORD
+
+
+class Example:
+    """A ``tf.train.Example``: lists of numbers or bytes, by name. Raises FormatError."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.where = where
+        decode_error = need("google.protobuf.message", package="protobuf").DecodeError
+        try:
+            self._features = _message().FromString(data).features.feature
+        except decode_error as error:
+            raise FormatError(f"{where}: not a tf.train.Example: {error!s:.200}") from error
+
+    def names(self) -> list[str]:
+        """The features that it has."""
+        return list(self._features)
+
+    def values(self, name: str, *, is_bytes: bool) -> Any:
+        """A feature that is a list of bytes, or of numbers."""
+        if name not in self._features:
+            raise FormatError(f"{self.where}: has no feature {name!r}, as features.json says")
+        one = self._features[name]
+        found = getattr(one, one.WhichOneof("kind") or "float_list").value
+        if len(found) and isinstance(found[0], bytes) != is_bytes:
+            kinds = ("bytes", "numbers") if is_bytes else ("numbers", "bytes")
+            raise FormatError(f"{self.where}: {name}: expected {kinds[0]}, found {kinds[1]}")
+        return found
+
+    def numbers(self, name: str, dtype: np.dtype[Any]) -> Array:
+        """A feature that is a list of numbers, (n,), as `dtype`."""
+        found = self.values(name, is_bytes=False)
+        is_float = len(found) > 0 and isinstance(found[0], float)
+        rows = np.fromiter(found, np.float32 if is_float else np.int64, len(found))
+        out: Array = rows.view(dtype) if dtype == np.uint64 else rows.astype(dtype, copy=False)
+        return out
+
+
+@functools.cache
+def _message() -> Any:
+    library = functools.partial(need, package="protobuf")
+    file = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    pool = library("google.protobuf.descriptor_pool").DescriptorPool()
+    pool.Add(library("google.protobuf.text_format").Parse(_PROTO, file))
+    factory = library("google.protobuf.message_factory")
+    return factory.GetMessageClass(pool.FindMessageTypeByName("records.Example"))
+
 
 _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
 _EPISODE = "extras/episode."
-_MARKS = ("is_first", "is_last")
-"""What the order of the steps also says."""
-
-_ENCODINGS = ("numbers", "image", "bytes", "zlib")
+_MARKS = ("is_first", "is_last")  # what the order of the steps also says
 
 
 @contextmanager
@@ -76,12 +191,12 @@ def _folder(source: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A feature that is an array: its name in a record, and the encoding of its rows."""
+    """A feature that is an array: its name in a record, and the fields of its rows."""
 
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    encoding: Literal["numbers", "image", "bytes", "zlib"]
+    is_image: bool = False
 
 
 class _Rows:
@@ -89,8 +204,8 @@ class _Rows:
 
     def __init__(self, leaf: _Leaf, example: Example) -> None:
         self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
-        if leaf.encoding != "numbers":
-            self._values: Any = example.blobs(leaf.path)
+        if leaf.is_image:
+            self._values: Any = list(example.values(leaf.path, is_bytes=True))
             return
         values = example.numbers(leaf.path, leaf.dtype)
         if len(values) % max(math.prod(leaf.shape), 1):
@@ -103,32 +218,14 @@ class _Rows:
         return len(self._values)
 
     def __getitem__(self, part: slice) -> Array:
-        leaf, values = self._leaf, self._values[part]
-        if leaf.encoding == "numbers":
-            out: Array = values
-            return out
-        if leaf.encoding == "image":
-            return decoded(values, leaf.shape, self._where)
-        rows = [np.frombuffer(self._unpacked(one), leaf.dtype) for one in values]
-        return np.stack(rows).reshape(-1, *leaf.shape)
-
-    def _unpacked(self, data: bytes) -> bytes:
-        size = math.prod(self._leaf.shape) * self._leaf.dtype.itemsize
-        if self._leaf.encoding == "zlib":
-            data = zlib.decompressobj().decompress(data, size + 1)
-        if len(data) != size:
-            raise FormatError(f"{self._where}: expected {size} bytes, found {len(data)}")
-        return data
-
-
-def _above(name: str) -> list[str]:
-    return [name[:at] for at, one in enumerate(name) if one == "/"]
+        out: Array = self._values[part]
+        return decoded(out, self._leaf.shape, self._where) if self._leaf.is_image else out
 
 
 def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
-    """A feature of features.json as an array; None if it is not an array of one shape."""
+    """A feature of features.json as an array; None if it is encoded, or not of one shape."""
     if "classLabel" in about:
-        return _Leaf(path, (), np.dtype(np.int64), "numbers")
+        return _Leaf(path, (), np.dtype(np.int64))
     is_image = "image" in about
     one = about.get("image") or about.get("tensor")
     if one is None:
@@ -138,15 +235,13 @@ def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
         dtype = np.dtype(str(one.get("dtype") or ("uint8" if is_image else "")))
     except TypeError:  # texts, and dtypes that numpy does not have
         return None
-    encoding = str(one.get("encoding") or "none").lower()
-    kept: Any = "image" if is_image else {"none": "numbers"}.get(encoding, encoding)
-    fits = is_numeric(dtype) and min(shape, default=1) > 0 and (not is_image or dtype == np.uint8)
-    return _Leaf(path, shape, dtype, kept) if fits and kept in _ENCODINGS else None
+    fits = is_numeric(dtype) and min(shape, default=1) > 0
+    is_plain = str(one.get("encoding") or "none").lower() == "none"
+    fits = fits and (dtype == np.uint8 if is_image else is_plain)
+    return _Leaf(path, shape, dtype, is_image) if fits else None
 
 
 class _Dataset:
-    """An opened dataset."""
-
     def __init__(
         self,
         folder: Path,
@@ -157,6 +252,7 @@ class _Dataset:
     ) -> None:
         self._folder, self._losses = folder, losses
         self._info = read_json(folder / "dataset_info.json")
+        self._kind = str(self._info.get("fileFormat", "tfrecord"))
         steps, others = self._parts(read_json(folder / "features.json"))
         self._named: set[str] = set()
         roles = {action: "actions", _REWARD: "rewards", _TERMINAL: "terminations"}
@@ -195,7 +291,6 @@ class _Dataset:
         add_other_files(folder, used.__contains__, losses)
 
     def _parts(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The features of a step, and those of an episode."""
         try:
             others = dict(about["featuresDict"]["features"])
             steps = others.pop(_STEPS)["sequence"]["feature"]["featuresDict"]["features"]
@@ -217,7 +312,7 @@ class _Dataset:
             self._named.add(path)
             found = _leaf_of(about, path)
             if found is None:
-                self._losses.add(f"feature {path}: not numbers of one shape")
+                self._losses.add(f"feature {path}: encoded, or not numbers of one shape")
             else:
                 yield name, found
 
@@ -236,19 +331,10 @@ class _Dataset:
                     file = f"{start}-{number:05d}-of-{len(lengths):05d}"
                     yield self._folder / Path(file).name, length
 
-    @property
-    def _kind(self) -> str:
-        return str(self._info.get("fileFormat", "tfrecord"))
-
     def incoming(self, *, is_step: bool) -> Incoming:
         """Fields, metadata and steps; `is_step`: the last step of an episode is one."""
-
-        def final_rows(block: Block, _start: int, _stop: int) -> Frames:
-            return {key: block[f"final {key}"] for key in self._frames}
-
         about = {"name": self._info["name"], "version": self._info.get("version")}
-        blocks = self._blocks(is_step=is_step)
-        return self._tables.incoming(blocks, None if is_step else final_rows, {"rlds": about})
+        return self._tables.incoming(self._blocks(is_step=is_step), metadata={"rlds": about})
 
     def _blocks(self, *, is_step: bool) -> Iterator[Block]:
         n_before = 0
@@ -273,7 +359,7 @@ class _Dataset:
         if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
         for name in example.names():
-            if not any(part in self._named for part in (name, *_above(name))):
+            if not any(f"{name}/".startswith(f"{one}/") for one in self._named):
                 self._losses.add(f"feature {name}: not in features.json, left out")
         n_steps = len(columns["actions"]) - (not is_step)
         if n_steps < 1:

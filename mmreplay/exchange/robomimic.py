@@ -1,4 +1,4 @@
-"""robomimic's HDF5 files: a group per demonstration, observations by key, and masks of names.
+"""robomimic's HDF5 files: a group per demonstration, with observations by key.
 
 Final observations are those of ``next_obs``, if there are any. A demonstration terminated if its
 last ``done`` is set, else it was truncated.
@@ -18,7 +18,6 @@ import numpy as np
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
-from mmreplay.exchange.fields import extra_name
 from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
@@ -27,9 +26,7 @@ from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
 _NUMBER = re.compile(r"(\d+)\Z")
-_GYM = 2
-"""robomimic's number for environments of Gym."""
-_MASK = "mask."
+_GYM = 2  # robomimic's number for environments of Gym
 _STEP = ("actions", "rewards", "dones")
 _OWN = (*_STEP, "obs", "next_obs")
 
@@ -44,21 +41,19 @@ def read(
         demos = {name: n for name, n in lengths.items() if n}
         ends = np.cumsum(list(demos.values()))
         columns, called = _columns_of(file, demos, ends)
-        masks = _masks(file, list(demos), losses)
-        columns |= {f"extras/{name}": PerEpisode(rows, ends) for name, rows in masks.items()}
         columns["episode"] = PerEpisode(np.arange(len(ends)), ends)
         used = {"data@total", "data@env_args", *(f"data/{demo}@num_samples" for demo in lengths)}
         for path in file.columns:
             above, _, inside = path.partition("/")
-            if above == "mask" or (above == "data" and inside.partition("/")[0] in lengths):
+            if above == "data" and inside.partition("/")[0] in lengths:
                 used.add(path)
         file.add_rest(used, losses)
         tables = Tables(
             columns, source, losses, final_observation, needs_rewards=False, called=called
         )
         rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows, source)
-        about = json.loads(file.attributes("data").get("env_args", "{}"))
-        metadata = {"robomimic": {"env_args": about, "masks": sorted(masks)}}
+        about = json.loads(file.file["data"].attrs.get("env_args", "{}"))
+        metadata = {"robomimic": {"env_args": about}}
         if about.get("env_name"):
             metadata["id"] = about["env_name"]
         yield tables.incoming(rows, metadata=metadata)
@@ -101,22 +96,6 @@ def _columns_of(
     return columns, called
 
 
-def _masks(file: Hdf5Source, demos: list[str], losses: Losses) -> dict[str, Array]:
-    """Whether each demonstration is in each mask, by the names of extra columns."""
-    out = {}
-    for path in file.columns:
-        if not path.startswith("mask/"):
-            continue
-        rows = file.column(path)
-        if rows.shape[0] > len(file.groups):
-            raise FormatError(f"{file.path}: {path}: expected names of demonstrations, found more")
-        # A text at a time: a file may repeat a long one.
-        found = {bytes(rows.read(n, n + 1)[0]).decode() for n in range(rows.shape[0])}
-        losses.add(f"{path}: names of other demonstrations", len(found.difference(demos)))
-        out[extra_name(path.replace("/", ".", 1))] = np.array([one in found for one in demos])
-    return out
-
-
 def _order(name: str) -> tuple[int, str]:
     found = _NUMBER.search(name)
     return (int(found[1]) if found else -1, name)
@@ -130,7 +109,6 @@ def write(stored: Stored, target: Path, losses: Losses, *, next_obs: bool = True
             f"under another name, or export to arrays or minari"
         )
     about: Mapping[str, Any] = stored.metadata.get("robomimic") or {}
-    masks = [name for name in about.get("masks", ()) if name in stored.schema.extras]
     args = about.get("env_args") or {
         "env_name": str(stored.metadata.get("id", "")),
         "type": _GYM,
@@ -141,28 +119,21 @@ def write(stored: Stored, target: Path, losses: Losses, *, next_obs: bool = True
     if not stored.schema.action.shape:
         losses.add("scalar actions: exported as vectors of length 1", 1)
     names = {one: one if stored.schema.is_dict else "obs" for one in stored.frames}
-    demos: dict[str, list[str]] = {name: [] for name in masks}
     number = start = 0
     with new_hdf5(target) as file:
         data = file.create_group("data")
         data.attrs["total"] = stored.n_steps
         data.attrs["env_args"] = json.dumps(args)
         for run in stored.runs():
-            n, demo = int(stored.lengths[number]), f"demo_{number}"
-            group = data.require_group(demo)
+            n, group = int(stored.lengths[number]), data.require_group(f"demo_{number}")
             for name, rows in _columns(run, names, next_obs=next_obs).items():
-                if name not in demos:
-                    if run.begins:
-                        group.create_dataset(name, (n, *rows.shape[1:]), rows.dtype)
-                    group[name][start : start + len(run)] = rows
-                elif run.begins and rows[0]:
-                    demos[name].append(demo)
+                if run.begins:
+                    group.create_dataset(name, (n, *rows.shape[1:]), rows.dtype)
+                group[name][start : start + len(run)] = rows
             group.attrs["num_samples"] = n
             start += len(run)
             if run.ends:
                 number, start = number + 1, 0
-        for name, chosen in demos.items():
-            file[f"mask/{name.removeprefix(_MASK)}"] = np.array(chosen, dtype="S")
 
 
 def _columns(run: Steps, names: Mapping[str, str], *, next_obs: bool) -> dict[str, Array]:

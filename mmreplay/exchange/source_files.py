@@ -21,8 +21,7 @@ from mmreplay.system.checked_reads import open_regular
 AT_ONCE_BYTES = 256 << 20
 """The largest piece that is decoded at once: a chunk, a page, an array that is needed whole."""
 
-ROW_BYTES = 64 << 20
-"""The largest row, of one column and of all columns together."""
+ROW_BYTES = 64 << 20  # the largest row, of one column and of all columns together
 
 _ZIPPED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _JSON_BYTES = 64 << 20

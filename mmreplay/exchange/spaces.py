@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -75,22 +75,9 @@ def _leaf(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Leaf:
     return Leaf(leaf_name(path), path, kind, space.get("dtype", "int8"), shape, is_image)
 
 
-def only(
-    space: Mapping[str, Any], names: Container[str], path: tuple[str | int, ...] = ()
-) -> dict[str, Any] | None:
-    """The parts of a space whose fields have these names; None if nothing is left.
-
-    A tuple is left whole or not at all, as its parts have numbers.
-    """
-    if space["type"] == "Dict":
-        given = space["subspaces"].items()
-        found = {key: only(one, names, (*path, key)) for key, one in given}
-        kept = {key: one for key, one in found.items() if one is not None}
-        return {**space, "subspaces": kept} if kept else None
-    if space["type"] == "Tuple":
-        parts = [only(one, names, (*path, n)) for n, one in enumerate(space["subspaces"])]
-        return None if None in parts else {**space, "subspaces": parts}
-    return dict(space) if leaf_name(path) in names else None
+def names_of(space: Mapping[str, Any]) -> set[str]:
+    """The fields of all parts of a space, texts too."""
+    return {leaf_name(path) for path, _ in _walk(space, ())}
 
 
 def leaf_name(path: tuple[str | int, ...]) -> str:

@@ -6,6 +6,7 @@ Invariant: a column is used as its name says, kept as an extra column, or counte
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,26 +16,15 @@ import numpy.typing as npt
 from mmreplay.batches.runs import Frames, Steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import RowShape
-from mmreplay.exchange.fields import (
-    Extras,
-    add_extra,
-    extra_name,
-    field,
-    flags,
-    is_numeric,
-    key_names,
-    reward_dtype,
-)
+from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, key_name, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-Block = dict[str, Array]
-"""Rows of columns by name."""
+Block = dict[str, Array]  # rows of columns by name
 
-FinalRows = Callable[[Block, int, int], Frames]
-"""Final observations of the episodes [start, stop), which end in a block."""
+FinalRows = Callable[[int, int], Frames]  # the final observations of the episodes [start, stop)
 
 _NAMES = {
     "observations": ("observations", "observation", "obs"),
@@ -115,7 +105,8 @@ class Tables:
         self._check_roles(usable, needs_rewards=needs_rewards)
         self._check_shapes(columns)
         self.n_rows = columns[self._roles["actions"]].shape[0]
-        self.extras: Extras = {}
+        # Name and field of extra columns, by their foreign names.
+        self.extras: dict[str, tuple[str, Field]] = {}
         for name, role in others.items():
             self._add_extra(name, role, columns[name])
         self._fields = {
@@ -168,14 +159,20 @@ class Tables:
         return others
 
     def _parts_of(self, role: str) -> dict[str, str]:
-        """The columns of an observation by its key, the sole one under `FRAME`."""
         if role in self._roles:
             return {FRAME: self._roles[role]}
         start = f"{role}/"
         found = {
             full[len(start) :]: name for full, name in self._roles.items() if full.startswith(start)
         }
-        return {key: found[given] for key, given in key_names(found, self._where).items()}
+        keys: dict[str, str] = {}
+        for name in found:
+            if (other := keys.setdefault(key_name(name), name)) != name:
+                raise FormatError(
+                    f"{self._where}: observations {other!r} and {name!r}: both would be called "
+                    f"{key_name(name)!r} in a store; rename one of them"
+                )
+        return {key: found[name] for key, name in keys.items()}
 
     def _check_roles(self, columns: Mapping[str, RowShape], *, needs_rewards: bool) -> None:
         wanted = {"observations": bool(self.frames["observations"])}
@@ -187,7 +184,6 @@ class Tables:
                     f"{self._where}: expected a column {role!r}, found "
                     f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}"
                 )
-
         found = sorted(_LIKE_ENDS.intersection(columns))
         if found and not any(role in self._roles for role in _ENDS):
             raise FormatError(
@@ -220,16 +216,20 @@ class Tables:
             raise FormatError(f"{self._where}: columns of different lengths: {lengths}")
 
     def _add_extra(self, name: str, role: str, column: RowShape) -> None:
-        if column.shape[0] != self.n_rows:
-            self._losses.add(f"column {self._called.get(name, name)}: not one row per step")
-            return
-        own = extra_name(name.removeprefix("extras/"))
-        added = add_extra(self.extras, name, own, column.shape[1:], column.dtype, self._losses)
-        if added and role in self._roles:
-            self._losses.add(
-                f"column {name}: kept as the extra column {own}, as {self._roles[role]} is used "
-                f"as {role}"
-            )
+        own, (n, *shape) = extra_name(name.removeprefix("extras/")), column.shape
+        problem = ""
+        if n != self.n_rows:
+            problem = "not one row per step"
+        elif not all(shape):
+            problem = f"a store cannot hold rows of {column.dtype} {tuple(shape)}"
+        elif own in dict(self.extras.values()):
+            problem = f"another column is called {own} already"
+        else:
+            self.extras[name] = own, Field(tuple(shape), column.dtype)
+            if role in self._roles:
+                used = self._roles[role]
+                problem = f"kept as the extra column {own}, as {used} is used as {role}"
+        self._losses.add(f"column {self._called.get(name, name)}: {problem}", bool(problem))
 
     def _of_steps(self) -> list[str]:
         flat = [name for role, name in self._roles.items() if role in _NAMES.keys() - _OF_FRAMES]
@@ -247,7 +247,11 @@ class Tables:
         metadata: Mapping[str, Any] | None = None,
         n_final: int | None = None,
     ) -> Incoming:
-        """The table as a dataset, from blocks of the columns in `used`; `n_final`, if known."""
+        """The table as a dataset, from blocks of the columns in `used`.
+
+        Final observations by their keys are ``final KEY`` in the blocks, or what `final` returns,
+        `n_final` of them.
+        """
         tables = self.tables(rows, final, n_final)
         return Incoming(
             self._fields,
@@ -266,12 +270,18 @@ class Tables:
         if not any(role in self._roles for role in _ENDS):
             self._losses.add("ends of episodes: the source marks no end, so all is one episode")
         frames = self.frames["observations"]
-        after = self.frames["next_observations"]
+        following = self.frames["next_observations"]
         n_final = 0
-        for block, continues in self._with_next(rows):
-            terminal, ends = self._ends(block, continues)
+        filled = (block for block in rows if len(block[self._roles["actions"]]))
+        for block, after in itertools.pairwise(itertools.chain(filled, [None])):
+            if block is None:
+                return
+            terminal, ends = self._ends(block, after)
             stop = n_final + int(ends.sum())
-            last = final(block, n_final, stop) if final is not None else {}
+            if final is None:
+                last: Frames = {k: block[f"final {k}"] for k in frames if f"final {k}" in block}
+            else:
+                last = final(n_final, stop)
             for key, found in last.items():
                 if len(found) != stop - n_final:
                     raise FormatError(
@@ -279,6 +289,9 @@ class Tables:
                         f"an episode, found {len(found):,} for {stop - n_final:,}"
                     )
             n_final = stop
+            if after is None and not ends[-1]:
+                self._losses.add("an unfinished episode at the end of the source: truncated")
+                ends[-1] = True
             rewards = np.zeros(len(ends), self._rewards)
             if "rewards" in self._roles:
                 rewards = block[self._roles["rewards"]].reshape(len(ends))
@@ -289,27 +302,17 @@ class Tables:
                 terminal,
                 ends,
                 {new: block[name] for name, (new, _) in self.extras.items()},
-                {key: block[name] for key, name in after.items()} or None,
+                {key: block[name] for key, name in following.items()} or None,
                 last or None,
             )
         if n_known is not None:
             self._losses.add("final observations after the last end", n_known - n_final)
 
-    def _with_next(self, rows: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
-        """Blocks, and whether the last episode continues in the next one; True if unknown."""
-        name = self._roles.get("episode")
-        before: Block | None = None
-        for block in rows:
-            if not len(block[self._roles["actions"]]):
-                continue
-            if before is not None:
-                yield before, name is None or bool(before[name][-1] == block[name][0])
-            before = block
-        if before is not None:
-            yield before, name is None
+    def _ends(self, block: Block, after: Block | None) -> tuple[Array, Array]:
+        """Which steps are terminal, and which are the last of their episodes; (n,) bool each.
 
-    def _ends(self, block: Block, continues: bool) -> tuple[Array, Array]:
-        """Which steps are terminal, and which are the last of their episodes; (n,) bool each."""
+        `after` is the block after these steps.
+        """
         roles = self._roles
         terminal = self._flags(block, "terminations")
         truncated = self._flags(block, "truncations")
@@ -329,7 +332,8 @@ class Tables:
             truncated = truncated | (done & ~terminal)
         if "episode" in roles:
             numbers = block[roles["episode"]]
-            ends = np.append(numbers[1:] != numbers[:-1], not continues)
+            is_last = after is None or numbers[-1] != after[roles["episode"]][0]
+            ends = np.append(numbers[1:] != numbers[:-1], is_last)
             self._losses.add(
                 "truncations within a numbered episode: left out", int((truncated & ~ends).sum())
             )

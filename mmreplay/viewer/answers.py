@@ -16,10 +16,9 @@ from mmreplay.batches.settings import Settings
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.viewer import documents
-from mmreplay.viewer.episode import find_episode, read_rows
-from mmreplay.viewer.packed import pack
-from mmreplay.viewer.shown_columns import shown_columns
-from mmreplay.viewer.stacks import stacks_of
+from mmreplay.viewer.columns import shown_columns
+from mmreplay.viewer.documents import pack
+from mmreplay.viewer.episode import find_episode, read_rows, stacks_of
 from mmreplay.viewer.viewed_store import ViewedStore, sentence
 
 _LEAST, _MOST = 1 << 10, 1 << 18
@@ -28,7 +27,7 @@ _LEAST, _MOST = 1 << 10, 1 << 18
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Bytes for the page: JSON, or packed arrays (see `packed`).
+    """Bytes for the page: JSON, or packed arrays (see `pack`).
 
     If it is not final, it may change: the page asks again, with `etag`. Browsers must not keep an
     answer without etag.

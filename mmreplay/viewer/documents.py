@@ -1,10 +1,15 @@
-"""What the page shows of a whole store: its contents, episodes and distributions."""
+"""What the page shows of a whole store: its contents, episodes and distributions; arrays as bytes.
+
+Invariant: every packed array starts at a multiple of eight bytes, so that the page needs no copies.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +21,12 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures import limits_of
 from mmreplay.reading.info import action_names, shared_metadata
 from mmreplay.reading.store import Store
+from mmreplay.viewer.columns import ShownColumn, has_priorities, read_priorities, shown_columns
 from mmreplay.viewer.episode import kept_episodes
-from mmreplay.viewer.packed import pack
-from mmreplay.viewer.priorities import has_priorities, read_priorities
-from mmreplay.viewer.shown_columns import ShownColumn, shown_columns
 from mmreplay.viewer.viewed_store import finite
 
 _ENDS = ("open", "terminated", "truncated")
-_SEEN = 16
-"""Frames that give the range of values that are not bytes."""
+_SEEN = 16  # frames that give the range of values that are not bytes
 _IMAGE_AXES = 2
 _SPREAD_IDS = 100_000
 _MOST_VALUES = 32
@@ -149,7 +151,6 @@ def distributions(samples: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
 
 
 def _flat(actions: Array | None) -> Array:
-    """(n, parts) actions."""
     if actions is None:
         return np.empty((0, 0))
     out: Array = actions.reshape(len(actions), math.prod(actions.shape[1:]))
@@ -182,3 +183,31 @@ def _finite_values(values: Array | None) -> npt.NDArray[np.float64]:
     out = values.astype(np.float64)
     kept: npt.NDArray[np.float64] = out[np.abs(out) < _LARGEST]
     return kept
+
+
+_ALIGN = 8
+
+
+def pack(arrays: Mapping[str, Array], **about: Any) -> bytes:
+    """Arrays and JSON values as bytes; static/net.js unpacks them.
+
+    The header is ``{"arrays": [[name, dtype, shape], ...], **about}``. float16 is sent as float32
+    and bool as uint8: browsers lack these types.
+    """
+    sent = {name: _as_sent(array) for name, array in arrays.items()}
+    listed = [[name, array.dtype.name, array.shape] for name, array in sent.items()]
+    header = json.dumps({"arrays": listed, **about}, allow_nan=False).encode()
+    header += b" " * (-(4 + len(header)) % _ALIGN)
+    parts = [struct.pack("<I", len(header)), header]
+    for array in sent.values():
+        data = array.tobytes()
+        parts += [data, bytes(-len(data) % _ALIGN)]
+    return b"".join(parts)
+
+
+def _as_sent(array: Array) -> Array:
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8)
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)

@@ -60,7 +60,6 @@ class Guard:
         await (refused or self._app)(scope, receive, with_headers)
 
     def _refused(self, request: Request) -> JSONResponse | None:
-        """The answer to a request that goes no further."""
         if not self._is_own_name(request.headers.get("host", "")):
             return sorry(
                 400,
@@ -93,7 +92,6 @@ class Guard:
         return address.is_loopback or self._is_open
 
     def _has_token(self, request: Request) -> bool:
-        """Whether the address of the page has the token."""
         if request.scope["path"] != "/":
             return False
         return self._is_token(request.query_params.get("token", ""))

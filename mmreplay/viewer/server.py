@@ -116,7 +116,6 @@ def _number(name: str, text: str) -> float:
 
 
 def _respond(request: Request, answer: Callable[..., Answer], given: dict[str, Any]) -> Response:
-    """The response to a request: the answer, or a sentence about the error."""
     try:
         found = answer(**given)
     except (MmreplayError, OSError) as error:

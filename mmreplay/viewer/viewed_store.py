@@ -17,7 +17,7 @@ import numpy as np
 from mmreplay.errors import MmreplayError
 from mmreplay.reading.lane_reader import lane_state, store_state
 from mmreplay.reading.store import Store, open_store
-from mmreplay.viewer.priorities import has_priorities
+from mmreplay.viewer.columns import has_priorities
 
 T = TypeVar("T")
 

@@ -123,22 +123,6 @@ def test_stacks_of_pictures_lie_side_by_side_in_their_colours(tmp_path, look, ki
         assert np.array_equal(found[:, n * 11 : n * 11 + 10], expected)
 
 
-def test_values_beyond_those_that_were_looked_at_are_not_cut_off(tmp_path, look):
-    frame = Field((6, 5), "float32")
-    with mmreplay.create(tmp_path / "s.zarr", frame, Field((), "int64"), flush_s=0) as writer:
-        writer.reset(np.full(frame.shape, 0.5, np.float32))
-        for step in range(1, 300):
-            writer.step(0, 0.0, np.full(frame.shape, 100 if step == 2 else 0.5, np.float32))
-    page = look(tmp_path / "s.zarr", place="#/0/0/0").at(0)
-    assert np.all(page.frame() == 128)
-    page.press("ArrowRight", "ArrowRight")
-    page.at(2).stack_at(2)
-    assert np.all(page.frame() == 255)  # of 0 to 100
-    page.press("ArrowLeft")
-    page.at(1)
-    assert np.all(page.frame() == 1)
-
-
 @pytest.mark.parametrize(("dtype", "low", "high"), [("float32", 0.5, 4.5), ("uint16", 500, 4500)])
 def test_depths_are_painted_over_their_own_range(tmp_path, look, dtype, low, high):
     depth = np.linspace(low, high, 35).reshape(5, 7).astype(dtype)

@@ -8,7 +8,7 @@ import numpy as np
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.viewer.packed import pack
+from mmreplay.viewer.documents import pack
 from tests.support.viewed import FRAME, play, record_pictures
 
 EVIL = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>'
@@ -60,24 +60,6 @@ def test_the_address_tells_the_place_and_has_no_token(tmp_path, look):
     page.at(8)
 
 
-def test_the_step_does_not_wait_for_the_address_which_browsers_let_change_seldom(tmp_path, look):
-    record_pictures(tmp_path / "s.zarr", episodes=[(400, "terminated"), (3, "")])
-    page = look(tmp_path / "s.zarr", place="#/0/0/0").at(0)
-    press = """([key, times]) => {
-        const event = { key, bubbles: true };
-        for (let n = 0; n < times; n++) document.body.dispatchEvent(new KeyboardEvent("keydown", event));
-        return document.querySelector(".scrubber").getAttribute("aria-valuenow");
-    }"""
-    assert page.page.evaluate(press, ["ArrowRight", 300]) == "300"
-    page.page.wait_for_url("**/#/0/0/300")
-    page.at(300)
-    page.page.evaluate(press, ["ArrowRight", 1])
-    page.press("]")  # before the address has had its rest
-    page.at(0)
-    page.page.go_back()
-    page.at(301)
-
-
 def test_an_episode_of_the_command_line_comes_first(tmp_path, look):
     record_pictures(tmp_path / "s.zarr")
     page = look(tmp_path / "s.zarr", "--episode", "-1").at(0)
@@ -116,22 +98,6 @@ def test_sort_filter_and_flag(tmp_path, look):
     page.page.reload()  # the browser remembers
     page.page.get_by_label("Filter episodes").fill("flagged")
     page.sees("1 episode of 3")
-
-
-def test_a_filter_typed_before_the_stores_are_there_holds_when_they_come(tmp_path, serve, watch):
-    record_pictures(tmp_path / "s.zarr")
-    page = watch(serve(tmp_path / "s.zarr")[1])
-    held = []
-
-    def hold(route):
-        held.append(route)
-
-    page.page.route("**/stores.json", hold)
-    page.open()
-    page.page.get_by_label("Filter episodes").fill("length<10")
-    page.press("Escape", "ArrowDown", "Enter", "f", "d", "]")
-    held[0].continue_()
-    page.sees("2 episodes of 3")
 
 
 def test_a_hundred_thousand_episodes_are_a_few_rows_of_the_page(tmp_path, serve, watch):
@@ -226,18 +192,6 @@ def test_names_of_actions_and_the_transition_as_python(tmp_path, look):
     namespace["store"].close()
 
 
-def test_a_path_of_any_letters_is_copied_as_python(tmp_path, look):
-    path = tmp_path / "gespräch \U0001f600.zarr"
-    record_pictures(path)
-    page = look(path, place="#/0/9/2", permissions=["clipboard-read"]).at(2)
-    page.press("c")
-    page.sees("Copied")
-    namespace = {}
-    exec(page.page.evaluate("() => navigator.clipboard.readText()"), namespace)
-    assert namespace["store"].path == path
-    namespace["store"].close()
-
-
 def test_a_reward_that_is_no_number_makes_the_return_none(tmp_path, look):
     with mmreplay.create(tmp_path / "s.zarr", FRAME, Field((), "int64"), flush_s=0) as writer:
         picture = np.zeros(FRAME.shape, np.uint8)
@@ -249,17 +203,6 @@ def test_a_reward_that_is_no_number_makes_the_return_none(tmp_path, look):
     page.press("ArrowRight", "ArrowRight")
     page.at(3)
     assert page.numbers()["return so far"] == "NaN"
-
-
-def test_an_address_of_a_store_that_there_is_not_says_so(tmp_path, look):
-    record_pictures(tmp_path / "a.zarr")
-    record_pictures(tmp_path / "b.zarr", episodes=[(4, "")])
-    page = look(tmp_path / "a.zarr", tmp_path / "b.zarr", place="#/7")
-    page.sees("There is no store 7 here; this is the first.")
-    page.sees("3 episodes")
-    page.page.get_by_role("button", name="b.zarr", exact=True).click()
-    page.sees("1 episode")
-    assert page.page.get_by_text("There is no store").filter(visible=True).count() == 0
 
 
 def test_what_a_stranger_wrote_is_text(tmp_path, look):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmreplay import Field, FormatError, create, export_dataset, import_dataset
-from mmreplay.exchange.parquet_pages import batches_of, open_parquet
+from mmreplay.exchange.arrow_files import batches_of, open_parquet
 
 CODE = """
 import sys, mmreplay

@@ -1,6 +1,5 @@
 """Minari both ways, with datasets that Minari itself wrote and reads."""
 
-import dataclasses
 import shutil
 import warnings
 
@@ -357,30 +356,6 @@ def test_metadata_of_the_user_are_not_taken_for_a_recipe(tmp_path, quick_disk, t
         "action bounds",
     }
     assert minari.load_dataset("own-v0").env_spec is None
-
-
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
-@pytest.mark.parametrize("dtype", ["int64", "uint8"])
-def test_whole_rewards_come_back_in_their_dtype(tmp_path, quick_disk, data_format, dtype):
-    steps = {"actions": np.zeros((3, 3)), "observations": np.zeros((4, 3))}
-    flags = {"terminations": np.arange(3) == 2, "truncations": np.zeros(3, bool)}
-    rewards = np.array([0, 7, 200], dtype)
-    buffer = EpisodeBuffer(id=0, **steps, **flags, rewards=rewards)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        create_dataset_from_buffers(
-            "own-v0", [buffer], observation_space=BOX, action_space=BOX, data_format=data_format
-        )
-    made = import_dataset("minari", "own-v0", tmp_path / "a.zarr")
-    stored = "float64" if dtype == "int64" else "float32"
-    assert [(one.count, one.what) for one in made.losses] == [
-        (1, f"the dtype of rewards: {dtype}, stored as {stored}")
-    ]
-    export_dataset(tmp_path / "a.zarr", "minari", "own-v1", data_format=data_format)
-    found = minari.load_dataset("own-v1")
-    assert (found[0].rewards.dtype, found[0].rewards.tolist()) == (dtype, [0, 7, 200])
-    found.update_dataset_from_buffer([dataclasses.replace(buffer, id=None)])
-    assert [one.rewards.dtype for one in minari.load_dataset("own-v1")] == [dtype] * 2
 
 
 def test_what_no_store_holds_is_refused_or_said(tmp_path):

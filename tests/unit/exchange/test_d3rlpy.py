@@ -1,11 +1,11 @@
-"""d3rlpy's layout; files that d3rlpy itself dumped are in tests/exchange."""
+"""d3rlpy's and D4RL's layouts; files that d3rlpy itself dumped are in tests/exchange."""
 
 import h5py
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import import_dataset
+from mmreplay import FormatError, import_dataset
 
 LENGTHS, TERMINATED = (7, 1, 12, 5), (True, False, False, True)
 
@@ -64,3 +64,34 @@ def test_a_file_of_version_1(tmp_path, quick_disk):
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.episodes["length"].tolist() == [3, 2, 1]
         assert store.actions.shape == (6,)
+
+
+def test_a_file_of_d4rl(tmp_path, quick_disk):
+    steps = np.arange(30)
+    given = {
+        "observations": steps.reshape(30, 1).astype("f4"),
+        "actions": np.ones((30, 2), "f4"),
+        "rewards": steps.astype("f4"),
+        "terminals": steps == 9,
+        "timeouts": steps == 19,
+        "infos/qpos": np.ones((30, 3)),
+        "metadata/algorithm": b"SAC",
+        "metadata/policy/weight": np.ones((5, 5)),
+    }
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name, rows in given.items():
+            file[name] = rows
+    made = import_dataset("d4rl", tmp_path / "a.hdf5", tmp_path / "a.zarr")
+    assert (made.transitions, made.terminated, made.truncated) == (30, 1, 2)
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.episodes["return"].tolist() == [45, 145, 245]
+        assert store.extras["infos.qpos"].shape == (30, 3)
+    assert sorted(one.what[:40] for one in made.losses) == [
+        "an unfinished episode at the end of the ",
+        "column metadata/algorithm: a store canno",
+        "column metadata/policy/weight: not one r",
+        "final observations that the source does ",
+    ]
+    (tmp_path / "b.hdf5").write_bytes((tmp_path / "a.hdf5").read_bytes()[:3000])
+    with pytest.raises(FormatError, match="cannot be read as d4rl"):
+        import_dataset("d4rl", tmp_path / "b.hdf5", tmp_path / "b.zarr")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.exchange.lerobot_stats import Stats
+from mmreplay.exchange.lerobot_files import Stats
 
 NAMES = {"min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99", "count"}
 

@@ -57,23 +57,21 @@ def demonstrations(path, *, next_obs=True, **attributes):
     return path
 
 
-def test_demonstrations_in_order_with_states_and_masks(tmp_path, quick_disk):
+def test_demonstrations_in_order_with_states(tmp_path, quick_disk):
     made = import_dataset("robomimic", demonstrations(tmp_path / "a.hdf5"), tmp_path / "a.zarr")
     assert (made.transitions, made.episodes, made.terminated, made.truncated) == (78, 12, 6, 6)
     assert [(one.what, one.count) for one in made.losses] == [
-        ("attribute data/demo_*@model_file: left out", 12)
+        ("dataset mask/train: left out", 1),
+        ("attribute data/demo_*@model_file: left out", 12),
     ]
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.episodes["length"].tolist() == list(range(1, 13))
         last = store.trajectory(11)
         assert last.observation["pose"][:, 0].tolist() == list(range(13))
-        assert last.extras["mask.train"].all()
-        assert not store.trajectory(5).extras["mask.train"].any()
         assert store.info()["env"]["id"] == "Lift"
     export_dataset(tmp_path / "a.zarr", "robomimic", tmp_path / "b.hdf5")
     with h5py.File(tmp_path / "a.hdf5") as before, h5py.File(tmp_path / "b.hdf5") as after:
         assert json.loads(after["data"].attrs["env_args"]) == {"env_name": "Lift", "type": 1}
-        assert sorted(after["mask/train"][:]) == sorted(before["mask/train"][:])
         for name in ("actions", "rewards", "dones", "states", "obs/pose", "next_obs/pose"):
             for number in range(12):
                 path = f"data/demo_{number}/{name}"
@@ -83,7 +81,8 @@ def test_demonstrations_in_order_with_states_and_masks(tmp_path, quick_disk):
 def test_without_next_obs_the_last_one_stands_in(tmp_path, quick_disk):
     path = demonstrations(tmp_path / "a.hdf5", next_obs=False)
     made = import_dataset("robomimic", path, tmp_path / "a.zarr")
-    assert {one.what[:5]: one.count for one in made.losses} == {"attri": 12, "final": 12}
+    expected = {"attri": 12, "final": 12, "datas": 1}
+    assert {one.what[:5]: one.count for one in made.losses} == expected
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.trajectory(1).observation["pose"][:, 0].tolist() == [0, 1, 1]
 
@@ -142,18 +141,18 @@ def test_what_only_some_demonstrations_have_is_a_loss(tmp_path, quick_disk):
     assert losses.pop("column next_obs/pose: demo_7: expected 8 rows, found (3, 1)") == 1
     assert losses.pop("demonstrations without a step: left out") == 1
     assert losses.pop("terminal steps within a numbered episode: taken as lost lives") == 1
-    assert sum("final obs" in one or "model_file" in one for one in losses) == len(losses)
+    assert sum("final obs" in one or "model_file" in one or "mask" in one for one in losses) == len(
+        losses
+    )
 
 
 def test_columns_are_chosen_by_name(tmp_path, quick_disk):
     path = demonstrations(tmp_path / "a.hdf5")
-    change(path, "mask/odd", np.array([b"demo_1", b"demo_99"]))
     options = {"columns": ["obs"], "leave_out": ["next_obs"]}
     made = import_dataset("robomimic", path, tmp_path / "a.zarr", **options)
     losses = {one.what: one.count for one in made.losses}
     assert losses["column states: left out, as columns does not name it"] == 1
     assert losses["column next_obs/pose: left out, as leave_out says"] == 1
-    assert losses["mask/odd: names of other demonstrations"] == 1
     with pytest.raises(SchemaError, match="columns, leave_out: found no column 'forces'"):
         import_dataset("robomimic", path, tmp_path / "b.zarr", leave_out=["forces"])
     with pytest.raises(SchemaError, match="leave_out: expected a list of names of columns, found"):

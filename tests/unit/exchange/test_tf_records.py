@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay import FormatError
-from mmreplay.exchange.tf_records import Example, records
+from mmreplay.exchange.rlds import Example, records
 
 # Written by tf.io.TFRecordWriter: two records, of one tf.train.Example and of b"".
 WRITTEN = bytes.fromhex(
@@ -25,7 +25,7 @@ def test_records_that_tensorflow_wrote(tmp_path):
     assert example.numbers("x", np.dtype("float32")).tolist() == [0.5, -2.0]
     assert example.numbers("n", np.dtype("int64")).tolist() == [1, -3, 1 << 40]
     assert example.numbers("n", np.dtype("uint64"))[1] == (1 << 64) - 3
-    assert example.blobs("b") == [b"one", b""]
+    assert list(example.values("b", is_bytes=True)) == [b"one", b""]
 
 
 def test_every_byte_that_changes_is_noticed(tmp_path):
@@ -56,8 +56,8 @@ def test_other_files_and_other_messages_are_refused(tmp_path):
     length = struct.unpack_from("<Q", WRITTEN)[0]
     example = Example(WRITTEN[12 : 12 + length], "a")
     with pytest.raises(FormatError, match="a: has no feature 'y'"):
-        example.blobs("y")
+        example.values("y", is_bytes=True)
     with pytest.raises(FormatError, match="x: expected bytes, found numbers"):
-        example.blobs("x")
+        example.values("x", is_bytes=True)
     with pytest.raises(FormatError, match="b: expected numbers, found bytes"):
         example.numbers("b", np.dtype("int64"))

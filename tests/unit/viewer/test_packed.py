@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from mmreplay.viewer.packed import pack
+from mmreplay.viewer.documents import pack
 from tests.support.packed import unpack
 
 DTYPES = "uint8 int8 uint16 int16 uint32 int32 uint64 int64 float32 float64".split()

@@ -6,7 +6,7 @@ import pytest
 import mmreplay
 from mmreplay import Field, InvalidIdError
 from mmreplay.batches.settings import Settings
-from mmreplay.viewer.stacks import stacks_of
+from mmreplay.viewer.episode import stacks_of
 from tests.support.viewed import FRAME, frame_of, record_pictures
 
 

@@ -1,6 +1,6 @@
-"""`import_dataset`: a foreign dataset as a closed store.
+"""`import_dataset`: a foreign dataset as a closed store; `export_dataset`: a store as one.
 
-Invariant: the store has its name only when it is whole and durable; the source is only read, and
+Invariant: what is made has its name only when it is whole and durable; the source is only read, and
 nothing in it is unpickled.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import (
+    EmptyBufferError,
     FormatError,
     MmreplayError,
     SchemaError,
@@ -27,13 +28,13 @@ from mmreplay.errors import (
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.source_files import check_claim, check_row, source_files
+from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Incoming
-from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
-from mmreplay.schema import FRAME, Field
+from mmreplay.schema import FRAME
 from mmreplay.storage.lane_metadata import path_of_new_store
-from mmreplay.system import checked_reads, durable_writes, user_paths
+from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
@@ -195,27 +196,25 @@ def _reading(source: object, name: str) -> Iterator[None]:
 def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
     """The steps; raises FormatError for rows that do not match the fields."""
     runs, fields = iter(incoming.steps), {"actions": incoming.action, **incoming.extras}
+    for key, one in incoming.frames.items():
+        fields["observations" if key == FRAME else f"observations {key}"] = one
     while True:
         with _reading(source, name):
             run = next(runs, None)
         if run is None:
             return
         columns = {"actions": run.action, **run.extras}
-        for key, one in fields.items():
-            _check_rows(columns[key], len(run), one, f"{source}: {key}")
-        for key, one in incoming.frames.items():
-            what = f"{source}: observations{'' if key == FRAME else f' {key}'}"
-            _check_rows(run.observation[key], len(run) + 1, one, what)
+        for key, rows in run.observation.items():
+            columns["observations" if key == FRAME else f"observations {key}"] = rows[:-1]
+        for what, one in fields.items():
+            rows, n = columns[what], len(run)
+            if rows.shape != (n, *one.shape) or not np.can_cast(rows.dtype, one.dtype):
+                raise FormatError(
+                    f"{source}: {what}: expected {n:,} rows of {one.shape} {one.dtype}, as in the "
+                    f"first episode, found {rows.shape} {rows.dtype}; write all episodes in the "
+                    f"same way"
+                )
         yield run
-
-
-def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
-    """Raise FormatError unless there are n rows of a field."""
-    if rows.shape != (n, *expected.shape) or not np.can_cast(rows.dtype, expected.dtype):
-        raise FormatError(
-            f"{what}: expected {n:,} rows of {expected.shape} {expected.dtype}, as in the first "
-            f"episode, found {rows.shape} {rows.dtype}; write all episodes in the same way"
-        )
 
 
 def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:
@@ -233,3 +232,99 @@ def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> It
         what = f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded"
         losses.add(what, n_rounded)
         yield dataclasses.replace(run, reward=stored)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        path: the file or directory.
+        format: of it.
+        transitions: number of exported transitions.
+        episodes: number of their episodes.
+        bytes_on_disk: of what was written.
+        losses: what could not be converted.
+    """
+
+    path: str
+    format: str
+    transitions: int
+    episodes: int
+    bytes_on_disk: int
+    losses: tuple[Loss, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return dataclasses.asdict(self) | {"losses": [one.to_json() for one in self.losses]}
+
+
+def export_dataset(
+    src: str | os.PathLike[str],
+    format: str,
+    dst: str | os.PathLike[str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Exported:
+    """Write all episodes of a store as a dataset of another library.
+
+    A live store is exported as it was at one moment. If a capacity may evict its steps before they
+    are read, `snapshot` the store first.
+
+    Args:
+        src: the store: closed, live or left by a crash.
+        format: one of `exchange_formats`.
+        dst: a file or directory, depending on the format, that does not exist yet; of ``minari``
+            also a dataset id, which is put into Minari's folder.
+        progress: called with the uncompressed bytes of the rows that are done, and of all rows.
+        options: of the format; see docs/exchange.md.
+
+    Raises:
+        SchemaError: no such format or option, rows that the format cannot hold, or the target is
+            inside a store.
+        StoreNotFoundError: no store there, or no directory above the target.
+        StoreExistsError: the target exists.
+        EmptyBufferError: the store has no episode.
+        FormatError, CorruptStoreError: not a store, or a damaged one.
+        InvalidIdError: steps were evicted before they were read.
+        MissingExtraError: a library that writes the format is not installed.
+        DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
+    """
+    chosen = named(format, to_export=True)
+    if chosen.write is None:
+        raise SchemaError(f"{format}: this format has no export")
+    checked = checked_options(chosen.write, options, format)
+    source = user_paths.absolute_path(src, "src")
+    losses = Losses()
+    with contextlib.ExitStack() as stack:
+        if chosen.place is not None:
+            dst = stack.enter_context(chosen.place(dst, checked))
+        where = path_of_new_store(dst, "dst").absolute()
+        store = stack.enter_context(Store([source]))
+        stored = Stored(store, losses, progress)
+        if not stored.n_steps:
+            raise EmptyBufferError(f"{source}: nothing to export: no whole episode")
+        with staging_directory(where) as folder:
+            built = folder / where.name
+            with disk_errors.writing(f"exporting to {format}", built):
+                chosen.write(stored, Path(str(built)), losses, **checked)
+            durable_writes.sync_tree(folder)
+            if built.is_dir():
+                is_free = durable_writes.replace_directory(built, folder.with_name(where.name))
+            elif is_free := not os.path.lexists(where):
+                durable_writes.rename(built, folder.with_name(where.name))
+                durable_writes.sync_directory(folder.parent)
+            if not is_free:
+                raise StoreExistsError(f"{where}: another process created it meanwhile")
+    n_bytes = where.stat().st_blocks * 512
+    if where.is_dir():
+        n_bytes = sum(checked_reads.allocated_bytes(where).values())
+    return Exported(
+        str(user_paths.as_path(dst)),
+        format,
+        stored.n_steps,
+        stored.n_episodes,
+        n_bytes,
+        losses.all(),
+    )

@@ -1,12 +1,15 @@
-"""Frames of videos, decoded in the order of time.
+"""Images and videos of foreign files as rows of uint8.
 
-Invariant: each frame is the one at the requested time, or there is an error; one video is open at a
-time.
+Invariant: an image or video of another size is refused before it is decoded, and never scaled; only
+Pillow's decoders of PNG and JPEG are used, as others start programs. A frame is the one at the
+requested time, or there is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,34 @@ from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.source_files import ROW_BYTES, checked_name
 from mmreplay.ids import Array
+
+_FORMATS = ("PNG", "JPEG")
+
+
+def decoded(images: Iterable[bytes | None], shape: tuple[int, ...], name: str) -> Array:
+    """(n, *shape) uint8 from the bytes of n files; raises FormatError for another shape."""
+    pillow = need("PIL.Image", "pictures")
+    bombs = pillow.DecompressionBombError, pillow.DecompressionBombWarning
+    rows = []
+    for data in images:
+        if data is None:
+            raise FormatError(f"{name}: an image is missing")
+        try:
+            with pillow.open(io.BytesIO(data), formats=_FORMATS) as image:
+                if (image.height, image.width) != shape[:2]:
+                    raise _unlike(name, shape, f"one of {image.width} x {image.height}")
+                rows.append(np.asarray(image.convert("RGB") if image.mode == "P" else image))
+        except (OSError, SyntaxError, ValueError, *bombs) as error:
+            raise FormatError(f"{name}: not an image in PNG or JPEG: {error!s:.200}") from error
+        found = rows[-1]
+        if found.dtype != np.uint8 or found.size != math.prod(shape):
+            raise _unlike(name, shape, f"{found.dtype} {found.shape}")
+    return np.stack(rows).reshape(-1, *shape) if rows else np.zeros((0, *shape), np.uint8)
+
+
+def _unlike(name: str, shape: tuple[int, ...], found: str) -> FormatError:
+    return FormatError(f"{name}: expected images of shape {shape} in uint8, found {found}")
+
 
 _CONTAINER = "mp4"
 _CODECS = ("h264", "hevc", "libdav1d", "av1", "mpeg4")
