@@ -114,10 +114,8 @@ class BatchGatherer(Generic[Made]):
         """Arrays for a batch of `size`, not filled."""
         raise NotImplementedError
 
-    def _batch(self, columns: Mapping[str, Column], out: Made | None, size: int) -> Made:
-        """The batch to fill: `out`, or a new one; SchemaError if `out` has other arrays."""
-        if out is None:
-            return self._allocate(columns, size)
+    def _fitting(self, columns: Mapping[str, Column], out: Made, size: int) -> Made:
+        """`out`, to be filled; SchemaError if it has other arrays than a batch of this size."""
         if out is not self._known or len(out.id) != size:  # type: ignore[attr-defined]
             self._check(out, self._allocate(columns, size), size)
         return out

@@ -102,7 +102,8 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
 
         Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
-        batch = self._batch(columns, out, span.back.size)
+        size = span.back.size
+        batch = self._allocate(columns, size) if out is None else self._fitting(columns, out, size)
         back, oldest, left = (x[:, None] for x in (span.back, span.oldest, span.left))
         times = self._times
         np.greater_equal(times, -oldest, out=batch.mask)

@@ -50,8 +50,8 @@ class TransitionGatherer(BatchGatherer[Batch]):
 
         Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
-        ids = steps.ids
-        batch = self._batch(columns, out, ids.size)
+        ids, size = steps.ids, steps.ids.size
+        batch = self._allocate(columns, size) if out is None else self._fitting(columns, out, size)
         window = self._back
         is_over: Any
         if steps.left is None:
@@ -71,7 +71,7 @@ class TransitionGatherer(BatchGatherer[Batch]):
                 batch.non_terminal,
             )
             is_over = steps.until == ahead
-            window = np.empty((ids.size, self._length), np.int64)
+            window = np.empty((size, self._length), np.int64)
             window[:, : self._k] = self._back
             np.add(ahead[:, None], self._back, out=window[:, self._k :])
         np.greater(is_over, batch.non_terminal, out=batch.terminated)

@@ -96,7 +96,8 @@ class ReadAhead:
         """The batch that `begin(generator, *arguments)` draws; `begin` is a bound method."""
         if not self.n:
             draw = begin(generator, *arguments)
-            return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
+            found = live.gather(draw.choose, draw.gatherer, out, draw.kept)
+            return found if draw.finish is None else _finished(draw, found)
         request = weakref.WeakMethod(begin), arguments
         with self._lock:
             is_repeated, job = self._take(generator.bit_generator, request)

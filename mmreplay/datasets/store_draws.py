@@ -131,15 +131,18 @@ class StoreDraws:
         self._portion_sampler = kept(functools.partial(PortionSampler, selection=selection))
         self._sequence_gatherer = kept(functools.partial(SequenceGatherer, store.schema, settings))
 
-    def choose(self, draw: Callable[[Index], T]) -> Callable[[Index], T]:
-        """A draw from the index of the store, with errors that begin with its path."""
+    def choose(self, draw: Callable[..., T], *, selected: bool = False) -> Callable[[Index], T]:
+        """A draw from the index of the store, or from what is `selected` of its transitions.
+
+        Its errors begin with the path of the store.
+        """
         selection, live = self._selection, self._store.live
 
         def choose(index: Index) -> T:
             if selection is not None:
                 check_lanes(selection, live)
             try:
-                return draw(index)
+                return draw(selection.now(index) if selected and selection is not None else index)
             except SchemaError as error:
                 raise SchemaError(f"{live.path}: {error}") from None
             except EmptyBufferError as error:
@@ -150,16 +153,9 @@ class StoreDraws:
 
         return choose
 
-    def _choose_transitions(self, draw: Callable[[Transitions], T]) -> Callable[[Index], T]:
-        """A draw from the transitions that can be sampled."""
-        selection = self._selection
-        if selection is None:
-            return self.choose(draw)
-        return self.choose(lambda index: draw(selection.now(index)))
-
     def look(self, read: Callable[[Transitions], T]) -> T:
         """What `read` finds in the transitions that can be sampled now."""
-        return self._store.live.look(self._choose_transitions(read))
+        return self._store.live.look(self.choose(read, selected=True))
 
     # ------------------------------------------------------------ transitions
 
@@ -179,7 +175,7 @@ class StoreDraws:
             choose = functools.partial(uniform_ids, draws=generator.random(size))
         else:
             choose = functools.partial(distinct_ids, size=size, seed=draw_seed(generator))
-        return Draw(self._choose_transitions(choose), self.gatherer)
+        return Draw(self.choose(choose, selected=True), self.gatherer)
 
     # ------------------------------------------------------------ sequences
 
@@ -218,7 +214,7 @@ class StoreDraws:
         """All windows, or transitions, ascending."""
         if windows is not None:
             return self.choose(self._window_sampler(windows).every)
-        return self._choose_transitions(lambda transitions: transitions.ids())
+        return self.choose(lambda transitions: transitions.ids(), selected=True)
 
     # ------------------------------------------------------------ trajectories
 

@@ -39,7 +39,8 @@ def uniform_ids(index: Transitions, draws: npt.NDArray[np.float64]) -> Ids:
     """One transition for each draw in [0, 1): int64 (B,); raises as `check_not_empty`."""
     # The product never rounds up to the count, and each transition's share is right to one part in
     # 2^53. `Generator.integers` costs three times as much.
-    return index.at((draws * check_not_empty(index)).astype(np.int64))
+    count = index.n_transitions or check_not_empty(index)
+    return index.at((draws * count).astype(np.int64))
 
 
 def distinct_ids(index: Transitions, size: int, seed: int) -> Ids:
