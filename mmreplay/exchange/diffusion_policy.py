@@ -13,14 +13,14 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, Unreadable, blocks
 from mmreplay.exchange.fields import is_numeric
 from mmreplay.exchange.losses import Losses
@@ -142,9 +142,13 @@ _END_BYTES = 64  # about the memory that an end takes while all of them are read
 
 @contextmanager
 def read(
-    source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
+    source: Path,
+    losses: Losses,
+    *,
+    final_observation: FinalObservation = "repeat",
+    observations: str | Sequence[str] | None = None,
 ) -> Iterator[Incoming]:
-    """A directory."""
+    """A directory; `observations` names the columns that are, None for all; others are extras."""
     if not source.is_dir():
         raise FormatError(f"{source}: expected a directory; unzip it first")
     arrays = _arrays(source, losses)
@@ -155,6 +159,11 @@ def read(
     if "action" not in names or not len(ends):
         raise FormatError(f"{source}: expected data/action and an episode, found {names}")
     seen = [one for one in names if one not in _ROLES and not one.startswith(_EXTRA)]
+    if observations is not None:
+        wanted = observations.split(",") if isinstance(observations, str) else [*observations]
+        if not wanted or not {*wanted} <= {*seen}:
+            raise SchemaError(f"observations: expected some of {seen}, found {wanted}")
+        seen = wanted
     n_rows, n_after = int(ends[-1]), 0
     columns: dict[str, Column] = {}
     called: dict[str, str] = {}

@@ -72,6 +72,11 @@ def read(
             f"{source}: expected a dataset of version v3.0, found {version!r:.80}; convert an "
             f"older one with lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )
+    if (stored := info.get("storage_format", "parquet")) != "parquet":
+        raise FormatError(
+            f"{source}: expected storage_format 'parquet', found {stored!r:.80}; convert it with "
+            f"lerobot"
+        )
     with ExitStack() as stack:
         yield _Dataset(source, info, losses, stack).incoming(final_observation)
 

@@ -180,6 +180,7 @@ class Tables:
         wanted["rewards"] = "rewards" in self._roles or not needs_rewards
         for role, is_there in wanted.items():
             if not is_there:
+                self._losses.check_names(self._where)  # it may be misspelled
                 raise FormatError(
                     f"{self._where}: expected a column {role!r}, found "
                     f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}"

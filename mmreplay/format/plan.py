@@ -30,7 +30,7 @@ from mmreplay.format.parse import parse_array
 from mmreplay.schema import FRAME, Field, Schema
 
 _FLAG, _NUMBER = np.dtype("uint8"), np.dtype("int64")
-_TARGET_BYTES = 32 << 20
+_TARGET_BYTES = 28 << 20  # two halves of a tail and all else of a lane: 64 MB
 _TAILS_BYTES, _EXPECTED_LANES = 256 << 20, 16
 """Of all tails of a store, and how many lanes a store of lanes is planned for."""
 _MAX_SHARD_ROWS = 4096

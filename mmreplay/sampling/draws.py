@@ -25,6 +25,7 @@ from mmreplay.sampling.epoch import Blocks
 from mmreplay.sampling.selection import Selection
 
 BOUNDARIES = ("drop", "pad", "shift")
+_LONGEST = 1 << 20  # of a window: its times are kept in memory
 
 
 def check_not_empty(index: Transitions) -> int:
@@ -89,7 +90,8 @@ class Windows:
 
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+            given = whole_number(name, getattr(self, name), least, _LONGEST)
+            object.__setattr__(self, name, given)
         if self.boundary not in BOUNDARIES:
             raise SchemaError(
                 f"boundary: expected 'drop', 'pad' or 'shift', found {self.boundary!r}"

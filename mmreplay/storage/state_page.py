@@ -81,6 +81,10 @@ class CheckpointFile:
         self._path = path
         self._store = uuid.UUID(store).bytes
         data = checked_reads.read_bytes(path, 2 * PAGE_BYTES)
+        if len(data) != 2 * PAGE_BYTES:  # the newer slot may be what is missing
+            raise CorruptStoreError(
+                f"{path}: expected {2 * PAGE_BYTES:,} bytes, found {len(data):,}"
+            )
         slots = [(self._parse(data[i : i + PAGE_BYTES]), i) for i in (0, PAGE_BYTES)]
         valid = [(slot, offset) for slot, offset in slots if slot is not None]
         if not valid:

@@ -244,11 +244,14 @@ def _open_lanes(request: Request, directory: HeldDirectory) -> AnyWriter:
     """Open what is in a directory for writing; what does not match is refused before that."""
     store = directory.root
     if request.lane is None:
-        if kind_and_name(store)[0] == "lanes":
-            raise SchemaError(
-                f"{store}: this store has several lanes; name the one to write (lane=...)"
-            )
-        return _open_one(request, store)
+        try:
+            return _open_one(request, store)
+        except FormatError:
+            if kind_and_name(store)[0] == "lanes":
+                raise SchemaError(
+                    f"{store}: this store has several lanes; name the one to write (lane=...)"
+                ) from None
+            raise
     root = read_metadata(store)
     if root["kind"] != "lanes":
         raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")

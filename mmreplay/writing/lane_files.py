@@ -191,9 +191,11 @@ class LockedLane:
     def _record_holder(self) -> None:
         """Leave pid and host for lock messages; a full disk does not prevent the opening."""
         where = self.path / ".live" / "writer"
+        if not where.parent.is_dir():
+            return  # as the recovery is about to report
         try:
             durable_writes.write_file(where, holder(), durable=False)
-        except (DiskFullError, FileNotFoundError):
+        except DiskFullError:
             durable_writes.unlink(where)  # no name is better than that of the process before
 
 

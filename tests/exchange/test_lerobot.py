@@ -307,6 +307,9 @@ def test_an_older_version_is_refused_with_what_to_do(tmp_path, small):
         FormatError, match=r"found 'v2.1'; convert an older one with .*convert_dataset_v21"
     ):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
+    change(small, codebase_version="v3.0", storage_format="lance")
+    with pytest.raises(FormatError, match="expected storage_format 'parquet', found 'lance'"):
+        import_dataset("lerobot", small, tmp_path / "a.zarr")
 
 
 def test_what_was_not_finalized_or_is_no_dataset_is_refused(tmp_path, small):

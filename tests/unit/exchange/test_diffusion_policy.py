@@ -142,3 +142,17 @@ def test_what_is_left_out_is_reported(pusht, tmp_path, quick_disk):
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert set(store.schema.frames) == {"state", "obs.force"}
         assert len(store) == 9
+
+
+def test_observations_are_chosen_and_others_are_extras(pusht, tmp_path, quick_disk):
+    path = tmp_path / "in.zarr"
+    pusht(path)
+    about = path / "data" / "img" / ".zarray"
+    codec = {"compressor": {"id": "imagecodecs_jpegxl"}}
+    about.write_text(json.dumps(json.loads(about.read_text()) | codec))
+    made = import_dataset("diffusion_policy", path, tmp_path / "a.zarr", observations="state")
+    assert any("column data/img: cannot be read: " in one.what for one in made.losses)
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert not store.schema.is_dict
+    with pytest.raises(mmreplay.SchemaError, match=r"observations: expected some of .*'speed'"):
+        import_dataset("diffusion_policy", path, tmp_path / "b.zarr", observations=["speed"])

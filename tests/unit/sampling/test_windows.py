@@ -33,9 +33,9 @@ def test_trajectories_are_whole_episodes(index, whole_episodes):
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"length": 0}, "length: expected a whole number, 1 or more; found 0"),
+        ({"length": 0}, "length: expected a whole number, 1 to 1,048,576; found 0"),
         ({"length": 2.0}, "length"),
-        ({"burn_in": -1}, "burn_in: expected a whole number, 0 or more"),
+        ({"burn_in": -1}, "burn_in: expected a whole number, 0 to 1,048,576"),
         ({"stride": 0}, "stride"),
         ({"boundary": "keep"}, "boundary: expected 'drop', 'pad' or 'shift', found 'keep'"),
     ],

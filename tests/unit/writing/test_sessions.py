@@ -414,7 +414,9 @@ def test_damage_in_a_closed_lane_gets_no_new_checksum(play, lanes, name, damage)
 
 
 @LANES
-@pytest.mark.parametrize("name", ["rewards", "frames/large", "finals/id", ".live/state"])
+@pytest.mark.parametrize(
+    "name", ["rewards", "frames/large", "finals/id", ".live/state", ".live/checkpoint"]
+)
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_lane_left_open_is_not_filled_up_with_zeros(play, lanes, name, damage):
     one = play("dict", lanes)
@@ -434,6 +436,19 @@ def test_a_lane_left_open_is_not_filled_up_with_zeros(play, lanes, name, damage)
     with pytest.raises(CorruptStoreError, match=r"missing|bytes"):
         one.open()
     assert set(files(one.path)) - set(before) <= {".live/writer"}
+
+
+@LANES
+def test_a_lane_left_open_without_its_live_files_is_damage(play, lanes):
+    one = play("lz4", lanes)
+    begin(one, 9)
+    settle(one.writer)
+    faults.kill(one.writer)
+    shutil.rmtree(one.path / ".live")
+    for _ in range(2):
+        with pytest.raises(CorruptStoreError, match=r"expected .live with state.*was not closed"):
+            one.open()
+    assert not (one.path / ".live").exists()
 
 
 def test_a_state_that_is_ahead_of_a_sound_checkpoint_is_damage(play):
