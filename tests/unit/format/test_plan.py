@@ -115,7 +115,7 @@ def test_a_shard_of_broken_chunks_is_refused():
 def test_compressed_keys_share_one_shard_length():
     specs = planned({"a": Field((64, 64, 3)), "b": Field((84, 84)), "c": Field((17,), "f4")})
     a, b, c = (specs[f"frames/{name}"] for name in "abc")
-    assert a.chunk_rows == b.chunk_rows == 2720
+    assert a.chunk_rows == b.chunk_rows == 2384
     assert (a.inner_rows, b.inner_rows, c.is_raw) == (16, 16, True)
     specs = planned({"a": Field((64, 64), shard=24), "b": Field((84, 84), chunk=3)})
     assert {specs["frames/a"].chunk_rows, specs["frames/b"].chunk_rows} == {24}
