@@ -173,11 +173,10 @@ class Epochs:
     ) -> Iterator[T]:
         """The batches that have transitions, epoch by epoch; `read_each` returns one per part."""
         given = request.given
-        loaded, self._loaded = self._loaded, None
+        loaded = self._loaded
         kept: KeptFrames | None = None
         for done in itertools.count() if given.epochs is None else range(given.epochs):
             number = self._next if given.epoch is None else given.epoch + done
-            self._next = number + 1
             begin = loaded if loaded is not None and loaded.epoch == number else _Position(number)
             loaded = None
             epoch = self._begin(begin, request)
@@ -188,10 +187,12 @@ class Epochs:
             for start, batch in zip(starts, read_each(parts), strict=True):
                 # Not of the batches that were read ahead.
                 stop = min(start + given.batch_size, epoch.size)
+                # Not before there is a batch: an interrupted call can be repeated.
+                self._next, self._loaded = number + 1, None
                 self._at = _Position(number, stop, epoch.order)
                 if len(batch):
                     yield batch
-            self._at = _Position(number + 1)
+            self._next, self._loaded, self._at = number + 1, None, _Position(number + 1)
 
     def _begin(self, at: _Position, request: Request) -> _Epoch:
         """An epoch that begins or continues."""

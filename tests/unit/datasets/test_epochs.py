@@ -9,6 +9,7 @@ import pytest
 
 import mmreplay
 from mmreplay.errors import SchemaError
+from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.storage.shard_file import Shard
 from tests.support import epoch_stores
 from tests.support.effort import by_effort
@@ -333,3 +334,23 @@ def test_an_epoch_goes_on_from_a_state_of_the_same_store(tmp_path, what):
     with mmreplay.load(path) as again:
         again.load_state_dict(state)
         assert ids_of(again.batches(2)) == rest
+
+
+def test_an_interrupted_first_batch_leaves_the_loaded_position(tmp_path, monkeypatch):
+    path = recorded(tmp_path / "store.zarr")
+    with mmreplay.load(path, seed=1) as data:
+        batches = data.batches(2)
+        next(batches)
+        state = data.state_dict()
+        rest = ids_of(batches)
+        data.load_state_dict(state)
+        gather = LiveLanes.gather
+
+        def interrupted(*given):
+            monkeypatch.setattr(LiveLanes, "gather", gather)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(LiveLanes, "gather", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(data.batches(2))
+        assert ids_of(data.batches(2)) == rest
