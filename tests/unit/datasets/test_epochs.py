@@ -197,9 +197,10 @@ def test_an_epoch_goes_on_after_rows_have_come_but_not_after_some_have_gone(make
     story.play(writer, 20, reset=False)
     with mmreplay.load(writer.path) as again:
         again.load_state_dict(state)
-        with pytest.raises(SchemaError, match=r"expected the 30 transitions .* found 15 of them"):
-            next(again.batches(8))
-        assert len(flat(again.batches(8))) == 40
+        for _ in range(2):
+            with pytest.raises(SchemaError, match=r"expected the 30 transitions .* found 15 of"):
+                next(again.batches(8))
+        assert len(flat(again.batches(8, epoch=1))) == 40
 
 
 def test_an_epoch_of_windows_does_not_go_on_after_rows_have_come(make, story):
