@@ -5,7 +5,7 @@ import pytest
 from tests.support.effort import by_effort
 from tests.support.tampering.imports import WITH_PYARROW, tamper_with_imports
 
-N_INPUTS = by_effort(15, 150, 10_000)
+N_INPUTS = by_effort(15, 150, 20_000)
 
 
 @pytest.mark.parametrize("name", WITH_PYARROW)
