@@ -30,7 +30,7 @@ class Decodes:
     def __init__(self, column: ShardColumn) -> None:
         """No room yet."""
         self._column = column
-        self._room = np.empty((0, column._longest_inner * column._row_bytes), np.uint8)
+        self._room = np.empty((0, column.longest_inner * column._row_bytes), np.uint8)
 
     def chunks(self, frames: Any) -> list[tuple[Any, int, Any]]:
         """Shard, number of the chunk, and where to decode it, of every chunk of these places."""

@@ -22,6 +22,7 @@ from benchmarks.experience import ENV_IDS, SEED
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
+from mmreplay.env_fields import spaces_of
 from mmreplay.recording.autoreset import StepReader
 from mmreplay.recording.environments import World, make_world
 from mmreplay.recording.policies import Actor
@@ -108,7 +109,7 @@ class _Plain:
         env = self._env = world.env
         assert isinstance(env, VectorEnv)
         self._reader = StepReader(env, world.fields)
-        self._actor = Actor(None, world.observation_space, world.action_space, seed, world.n_envs)
+        self._actor = Actor(None, *spaces_of(env), seed, world.n_envs)
         observations, _ = env.reset(seed=seed)
         self._actions = self._actor.act(observations, None)
 

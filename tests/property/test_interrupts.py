@@ -136,6 +136,9 @@ class Recorded:
 
     def check(self, data):
         """Everything that depends on where the rows and the episodes of a dataset are."""
+        if not isinstance(data, mmreplay.PrioritizedReplayBuffer):
+            # Else a state that was loaded refuses other arguments until its epoch has continued.
+            data.load_state_dict({**data.state_dict(), "position": 0})
         checks.forget(data.store, self.model)
         checks.check_ids(data, self.model)
         expected = window_starts(self.model, **WINDOWS)
