@@ -180,10 +180,7 @@ def record(
 
 
 class Loop:
-    """Environments after their reset, with the first action chosen and nothing recorded yet.
-
-    Raises SchemaError if `life_loss` is set and the environment does not report ``lives``.
-    """
+    """Environments after their reset, with the first action chosen and nothing recorded yet."""
 
     def __init__(self, world: World, policy: Policy | None, seed: int, *, life_loss: bool) -> None:
         self._env, self._life_loss = world.env, life_loss

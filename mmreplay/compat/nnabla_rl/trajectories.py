@@ -16,10 +16,8 @@ import numpy as np
 
 from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.experiences import Experience, checked
-from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS
-from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
-from mmreplay.compat.nnabla_rl.runs import checked_indices, episodes_of
+from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Experience, checked
+from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer, checked_indices, episodes_of
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
