@@ -215,9 +215,9 @@ class StoreDraws:
     ) -> list[LazyTrajectory]:
         """Whole episodes, uniformly; see `Dataset.sample_trajectories`."""
         draw, draw_distinct = self._trajectories.draw, self._trajectories.draw_distinct
-        choose: Callable[[Index], Ids] = (
-            functools.partial(draw, draws=generator.random(size))
-            if replace
-            else functools.partial(draw_distinct, size=size, seed=draw_seed(generator))
-        )
+        choose: Callable[[Index], Ids]
+        if replace:
+            choose = functools.partial(draw, draws=generator.random(size))
+        else:
+            choose = functools.partial(draw_distinct, size=size, seed=draw_seed(generator))
         return self._store.live.lazy_trajectories(self.choose(choose))

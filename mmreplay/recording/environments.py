@@ -5,6 +5,7 @@ Invariant: an id names the same dynamics for one environment and for many.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,10 +91,7 @@ def _from_id(env_id: str, n_envs: int) -> World:
     try:
         if not atari.is_atari(spec):
             # Without the checker: its warnings are for authors, and it takes time.
-            def make() -> gymnasium.Env[Any, Any]:
-                made: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True)
-                return made
-
+            make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
             if n_envs > 1:
                 return _vector(make, n_envs, name)
             return _from_env(make(), 1, owned=True, name=name)

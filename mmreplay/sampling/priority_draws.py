@@ -197,26 +197,25 @@ class PrioritizedSampler:
 
         return by_beta
 
-    def update(self, index: Index, ids: Ids, priorities: Doubles) -> int:
-        """Set priorities, above 0; returns the number of evicted transitions, which are skipped.
+    def update(self, index: Index, ids: Ids, priorities: Doubles) -> None:
+        """Set priorities, above 0; evicted transitions are skipped and counted.
 
         Of a repeated id the last priority counts. Raises InvalidIdError, and changes nothing, for
         an id that never was a transition; DiskFullError as `draw`.
         """
         if not ids.size:
-            return 0
+            return
         self._follow(index)
-        n_late, values = 0, self._column.values
+        values = self._column.values
         positions = self._column.positions(ids)
         # "clip" takes the last position, which never has a priority.
         if ids.min() < self._first or not values.take(positions, mode="clip").all():
             late = (ids >= 0) & (ids < self._first)
             _check(ids, index.invalid(ids) & ~late)
-            n_late = int(np.count_nonzero(late))
-            self.n_late += n_late
+            self.n_late += int(np.count_nonzero(late))
             ids, priorities = ids[~late], priorities[~late]
             if not ids.size:
-                return n_late
+                return
             positions = self._column.positions(ids)
         known = self._version, self._generation
         self._version, self._generation = -1, None  # see `_follow`
@@ -226,7 +225,6 @@ class PrioritizedSampler:
         self._version, self._generation = known
         # Here instead of in the next draw, for which a training loop waits.
         self._masses.settle()
-        return n_late
 
     def priorities(self, index: Index, ids: Ids) -> Doubles:
         """The priorities of transitions, (B,); raises InvalidIdError, and DiskFullError."""
