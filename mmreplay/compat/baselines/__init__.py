@@ -19,3 +19,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = FrameStack  # the next use of the name does not come here
         return FrameStack
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "FrameStack"})
