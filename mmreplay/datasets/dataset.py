@@ -192,8 +192,6 @@ class Dataset(WindowSource):
         """One whole episode, by its index in `episodes`; see `Store.trajectory`."""
         return self.store.numbered_trajectory(number, lambda: self.episodes)
 
-    # ------------------------------------------------------------ sequences
-
     def _sample_windows(
         self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
@@ -275,8 +273,6 @@ class Dataset(WindowSource):
         In a selection, the episodes whose steps are all selected.
         """
         return subsets.episode_table(self.store, self._selection)
-
-    # ------------------------------------------------------------ subsets
 
     def select(
         self, *, episodes: subsets.EpisodeChoice | None = None, ids: subsets.IdChoice | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 import numpy as np
@@ -91,13 +91,6 @@ class Request:
             out |= {"stack": settings.stack, "n_step": settings.n_step}
         return out
 
-    def frames_around(self) -> tuple[int, int]:
-        """Frames before and after the one of an id's own row that its batch entry shows."""
-        behind, ahead = (self.settings.stack or 1) - 1, self.settings.n_step
-        if self.windows is None:
-            return behind, ahead
-        return self.windows.burn_in + behind, self.windows.length - 1 + ahead
-
 
 @dataclasses.dataclass(slots=True)
 class _Position:
@@ -116,8 +109,6 @@ class Epochs:
         self._next = 0
         self._at = _Position()
         self._loaded: _Position | None = None
-
-    # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
         """Seed, epoch and position, as JSON values."""
@@ -146,8 +137,6 @@ class Epochs:
             ) from error
         self.seed, self.unshared_seed, self._next, self._at = seed, None, at.epoch, at
         self._loaded = at if at.position else None
-
-    # ------------------------------------------------------------ batches
 
     def check(self, request: Request) -> None:
         """Refuse what ranks cannot share, and what does not fit a loaded state."""
@@ -209,7 +198,10 @@ class Epochs:
                     f"{live.path}: an epoch of windows continues only while the store does not "
                     f"change, and rows were added or evicted since its state was saved; {_INSTEAD}"
                 )
-            ids = _before(request.listed(index), then)
+            ids = request.listed(index)
+            ids = ids[ids >> LANE_SHIFT < len(then)]
+            stops = np.array([stop for _, stop in then], np.int64)
+            ids = ids[ids & ROW_MASK < stops[ids >> LANE_SHIFT]]
             return ids, then, live.frame_chunks, live.uuids[: len(then)]
 
         # In one look at the index: another thread may take new rows between two.
@@ -222,7 +214,11 @@ class Epochs:
             )
         order = request.order() | {"lanes": lanes, "size": ids.size, "uuids": [*uuids]}
         shares = Shares(self.seed, at.epoch, given.rank, given.world_size)
-        blocks = chunks.blocks(*request.frames_around())
+        # Frames before and after the one of an id's own row that its batch entry shows.
+        behind, ahead = (request.settings.stack or 1) - 1, request.settings.n_step
+        if request.windows is not None:
+            behind, ahead = behind + request.windows.burn_in, ahead + request.windows.length - 1
+        blocks = chunks.blocks(behind, ahead)
         most = min(max(_POOL_BYTES // chunks.row_bytes, _LEAST_ROWS), _MOST_ROWS)
         pool_rows = given.shuffle_rows or most
         if given.shuffle == "full":
@@ -271,11 +267,3 @@ def _parts(
         for low, high in itertools.pairwise(pools):  # those that begin in this batch
             live.request_frames(epoch.ids.part(low, high))
         yield functools.partial(checked, request.valid(ids)), kept, [*seed, start]
-
-
-def _before(ids: Ids, lanes: Sequence[Sequence[int]]) -> Ids:
-    """The ids within these extents of lanes."""
-    stops = np.array([stop for _, stop in lanes], np.int64)
-    ids = ids[ids >> LANE_SHIFT < stops.size]
-    out: Ids = ids[ids & ROW_MASK < stops[ids >> LANE_SHIFT]]
-    return out

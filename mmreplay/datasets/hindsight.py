@@ -205,11 +205,7 @@ class _Task:
 
 
 class _Relabelling:
-    """The gatherer of one batch: draws goals in the index, reads columns that hold them.
-
-    `draws` gives (2, B) numbers in [0, 1), the same each time: whether to relabel each sample, and
-    where in its range of frames the goal lies.
-    """
+    """The gatherer of one batch: draws goals in the index, reads columns that hold them."""
 
     def __init__(
         self,
@@ -217,7 +213,8 @@ class _Relabelling:
         task: _Task,
         draws: Callable[[int], npt.NDArray[np.float64]],
     ) -> None:
-        self._gatherer, self._task, self._draws = gatherer, task, draws
+        self._gatherer, self._task = gatherer, task
+        self._draws = draws  # (2, B) in [0, 1): whether to relabel, and where the goal lies
         self._some = np.empty(0, np.bool_)
         self._frames = self._marks = self._oldest = np.empty(0, np.int64)
         self._span: Span | None = None
@@ -292,10 +289,14 @@ class _Goals:
 
     def columns(self) -> dict[str, Column]:
         """All columns; axis 0 of their ids is the sample."""
-        task, out = self._task, dict(self._columns)
+        task, out, goals = self._task, dict(self._columns), self._values
         out[task.mark] = _Made((), np.dtype("int64"), self._mark)
         if self.some.size:
-            out[task.desired] = self._replaced(task.desired, self._desired)
+            shape = goals.shape
+            out[task.desired] = self._replaced(  # in each frame of a sample
+                task.desired,
+                lambda ids: goals.reshape(shape[0], *(1,) * (ids.ndim - 1), *shape[1:]),
+            )
             rewards = functools.partial(self._computed, "reward", task.reward)
             out["rewards"] = self._replaced("rewards", rewards)
             if task.terminal is not None:
@@ -313,17 +314,12 @@ class _Goals:
         """A column with other values for some samples, made from the ids of all."""
         column = self._columns[path]
 
-        def take(ids: Ids, out: Array | None) -> Array:
+        def take(ids: Ids, out: Array | None = None) -> Array:
             rows = column.take(ids, out)
             rows[self.some] = values(ids)
             return rows
 
         return _Made(column.row_shape, column.dtype, take)
-
-    def _desired(self, ids: Ids) -> Array:
-        """The goals, to be spread over the frames of each sample."""
-        goals = self._values
-        return goals.reshape(len(goals), *(1,) * (ids.ndim - 1), *goals.shape[1:])
 
     def _computed(self, name: str, function: GoalFunction, ids: Ids) -> Array:
         """The results of a function for the steps at `ids`, in their shape."""
@@ -357,8 +353,4 @@ class _Made:
 
     row_shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    read: Callable[[Ids, Any], Array]
-
-    def take(self, ids: Ids, out: Array | None = None) -> Array:
-        """Rows by id."""
-        return self.read(ids, out)
+    take: Callable[..., Array]

@@ -83,8 +83,6 @@ class ReadAhead:
         """Without what is ahead."""
         return type(self), (self.n,)
 
-    # ------------------------------------------------------------ by random numbers
-
     def next(
         self,
         live: LiveLanes,
@@ -136,8 +134,6 @@ class ReadAhead:
             self._start(live, job)
             self._jobs.append(job)
 
-    # ------------------------------------------------------------ of known ids
-
     def each(self, live: LiveLanes, draws: Iterable[Draw[Read]]) -> Iterator[Read]:
         """The batches of draws that need no generator, in order."""
         jobs: collections.deque[_Job] = collections.deque()
@@ -154,8 +150,6 @@ class ReadAhead:
         finally:
             for job in jobs:
                 job.is_dropped = True
-
-    # ------------------------------------------------------------ jobs
 
     def _start(self, live: LiveLanes, job: _Job) -> None:
         """Look it up, and let a thread read it. The caller holds the lock."""
@@ -191,8 +185,6 @@ class ReadAhead:
                 return _finished(draw, batch)
             batch = lookup.fetch()
         return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
-
-    # ------------------------------------------------------------ forgetting
 
     def drop(self) -> None:
         """Discard what is ahead: the next batch is drawn from what there is by then."""

@@ -157,8 +157,6 @@ class StoreDraws:
         """What `read` finds in the transitions that can be sampled now."""
         return self._store.live.look(self.choose(read, selected=True))
 
-    # ------------------------------------------------------------ transitions
-
     def transitions(
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
@@ -176,8 +174,6 @@ class StoreDraws:
         else:
             choose = functools.partial(distinct_ids, size=size, seed=draw_seed(generator))
         return Draw(self.choose(choose, selected=True), self.gatherer)
-
-    # ------------------------------------------------------------ sequences
 
     def sequences(
         self, generator: np.random.Generator, windows: Windows, size: int
@@ -201,8 +197,6 @@ class StoreDraws:
         """Rebuilds such windows."""
         return self._sequence_gatherer(windows.length, windows.burn_in)
 
-    # ------------------------------------------------------------ epochs
-
     def check_any(self, windows: Windows | None) -> None:
         """Raise EmptyBufferError if there is no such window, or no transition."""
         if windows is not None:
@@ -216,16 +210,14 @@ class StoreDraws:
             return self.choose(self._window_sampler(windows).every)
         return self.choose(lambda transitions: transitions.ids(), selected=True)
 
-    # ------------------------------------------------------------ trajectories
-
     def trajectories(
         self, generator: np.random.Generator, size: int, *, replace: bool
     ) -> list[LazyTrajectory]:
         """Whole episodes, uniformly; see `Dataset.sample_trajectories`."""
         draw, draw_distinct = self._trajectories.draw, self._trajectories.draw_distinct
-        choose: Callable[[Index], Ids] = (
-            functools.partial(draw, draws=generator.random(size))
-            if replace
-            else functools.partial(draw_distinct, size=size, seed=draw_seed(generator))
-        )
+        choose: Callable[[Index], Ids]
+        if replace:
+            choose = functools.partial(draw, draws=generator.random(size))
+        else:
+            choose = functools.partial(draw_distinct, size=size, seed=draw_seed(generator))
         return self._store.live.lazy_trajectories(self.choose(choose))

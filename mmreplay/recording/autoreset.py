@@ -33,34 +33,21 @@ _TRUE = b"\1"
 
 
 class Step(NamedTuple):
-    """One step of all environments, which are the first axis of each array.
+    """One step of all environments; a mask of None means none of them, and for `recorded` all."""
 
-    `frames` come after each step, also where it ended the episode; `start_frames` are the first
-    ones of episodes that begin. The masks of environments: `over` (terminated or truncated),
-    `recorded` (made a step), `started` (an episode begins), `ignored` (the next action is ignored).
-    None means no environment, and for `recorded` all.
-    """
-
-    frames: Frame
+    frames: Frame  # after the step, also where it ended the episode
     rewards: npt.NDArray[Any]
     terminated: Mask
     truncated: Mask
-    over: Mask | None
-    recorded: Mask | None
-    started: Mask | None
-    start_frames: Frame
-    ignored: Mask | None
+    over: Mask | None  # terminated or truncated
+    recorded: Mask | None  # made a step
+    started: Mask | None  # an episode begins
+    start_frames: Frame  # the first ones of these episodes
+    ignored: Mask | None  # the next action is ignored
 
 
 class StepReader:
-    """Reads each step of a vector environment by its autoreset mode.
-
-    Raises SchemaError if the environment has no mode.
-
-    Attributes:
-        resets_by_hand: whether its caller resets the environments whose episode ended.
-        same_step: whether the step that ends an episode begins the next one.
-    """
+    """Reads each step of a vector environment by its autoreset mode; SchemaError without a mode."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], fields: EnvFields) -> None:
         mode = autoreset_mode(env)
@@ -69,7 +56,7 @@ class StepReader:
                 f"{env}: metadata['autoreset_mode'] is {mode!r}, so it is unknown which steps are "
                 f"transitions; set it to a gymnasium.vector.AutoresetMode"
             )
-        self.resets_by_hand = mode == "Disabled"
+        self.resets_by_hand = mode == "Disabled"  # the caller resets where an episode ended
         self.same_step = mode == "SameStep"
         self._fields = fields
         self._over: Mask | None = None
@@ -82,10 +69,7 @@ class StepReader:
     def read(
         self, observations: Observation, rewards: Any, terminated: Any, truncated: Any, infos: Infos
     ) -> Step:
-        """Make a `Step` of what `VectorEnv.step` returned.
-
-        Raises SchemaError for same-step infos without a final observation.
-        """
+        """Make a `Step` of what `VectorEnv.step` returned."""
         # Environments on other array libraries (JAX, torch) return their own arrays.
         terminated = np.asarray(terminated, np.bool_)
         truncated = np.asarray(truncated, np.bool_)
@@ -112,10 +96,7 @@ class StepReader:
 
 
 def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] | None:
-    """(N, ...) the value of each environment in the infos of a step; None if it is missing.
-
-    `over` are the environments that were reset within the step: their values are from before.
-    """
+    """(N, ...) values in the infos of a step, of `over` from before a reset; None if missing."""
     value: npt.NDArray[Any] | None = infos.get(name)
     if over is None:
         return value
@@ -131,11 +112,7 @@ def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] |
 def extras_of(
     fields: Mapping[str, Field], infos: Infos, over: Mask | None, recorded: Mask | None
 ) -> dict[str, npt.NDArray[Any]]:
-    """The declared extras in the infos of a step, by name; those that no environment has are left.
-
-    `recorded` are the environments that made a step, None for all; `over` as of `final_info`.
-    Raises SchemaError for an extra without a fill that only some of them have.
-    """
+    """The declared extras in the infos of a step, by name; without those that are in none."""
     out = {}
     for name, field in fields.items():
         value, has = (final_info(key, infos, over) for key in (name, f"_{name}"))
@@ -158,10 +135,7 @@ def extras_of(
 
 
 def lives_left(infos: Infos, over: Mask | None = None) -> npt.NDArray[Any]:
-    """A copy of the ``lives`` of an info or infos, which the environment may reuse.
-
-    Raises SchemaError if the environment does not report them.
-    """
+    """A copy of the ``lives`` of an info or infos, which the environment may reuse."""
     lives = final_info("lives", infos, over)
     if lives is None:
         raise SchemaError(

@@ -5,6 +5,7 @@ Invariant: an id names the same dynamics for one environment and for many.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,18 +28,14 @@ EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The environments to step, and what is known of them.
-
-    `preprocessing` is that of an Atari game's frames; `owned` environments were made here, and are
-    closed here; `spec` makes one of them again, None if the environment has it.
-    """
+    """The environments to step, and what is known of them."""
 
     env: AnyEnv
     fields: EnvFields
     name: str
-    preprocessing: dict[str, Any] | None
-    owned: bool
-    spec: EnvSpec | None
+    preprocessing: dict[str, Any] | None  # of an Atari game's frames
+    owned: bool  # made here, and closed here
+    spec: EnvSpec | None  # makes one of them again; None if the environment has it
 
     @property
     def n_envs(self) -> int:
@@ -52,12 +49,7 @@ class World:
 
 
 def make_world(env: EnvLike, n_envs: int | None) -> World:
-    """Make the environments.
-
-    `n_envs` None is 1, or the number of a vector environment. With 1 an id or a factory of single
-    environments stays single, with more it becomes a vector. Raises MmreplayError if it cannot be
-    made, SchemaError if its spaces cannot be stored or `n_envs` is out of range.
-    """
+    """Make the environments; `n_envs` None is 1, or the number of a vector environment."""
     n_envs = whole_number_or_none("envs", n_envs, 1, MAX_ENVIRONMENTS)
     if isinstance(env, str):
         return _from_id(env, n_envs or 1)
@@ -71,10 +63,7 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
 
 
 def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
-    """The id and its specification; ``module:id`` imports the module that registers it.
-
-    Raises MissingExtraError for an Atari id without ale-py, MmreplayError for an unknown id.
-    """
+    """The id and its specification; ``module:id`` imports the module that registers it."""
     module, _, name = env_id.rpartition(":")
     if module:
         try:
@@ -102,10 +91,7 @@ def _from_id(env_id: str, n_envs: int) -> World:
     try:
         if not atari.is_atari(spec):
             # Without the checker: its warnings are for authors, and it takes time.
-            def make() -> gymnasium.Env[Any, Any]:
-                made: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True)
-                return made
-
+            make = functools.partial(gymnasium.make, spec, disable_env_checker=True)
             if n_envs > 1:
                 return _vector(make, n_envs, name)
             return _from_env(make(), 1, owned=True, name=name)

@@ -17,24 +17,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from mmreplay.env_fields import (
-    AnyEnv,
-    Frame,
-    advice_on_stacks,
-    env_fields,
-    warn_caller,
-)
+from mmreplay.env_fields import AnyEnv, Frame, advice_on_stacks, env_fields, warn_caller
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
 from mmreplay.reading.store import open_store
-from mmreplay.recording.autoreset import (
-    Mask,
-    Step,
-    StepReader,
-    by_key,
-    extras_of,
-    lives_left,
-    some,
-)
+from mmreplay.recording.autoreset import Mask, Step, StepReader, by_key, extras_of, lives_left, some
 from mmreplay.schema import FRAME
 from mmreplay.writing.create import create
 from mmreplay.writing.request import Resume
@@ -48,17 +34,13 @@ _turns: weakref.WeakKeyDictionary[Any, list[object]] = weakref.WeakKeyDictionary
 
 
 class Made(NamedTuple):
-    """The transitions that a step recorded, the episodes that ended in it, and what comes next.
+    """What a step recorded, and what comes next; a mask of None means no environment."""
 
-    Masks of environments, None for none: `over` are those that the loop has to reset, `started`
-    those that have begun an episode, and the next action of those in `ignored` is ignored.
-    """
-
-    steps: int
-    episodes: int
-    over: Mask | None = None
-    started: Mask | None = None
-    ignored: Mask | None = None
+    steps: int  # transitions
+    episodes: int  # that ended
+    over: Mask | None = None  # to be reset by the loop
+    started: Mask | None = None  # have begun an episode
+    ignored: Mask | None = None  # the next action is ignored
 
 
 _RUNNING, _ENDED = Made(1, 0), Made(1, 1, np.ones(1, np.bool_))

@@ -41,10 +41,7 @@ _BLOCK = 4096
 
 
 def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
-    """The policy's name for the metadata, and the callable (None for the random policy).
-
-    Raises MmreplayError if the module or callable does not exist.
-    """
+    """The policy's name for the metadata, and the callable (None for the random policy)."""
     if callable(policy):
         return name_of(policy), policy
     if policy == "random":
@@ -75,16 +72,12 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 class Actor:
-    """Chooses the actions of one environment, or of all environments of a vector.
-
-    The spaces are those of one environment; environment i has seed + i. `policy` None is the random
-    policy, `n_lanes` None a single environment.
-    """
+    """Chooses the actions of one environment (`n_lanes` None), or of all of a vector."""
 
     def __init__(
         self,
-        policy: Policy | None,
-        observation_space: Space[Any],
+        policy: Policy | None,  # None: random
+        observation_space: Space[Any],  # of one environment
         action_space: Space[Any],
         seed: int,
         n_lanes: int | None,
@@ -92,7 +85,7 @@ class Actor:
         self._is_single, n = n_lanes is None, n_lanes or 1
         self._observation_space = observation_space
         self._is_batched = getattr(policy, "batched", False)
-        checked = _checker(action_space, (n,) if self._is_batched else ())
+        batch = (n,) if self._is_batched else ()
         self._resets: list[Policy | None] = []
         self._calls: list[Policy] = []
         for one in range(seed, seed + (1 if self._is_batched else n)):
@@ -100,7 +93,7 @@ class Actor:
             if isinstance(made, type):
                 made = made(observation_space, action_space, one)
             self._resets.append(getattr(made, "reset", None))
-            self._calls.append(made if policy is None else _checked_by(checked, made))
+            self._calls.append(made if policy is None else _checked(made, action_space, batch))
         self._actions = np.zeros((n, *(action_space.shape or ())), dtype=action_space.dtype)
 
     def start(self, lanes: Mask) -> None:
@@ -150,12 +143,8 @@ def _random(space: Space[Any], seed: int) -> Policy:
     return lambda _observation: next(stream)
 
 
-def _checked_by(checked: Policy, policy: Policy) -> Policy:
-    return lambda observation: checked(policy(observation))
-
-
-def _checker(space: Space[Any], batch: tuple[int, ...]) -> Policy:
-    """A function that converts the result of a policy to an action, or refuses it."""
+def _checked(policy: Policy, space: Space[Any], batch: tuple[int, ...]) -> Policy:
+    """The policy, each of whose results is converted to an action, or refused."""
     field = Field((*batch, *(space.shape or ())), np.dtype(space.dtype))
     # Many environments clip actions outside other spaces themselves.
     low, high = -math.inf, math.inf
@@ -163,7 +152,8 @@ def _checker(space: Space[Any], batch: tuple[int, ...]) -> Policy:
         low, high = int(space.start), int(space.start) + int(space.n) - 1
     is_one_number = isinstance(space, spaces.Discrete) and not batch
 
-    def checked(action: object) -> Action:
+    def act(observation: Observation) -> Action:
+        action = policy(observation)
         if is_one_number and type(action) is int and low <= action <= high:
             return action  # the most frequent case
         try:
@@ -177,4 +167,4 @@ def _checker(space: Space[Any], batch: tuple[int, ...]) -> Policy:
             )
         return out if field.shape else out[()]
 
-    return checked
+    return act

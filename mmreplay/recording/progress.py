@@ -40,12 +40,7 @@ class RecordProgress:
 
 
 class Meter:
-    """Counts, and calls the user's callback when it is due; a loop asks ``perf_counter() >= due``.
-
-    Attributes:
-        steps: transitions recorded.
-        episodes: episodes that ended.
-    """
+    """Counts, and calls the user's callback when ``perf_counter() >= due``, as a loop checks."""
 
     def __init__(
         self, total: int, path: Path, callback: Callable[[RecordProgress], None] | None

@@ -133,20 +133,24 @@ def record(
     meter = Meter(steps, Path(path), progress)
     with _explained(path, meter):
         world = make_world(env, envs)
+    what = {"id": world.name, "preprocessing": world.preprocessing, "life_loss": life_loss}
     try:
         if earlier is not None:
-            _check_same(earlier, world, path, life_loss=life_loss)
+            _check_same(earlier, world, path, what)
             if earlier.rows:  # so that new episodes follow
                 seed = int(np.random.SeedSequence((seed, earlier.rows)).generate_state(1)[0]) >> 2
         # The first action comes before the store: a policy that fails leaves no store behind.
         with _explained(path, meter):
             loop = Loop(world, called, seed, life_loss=life_loss)
+        about = env_metadata(world.env, world.spec)
         run = {
             "seed": seed,
             "lane_seeds": [seed + i for i in range(world.n_envs)],
             "policy": policy_name,
             "rows_before": 0 if earlier is None else earlier.rows,
+            "versions": about.pop("versions"),
         }
+        runs = [] if earlier is None else earlier.metadata.get("runs", [])
         writer = create(
             path,
             frame=world.fields.frame,
@@ -155,7 +159,7 @@ def record(
             codec=codec,
             capacity=capacity,
             append=append,
-            metadata=_metadata(world, run, earlier, life_loss=life_loss),
+            metadata={**about, **what, "runs": [*runs, run]},
             flush_s=flush_s,
         )
         meter.start()
@@ -180,10 +184,7 @@ def record(
 
 
 class Loop:
-    """Environments after their reset, with the first action chosen and nothing recorded yet.
-
-    Raises SchemaError if `life_loss` is set and the environment does not report ``lives``.
-    """
+    """Environments after their reset, with the first action chosen and nothing recorded yet."""
 
     def __init__(self, world: World, policy: Policy | None, seed: int, *, life_loss: bool) -> None:
         self._env, self._life_loss = world.env, life_loss
@@ -248,32 +249,21 @@ def _earlier(path: Path) -> _Earlier | None:
         return None
 
 
-def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss: bool) -> None:
+def _check_same(earlier: _Earlier, world: World, path: str | Path, what: dict[str, Any]) -> None:
     """Check that the new rows come from the same environment; the writer compares the fields."""
     if earlier.n_envs != world.fields.lanes:
         raise SchemaError(
             f"append: {path} was recorded with {words(earlier.n_envs)}, found "
             f"{words(world.fields.lanes)}"
         )
-    of_world = {"id": world.name, "preprocessing": world.preprocessing, "life_loss": life_loss}
-    for what, found in of_world.items():
-        expected = earlier.metadata.get(what, found)
+    for name, found in what.items():
+        expected = earlier.metadata.get(name, found)
         if expected != found:
-            cure = "leave it out, or " if what == "life_loss" else ""
+            cure = "leave it out, or " if name == "life_loss" else ""
             raise SchemaError(
-                f"append: {path} was recorded with {what} {expected!r}, found {found!r}; {cure}"
+                f"append: {path} was recorded with {name} {expected!r}, found {found!r}; {cure}"
                 f"record into another path and load both"
             )
-
-
-def _metadata(
-    world: World, run: dict[str, Any], earlier: _Earlier | None, *, life_loss: bool
-) -> dict[str, Any]:
-    runs = [] if earlier is None else list(earlier.metadata.get("runs", []))
-    about = env_metadata(world.env, world.spec)
-    run["versions"] = about.pop("versions")
-    more = {"id": world.name, "preprocessing": world.preprocessing, "life_loss": life_loss}
-    return {**about, **more, "runs": [*runs, run]}
 
 
 @contextmanager
@@ -284,21 +274,14 @@ def _explained(path: str | Path, meter: Meter) -> Iterator[None]:
     except MmreplayError:
         raise
     except Exception as error:
-        source = _source(error)
-        if source is None:
+        passed = {
+            str(one.f_globals.get("__name__")) for one, _ in traceback.walk_tb(error.__traceback__)
+        }
+        if any(name.startswith(_NOT_THEIRS) for name in passed):
             raise
+        source = "policy" if _POLICIES in passed else "environment"
         at = traceback.extract_tb(error.__traceback__)[-1]
         kept = f"; {path} keeps the {meter.steps:,} steps before" if meter.steps else ""
         raise MmreplayError(
             f"the {source} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
         ) from error
-
-
-def _source(error: Exception) -> str | None:
-    """Whose code raised it; None for the store's and the caller's."""
-    passed = {
-        frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
-    }
-    if any(name and name.startswith(_NOT_THEIRS) for name in passed):
-        return None
-    return "policy" if _POLICIES in passed else "environment"

@@ -179,7 +179,7 @@ class WindowSampler:
 
 
 class PortionSampler:
-    """Draws a whole episode by its length, and a window in it."""
+    """Draws a whole episode by its length, and a window in it; EmptyBufferError if none fits."""
 
     def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
         self.windows = windows
@@ -188,10 +188,7 @@ class PortionSampler:
         )
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
-        """The first steps of windows, from (2, B) draws of episodes and windows: int64 (B,).
-
-        Raises EmptyBufferError if no whole episode is long enough.
-        """
+        """The first steps of windows, from (2, B) draws of episodes and windows: int64 (B,)."""
         total = self._sums.follow(index) or _none_of(self.windows, index, "whole ")
         firsts, steps, _, strides = self._sums.at((draws[0] * total).astype(np.int64))
         room = steps - self.windows.length + 1
@@ -200,10 +197,7 @@ class PortionSampler:
 
 
 class TrajectorySampler:
-    """Draws whole episodes with a step or more, all equally likely.
-
-    Raises EmptyBufferError if there is no such episode.
-    """
+    """Draws whole episodes with a step or more; EmptyBufferError if there are none."""
 
     def __init__(self, selection: Selection | None = None) -> None:
         self._sums = _whole_episodes(selection, lambda steps: np.asarray(steps > 0, np.int64))

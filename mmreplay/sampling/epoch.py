@@ -32,11 +32,6 @@ class Blocks:
         out: Ids = (lanes << LANE_SHIFT) + steps // rows * widths + beside
         return out
 
-    def rows_of(self, keys: Ids) -> Ids:
-        """The steps of blocks, (n,)."""
-        out: Ids = self.rows[keys >> LANE_SHIFT]
-        return out
-
     def members(self, keys: Ids) -> Ids:
         """The ids that blocks may have, (n, most rows), ascending; -1 in shorter ones."""
         lanes = keys >> LANE_SHIFT
@@ -161,8 +156,8 @@ def _by_block(ids: Ids, blocks: Blocks) -> tuple[Ids, Ids, Ids, Ids]:
         first = steps.nonzero()[0]
         begins.append(first + start)
         keys.append(here[first])
-    every = np.concatenate(begins)
-    return ids, every, np.diff(every, append=ids.size), blocks.rows_of(np.concatenate(keys))
+    every, rows = np.concatenate(begins), blocks.rows[np.concatenate(keys) >> LANE_SHIFT]
+    return ids, every, np.diff(every, append=ids.size), rows
 
 
 def _joined(ids: Ids, begins: Ids, bounds: Ids) -> Ids:

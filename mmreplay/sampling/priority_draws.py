@@ -20,12 +20,7 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.sampling.draws import check_not_empty
-from mmreplay.sampling.priority_variants import (
-    MAX_PRIORITY,
-    MIN_PRIORITY,
-    Proportional,
-    RankBased,
-)
+from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY, Proportional, RankBased
 from mmreplay.schema import as_array
 from mmreplay.storage.priority_column import PriorityColumn
 
@@ -131,7 +126,9 @@ class PrioritizedSampler:
         for stored, here in self._pieces(index):
             is_sound = (stored > 0) & (stored < np.inf)
             kept = np.where(is_sound, stored.clip(MIN_PRIORITY, MAX_PRIORITY), self.largest)
-            _change(stored, np.where(here, kept, 0.0))
+            wanted = np.where(here, kept, 0.0)
+            other = (stored != wanted).nonzero()[0]
+            stored[other] = wanted[other]  # not the rest: an unwritten page takes no memory
 
     def _pieces(self, index: Index) -> Iterator[tuple[Doubles, npt.NDArray[np.bool_]]]:
         """All priorities, and which are of transitions, in pieces: a copy may take gigabytes."""
@@ -145,8 +142,6 @@ class PrioritizedSampler:
             if low < high:
                 here[low + offset - start : high + offset - start] = index.present(0, low, high)
             yield stored, here
-
-    # ------------------------------------------------------------ following the store
 
     def _take_over(self, index: Index) -> None:
         self._first, self._stop = index.extent(0)
@@ -178,8 +173,6 @@ class PrioritizedSampler:
         self._take_over(index)
         self._generation = column.generation
 
-    # ------------------------------------------------------------ drawing
-
     def draw(self, index: Index, draws: Doubles) -> tuple[Ids, Doubles]:
         """Ids of transitions and their probabilities, (B,) each, by `draws` (B,) in [0, 1).
 
@@ -204,45 +197,34 @@ class PrioritizedSampler:
 
         return by_beta
 
-    # ------------------------------------------------------------ updating
-
-    def update(self, index: Index, ids: Ids, priorities: Doubles) -> int:
-        """Set priorities, above 0; returns the number of evicted transitions, which are skipped.
+    def update(self, index: Index, ids: Ids, priorities: Doubles) -> None:
+        """Set priorities, above 0; evicted transitions are skipped and counted.
 
         Of a repeated id the last priority counts. Raises InvalidIdError, and changes nothing, for
         an id that never was a transition; DiskFullError as `draw`.
         """
         if not ids.size:
-            return 0
+            return
         self._follow(index)
-        n_late = 0
-        positions = self._positions(ids)
-        if positions is None:
+        values = self._column.values
+        positions = self._column.positions(ids)
+        # "clip" takes the last position, which never has a priority.
+        if ids.min() < self._first or not values.take(positions, mode="clip").all():
             late = (ids >= 0) & (ids < self._first)
             _check(ids, index.invalid(ids) & ~late)
-            n_late = int(np.count_nonzero(late))
-            self.n_late += n_late
+            self.n_late += int(np.count_nonzero(late))
             ids, priorities = ids[~late], priorities[~late]
             if not ids.size:
-                return n_late
+                return
             positions = self._column.positions(ids)
         known = self._version, self._generation
         self._version, self._generation = -1, None  # see `_follow`
-        self._column.values[positions] = priorities
+        values[positions] = priorities
         self._masses.set(positions, priorities)
         self.largest = max(self.largest, float(priorities.max()))
         self._version, self._generation = known
         # Here instead of in the next draw, for which a training loop waits.
         self._masses.settle()
-        return n_late
-
-    def _positions(self, ids: Ids) -> Ids | None:
-        """The positions of transitions; None if an id is not a transition now."""
-        if ids.min() < self._first:
-            return None
-        positions = self._column.positions(ids)
-        # "clip" takes the last position, which never has a priority.
-        return positions if self._column.values.take(positions, mode="clip").all() else None
 
     def priorities(self, index: Index, ids: Ids) -> Doubles:
         """The priorities of transitions, (B,); raises InvalidIdError, and DiskFullError."""
@@ -258,12 +240,6 @@ class PrioritizedSampler:
         self._follow(index)
         _check(ids, index.invalid(ids))
         return self._column.positions(ids)
-
-
-def _change(values: Doubles, wanted: Doubles) -> None:
-    """Write only differences: a page that is not written takes no memory."""
-    other = (values != wanted).nonzero()[0]
-    values[other] = wanted[other]
 
 
 def _check(ids: Ids, wrong: npt.NDArray[np.bool_]) -> None:

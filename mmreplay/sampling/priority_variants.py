@@ -120,9 +120,6 @@ class RankBased(Proportional):
 class SumTree:
     """Doubles of `size` positions, and their sums in groups of 32, of groups of 32, and so on.
 
-    Source: the sum tree of Schaul et al. (2016), "Prioritized Experience Replay", appendix B.2.1,
-    with 32 children per node instead of 2, so that a batch takes few numpy calls.
-
     `masses`, (size,) float64, is for reading; `set` changes it.
     """
 
@@ -165,18 +162,14 @@ class SumTree:
                 nodes = distinct(nodes)
             sums[nodes] = np.add.reduce(groups.take(nodes, 0), 1)
         self._levels[-1].cumsum(out=self._bounds[1:])
-        if self._leasts:
-            self._settle_leasts(positions)
-        self._stale = []
-
-    def _settle_leasts(self, nodes: Ids) -> None:
-        below = self._levels[0]
+        nodes, below = positions, self._levels[0]
         for leasts in self._leasts:
             nodes = nodes >> _BITS
             if nodes.size > _FEW:
                 nodes = distinct(nodes)
             leasts[nodes] = _least_of(below.reshape(-1, _FANOUT).take(nodes, 0))
             below = leasts
+        self._stale = []
 
     def least(self) -> float:
         """The smallest mass above 0; infinity if there is none."""
@@ -199,16 +192,18 @@ class SumTree:
         return float(self._bounds[-1])
 
     def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
-        """Ids (B,) int64 in proportion to their masses, and these (B,); `draws` in [0, 1).
-
-        Ids without mass are never drawn.
-        """
+        """Ids (B,) int64 in proportion to their masses, and these (B,); `draws` in [0, 1)."""
         self.settle()
         left = draws * self._bounds[-1]
         # The last bounds are left out, here and below: rounding may lift a draw past them.
         nodes = self._bounds[1:-1].searchsorted(left, "right")
         left -= self._bounds.take(nodes)
-        bounds, rows = self._scratch_for(len(draws))
+        if len(self._scratch[0]) != len(draws):
+            # Bounds of a node's children for each draw, from 0 to infinity, and starts of rows.
+            bounds = np.zeros((len(draws), _FANOUT + 1))
+            bounds[:, -1] = np.inf
+            self._scratch = bounds, np.arange(0, bounds.size, _FANOUT + 1)
+        bounds, rows = self._scratch
         within, after = bounds[:, 1:-1], bounds[:, 1:]
         for level in range(len(self._groups) - 1, -1, -1):
             np.add.accumulate(self._groups[level].take(nodes, 0)[:, :-1], 1, out=within)
@@ -219,24 +214,12 @@ class SumTree:
                 child += rows
                 left -= bounds.take(child)
         masses = self.masses.take(nodes, mode="clip")
-        if not masses.all():
-            self._move_back(nodes, masses)
+        if not masses.all():  # rounding lifted a draw past the last mass of a node: back to that
+            for at in np.flatnonzero(masses == 0):
+                with_mass = np.flatnonzero(self.masses[: nodes[at]])
+                nodes[at] = with_mass[-1] if with_mass.size else np.flatnonzero(self.masses)[0]
+                masses[at] = self.masses[nodes[at]]
         return nodes, masses
-
-    def _scratch_for(self, size: int) -> tuple[Doubles, Ids]:
-        """Bounds of a node's children for each draw, from 0 to infinity, and the starts of rows."""
-        if len(self._scratch[0]) != size:
-            bounds = np.zeros((size, _FANOUT + 1))
-            bounds[:, -1] = np.inf
-            self._scratch = bounds, np.arange(0, bounds.size, _FANOUT + 1)
-        return self._scratch
-
-    def _move_back(self, nodes: Ids, masses: Doubles) -> None:
-        """Move draws that rounding lifted past the last mass of a node back to that mass."""
-        for at in np.flatnonzero(masses == 0):
-            with_mass = np.flatnonzero(self.masses[: nodes[at]])
-            nodes[at] = with_mass[-1] if with_mass.size else np.flatnonzero(self.masses)[0]
-            masses[at] = self.masses[nodes[at]]
 
 
 def _least_of(groups: Doubles) -> Doubles:

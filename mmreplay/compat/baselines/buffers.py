@@ -17,9 +17,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
-from mmreplay.datasets.prioritized_buffer import (
-    PrioritizedReplayBuffer as CorePrioritizedBuffer,
-)
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as CorePrioritizedBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.lazy_frames import LazyFrames as Stack

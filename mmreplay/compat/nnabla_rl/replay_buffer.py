@@ -1,6 +1,7 @@
 """The buffer that draws uniformly, which all others derive from, and its variants.
 
-Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest.
+Invariants: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest. A run
+never joins experiences that do not follow one another.
 """
 
 from __future__ import annotations
@@ -12,20 +13,91 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
-from mmreplay.batches.batch import Batch
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.experiences import Experience, checked, experiences_of, info_of
-from mmreplay.compat.nnabla_rl.recorder import Recorder
-from mmreplay.compat.nnabla_rl.runs import Runs, checked_indices
+from mmreplay.compat.nnabla_rl.recorder import (
+    TRAJECTORY_BEGINS,
+    Experience,
+    Recorder,
+    checked,
+    info_of,
+)
 from mmreplay.datasets.hindsight import Hindsight
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Index, LaneEpisodes
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
+from mmreplay.reading.store import Store
+from mmreplay.schema import as_array
 
 Draw = Callable[[Index], Ids]
 RewardFunction = Callable[[Array, Array, dict[str, Any]], Any]
 
 _STATE_PARTS = 3
+
+
+class Runs:
+    """The runs of `length` experiences that follow one another, without the `offset` oldest."""
+
+    def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
+        self._index, self._length = index, length
+        self._first, self._cuts = index.window(0)[1], np.empty(0, np.int64)
+        if length > 1:
+            firsts, steps, _ = episodes_of(index)
+            begins = (firsts + steps)[firsts + steps < index.window(0)[2]]  # of the next episodes
+            # A run goes on after a terminal state, and where its trajectory continues.
+            cut = store.live.columns["non_terminals"].take(begins - 1) != 0
+            if TRAJECTORY_BEGINS in store.schema.extras:
+                cut &= store.live.columns[f"extras/{TRAJECTORY_BEGINS}"].take(begins)
+            self._cuts = (begins - self._first)[cut]
+        inner = self._cuts[self._cuts > offset]
+        bounds = np.concatenate(([offset], inner, [index.n_transitions]))
+        self._begins = bounds[:-1]
+        self._stops = np.maximum(np.diff(bounds) - length + 1, 0).cumsum()
+        self.count = int(self._stops[-1])
+
+    def numbered(self, numbers: Ids) -> Ids:
+        """The ids of these runs, 0 <= number < count, one after the other: (B * length,)."""
+        run = self._stops.searchsorted(numbers, "right")
+        return self.ids(self._begins[run] + numbers - np.concatenate(([0], self._stops))[run])
+
+    def begin(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Whether a run begins at each of these: bool (B,)."""
+        ranks = ids - self._first
+        fits = ranks + self._length <= self._index.n_transitions
+        return fits & ~self.crosses(ranks)
+
+    def crosses(self, ranks: Ids) -> npt.NDArray[np.bool_]:
+        """Whether a run from each of these would cross a cut: bool (B,)."""
+        inside = self._cuts.searchsorted(ranks, "right")
+        last = self._cuts.searchsorted(ranks + (self._length - 1), "right")
+        return np.asarray(inside != last, np.bool_)
+
+    def ids(self, ranks: Ids) -> Ids:
+        """The ids of the runs that begin after `ranks` experiences: (B * length,), one by one."""
+        return self._index.at((ranks[:, None] + np.arange(self._length)).ravel())
+
+    def ids_from(self, ids: Ids) -> Ids:
+        """The ids of the runs that begin at these."""
+        return self.ids(ids - self._first)
+
+
+def episodes_of(index: Index) -> tuple[Ids, Ids, LaneEpisodes]:
+    """The first rows (here also ids) and steps of the ended episodes, (E,) each; all episodes."""
+    found = index.episodes(0)
+    return *index.ended(0, np.arange(found.start, found.stop)), found
+
+
+def checked_indices(indices: npt.ArrayLike, count: int, num_steps: int = 1) -> Ids:
+    """Indices of runs among `count` experiences; a negative one counts from the newest."""
+    wanted = as_array(indices, "indices")
+    if wanted.ndim != 1 or not wanted.size or wanted.dtype.kind not in "iu":
+        raise SchemaError(f"indices: expected integers, one or more; found {indices!r:.100}")
+    numbers = np.where(wanted < 0, wanted + count, wanted).astype(np.int64)
+    wrong = (numbers < 0) | (numbers + num_steps > count)
+    if wrong.any():
+        raise IndexError(
+            f"index {wanted[wrong][0]}, num_steps {num_steps}: there are {count:,} experiences"
+        )
+    return numbers
 
 
 class ReplayBuffer(Recorder):
@@ -140,10 +212,6 @@ class ReplayBuffer(Recorder):
         """The drawn experiences, as copies."""
         live = self.core.store.live
         return self._experiences(live.gather(draw, live.gatherer(self.core.settings)))
-
-    def _experiences(self, batch: Batch) -> list[Experience]:
-        states = self._states.states
-        return experiences_of(batch, states(batch.observation), states(batch.next_observation))
 
     def update_priorities(self, errors: npt.ArrayLike) -> None:
         """Does nothing: draws are uniform."""
@@ -267,7 +335,15 @@ class BufferIterator:
     ) -> None:
         self._buffer, self._batch_size = buffer, whole_number("batch_size", batch_size)
         self._shuffle, self._repeat = shuffle, repeat
-        self._is_new_epoch, self._left = False, self._order()
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an epoch."""
+        self._is_new_epoch = False
+        self._left: Ids = np.arange(len(self._buffer))
+        if self._shuffle:
+            # As the original, which draws from numpy's global generator.
+            self._left = np.random.permutation(self._left)  # noqa: NPY002
 
     def __iter__(self) -> Self:
         return self
@@ -298,15 +374,6 @@ class BufferIterator:
     def is_new_epoch(self) -> bool:
         """Whether the previous batch was the last one of an epoch."""
         return self._is_new_epoch
-
-    def reset(self) -> None:
-        """Begin an epoch."""
-        self._is_new_epoch, self._left = False, self._order()
-
-    def _order(self) -> Ids:
-        count = len(self._buffer)
-        # As the original, which draws from numpy's global generator.
-        return np.random.permutation(count) if self._shuffle else np.arange(count)  # noqa: NPY002
 
     def _take(self, count: int) -> Ids:
         taken, self._left = self._left[:count], self._left[count:]

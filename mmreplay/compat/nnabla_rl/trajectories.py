@@ -16,10 +16,8 @@ import numpy as np
 
 from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import StorePath
-from mmreplay.compat.nnabla_rl.experiences import Experience, checked
-from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS
-from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
-from mmreplay.compat.nnabla_rl.runs import checked_indices, episodes_of
+from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Experience, checked
+from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer, checked_indices, episodes_of
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
@@ -47,11 +45,8 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     def _found(self, index: Index) -> _Trajectories:
         """The trajectories that count, again after each change of the index."""
         known = self._known
-        if known is None or known[0] is not index or known[1] != index.version:
-            known = self._known = index, index.version, self._searched(index)
-        return known[2]
-
-    def _searched(self, index: Index) -> _Trajectories:
+        if known is not None and known[0] is index and known[1] == index.version:
+            return known[2]
         first = index.window(0)[1]
         rows, _, others = episodes_of(index)
         running = (others.whole() & (others.steps > 0)).nonzero()[0]
@@ -60,7 +55,9 @@ class TrajectoryReplayBuffer(ReplayBuffer):
             begins = self.core.store.live.columns[f"extras/{TRAJECTORY_BEGINS}"]
             rows = rows[begins.take(rows)]
         rows = rows[None if self.capacity is None else -self.capacity :]
-        return rows, np.diff(rows, append=first + index.n_transitions)
+        found = rows, np.diff(rows, append=first + index.n_transitions)
+        self._known = index, index.version, found
+        return found
 
     def _skipped(self, index: Index) -> int:
         return index.n_transitions - int(self._found(index)[1].sum())

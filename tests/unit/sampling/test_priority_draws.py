@@ -128,11 +128,12 @@ def test_entries_that_are_transitions_have_a_priority_and_no_others(tmp_path, ca
         assert np.allclose(probabilities, masses[ids.searchsorted(drawn)])
         some = np.unique(random.choice(ids, 7))
         values = random.random(some.size) * 3
-        assert sampler.update(index, some, values) == 0
+        sampler.update(index, some, values)
         largest = max(largest, float(values.max()))
         known |= dict(zip(some.tolist(), values.tolist(), strict=True))
     if capacity:
-        assert sampler.update(index, np.array([0, int(ids[-1])]), np.array([9.0, 1.0])) == 1
+        sampler.update(index, np.array([0, int(ids[-1])]), np.array([9.0, 1.0]))
+        assert sampler.n_late == 1
     absent = np.setdiff1d(np.arange(*index.extent(0)), ids)
     with pytest.raises(InvalidIdError):
         sampler.update(index, absent[-1:], np.ones(1))
