@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
 @click.option(
     "--append",
     is_flag=True,
-    help="Continue the store at PATH; if there is none, make it.",
+    help="Continue the store at PATH, or create it.",
 )
 @click.option(
     "--life-loss",
@@ -76,8 +76,8 @@ def record(env_id: str, path: Path, steps: int, as_json: bool, **settings: Any) 
 
     try:
         with mmreplay.stop_on_signals() as stop, progress("record", "steps") as show:
-            told = None if show is None else partial(_show, show)
-            result = mmreplay.record(env_id, path, steps, progress=told, stop=stop, **settings)
+            report = None if show is None else partial(_show, show)
+            result = mmreplay.record(env_id, path, steps, progress=report, stop=stop, **settings)
     except mmreplay.DiskFullError as error:
         if not path.exists():
             raise

@@ -174,9 +174,9 @@ class Epochs:
             starts = range(begin.position, epoch.size, given.batch_size)
             parts = _parts(epoch, starts, request, kept, [self.seed, number, given.rank])
             for start, batch in zip(starts, read_each(parts), strict=True):
-                # Not of the batches that were read ahead.
+                # Once the batch is there, so that an interrupted call can be repeated, and only for
+                # this batch, not for those that were read ahead.
                 stop = min(start + given.batch_size, epoch.size)
-                # Not before there is a batch: an interrupted call can be repeated.
                 self._next, self._loaded = number + 1, None
                 self._at = _Position(number, stop, epoch.order)
                 if len(batch):

@@ -48,7 +48,7 @@ class Table:
 
 
 def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses) -> Iterator[Steps]:
-    """The steps of a table that comes in blocks of rows, of which the last one ends an episode.
+    """The steps of a table that comes in blocks of rows; its last row ends an episode.
 
     After a terminal step the observation does not count, so it is repeated whatever `missing` is.
     """

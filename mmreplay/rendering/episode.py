@@ -128,6 +128,6 @@ def _chosen_key(store: Store, key: str | None) -> str:
 
 
 def _picture(field: Field) -> Array:
-    """The image in a frame of zeros; empty if there is none."""
+    """The image that a frame of zeros would give; empty if frames are not images."""
     found = plane(np.broadcast_to(np.uint8(0), field.shape))
     return np.empty(0) if found is None else found

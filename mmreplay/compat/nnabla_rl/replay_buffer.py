@@ -254,7 +254,7 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
 
 
 class HindsightReplayBuffer(ReplayBuffer):
-    """Experiences, a share of which is sampled with a goal reached later in the same episode.
+    """Samples a share of the experiences with a goal that the same episode reached later.
 
     States are tuples (observation, desired_goal, achieved_goal).
 
