@@ -94,8 +94,10 @@ class ReadAhead:
         """The batch that `begin(generator, *arguments)` draws; `begin` is a bound method."""
         if not self.n:
             draw = begin(generator, *arguments)
-            found = live.gather(draw.choose, draw.gatherer, out, draw.kept)
-            return found if draw.finish is None else _finished(draw, found)
+            batch = live.gather(draw.choose, draw.gatherer, out, draw.kept)
+            if draw.finish is not None:
+                draw.finish(batch)
+            return batch
         request = weakref.WeakMethod(begin), arguments
         with self._lock:
             is_repeated, job = self._take(generator.bit_generator, request)
@@ -107,7 +109,7 @@ class ReadAhead:
                 self._request, self._after = request, self._copy.bit_generator.state
             if is_repeated:
                 self._look_ahead(live, begin, arguments)
-        batch: Read = self._give(live, job, out)
+        batch = self._give(live, job, out)
         return batch
 
     def _take(self, bits: np.random.BitGenerator, request: Any) -> tuple[bool, _Job | None]:
