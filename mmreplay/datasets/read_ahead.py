@@ -109,8 +109,8 @@ class ReadAhead:
                 self._request, self._after = request, self._copy.bit_generator.state
             if is_repeated:
                 self._look_ahead(live, begin, arguments)
-        batch = self._give(live, job, out)
-        return batch
+        given: Read = self._give(live, job, out)
+        return given
 
     def _take(self, bits: np.random.BitGenerator, request: Any) -> tuple[bool, _Job | None]:
         """Whether this repeats the last call, or is the first; and its job if there is one."""

@@ -88,6 +88,10 @@ class _ZarrColumn:
         self._fill = np.full((), float(about["fill_value"] or 0)).astype(self.dtype)
         self._codec = self._codec_of(about)
         separator = about.get("dimension_separator", ".")
+        if separator not in {".", "/"}:  # any other may lead out of the folder
+            raise FormatError(
+                f"{where}: dimension_separator: expected '.' or '/', found {separator!r:.80}"
+            )
         self._suffix = f"{separator}0" * len(inside)
         self._number, self._rows = -1, np.empty(0)
 
@@ -160,7 +164,9 @@ def read(
         raise FormatError(f"{source}: expected data/action and an episode, found {names}")
     seen = [one for one in names if one not in _ROLES and not one.startswith(_EXTRA)]
     if observations is not None:
-        wanted = observations.split(",") if isinstance(observations, str) else [*observations]
+        if isinstance(observations, str):
+            observations = [name.strip() for name in observations.split(",")]
+        wanted = [*dict.fromkeys(observations)]
         if not wanted or not {*wanted} <= {*seen}:
             raise SchemaError(f"observations: expected some of {seen}, found {wanted}")
         seen = wanted
@@ -191,6 +197,7 @@ def _arrays(source: Path, losses: Losses) -> list[str]:
     """The names of all arrays; attributes and files that belong to none are losses."""
     names = list(source_files(source))
     out = sorted(name[: -len(_META) - 1] for name in names if name.endswith(f"/{_META}"))
+    folders = {*out}
     attributes = [
         name
         for name in names
@@ -202,7 +209,7 @@ def _arrays(source: Path, losses: Losses) -> list[str]:
         name
         for name in names
         if name.rpartition("/")[2] not in (_META, _ATTRIBUTES, ".zgroup", ".zmetadata")
-        and not any(name[:at] in out for at, one in enumerate(name) if one == "/")
+        and folders.isdisjoint(name[:at] for at, one in enumerate(name) if one == "/")
     ]
     losses.add_names("files that are not read", others)
     return out

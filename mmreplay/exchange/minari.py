@@ -25,7 +25,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import compacted, leaves, names_of
-from mmreplay.exchange.tables import Block, Incoming, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables, final_name
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
@@ -225,7 +225,7 @@ class _Dataset:
                 stop = min(start + size, n_steps)
                 block = {role: self._rows(role, number, columns, start, stop) for role in used}
                 for key, name in zip(self._frames, frames, strict=True):
-                    block[f"final {key}"] = columns[name].read(stop, stop + (stop == n_steps))
+                    block[final_name(key)] = columns[name].read(stop, stop + (stop == n_steps))
                 yield block
 
     def _rows(

@@ -27,7 +27,7 @@ from mmreplay.exchange.spaces import (
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
-from mmreplay.system import disk_errors
+from mmreplay.system import disk_errors, durable_writes
 
 _EXTRA = "minari"
 _NOT_OF_NAMES = re.compile(r"[^-_\w]")
@@ -43,7 +43,9 @@ def place(given: Any, options: dict[str, Any]) -> Iterator[Any]:
     if folder is None:
         yield given
         return
-    if options.setdefault("dataset_id", given) != given:
+    if options.get("dataset_id") is None:
+        options["dataset_id"] = given
+    if options["dataset_id"] != given:
         raise SchemaError(
             f"minari: dataset_id: expected {given!r}, as the target is this dataset in "
             f"{folder.parent}, found {options['dataset_id']!r}; leave one out, or give a path"
@@ -53,15 +55,18 @@ def place(given: Any, options: dict[str, Any]) -> Iterator[Any]:
     try:
         with disk_errors.writing("making a folder for Minari", folder.parent):
             folder.parent.mkdir(parents=True, exist_ok=True)
+            namespace = given.rpartition("/")[0]
+            if namespace and namespace not in names.list_local_namespaces():
+                names.create_namespace(namespace)
+            for one in made:
+                durable_writes.sync_directory(one.parent)
         yield folder
     except BaseException:
         for one in made:
             with suppress(OSError):  # others may use it by now
+                (one / "namespace_metadata.json").unlink(missing_ok=True)
                 one.rmdir()
         raise
-    namespace = given.rpartition("/")[0]
-    if namespace and namespace not in names.list_local_namespaces():
-        names.create_namespace(namespace)
 
 
 def write(
@@ -115,7 +120,7 @@ class _Out:
     """The parts of an export; `others` are attributes of episodes besides seed and options."""
 
     def __init__(self, stored: Stored, losses: Losses, *, is_hdf5: bool) -> None:
-        self._stored, self._losses, self._is_hdf5 = stored, losses, is_hdf5
+        self._stored, self._is_hdf5 = stored, is_hdf5
         extras = stored.schema.extras
         found = stored.metadata.get("minari")
         known: dict[str, Any] = found if isinstance(found, dict) else {}
@@ -126,7 +131,13 @@ class _Out:
                 spec = stored.metadata["env_spec"]
                 need("gymnasium.envs.registration", _EXTRA).EnvSpec.from_json(spec)
                 self.metadata["env_spec"] = spec
-            except (AttributeError, LookupError, TypeError, ValueError):  # none, or anyone's own
+            except (
+                AttributeError,
+                LookupError,
+                TypeError,
+                ValueError,
+                RecursionError,
+            ):  # anyone's own
                 losses.add("the specification of the environment: not recorded in this store")
         self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
         action = {FRAME: stored.schema.action}
@@ -160,13 +171,13 @@ class _Out:
         space = expanded(given) if isinstance(given, str) else None
         if space is not None and _fits(space, fields):
             return space
+        if (space := recorded(self._stored.metadata.get(f"{name}_space"), fields)) is not None:
+            return space
         action = self._stored.schema.action
         if name == "action" and not action.shape and action.dtype.kind in "iu":
             bounds = [(int(r.action.min()), int(r.action.max())) for r in self._stored.runs()]
             low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
             return space_of_actions(low, high, action.dtype, self._stored.metadata, losses)
-        if (space := recorded(self._stored.metadata.get(f"{name}_space"), fields)) is not None:
-            return space
         losses.add(
             f"{name} bounds: not recorded in this store; exported as the full range of the dtype"
         )

@@ -30,7 +30,7 @@ from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, source_files
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
-from mmreplay.exchange.tables import Block, Incoming, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables, final_name
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
@@ -53,7 +53,7 @@ def read(
     final = tables.frames["final_observations"]
     names = [*tables.used, *final.values()]
     size = block_steps(row_bytes({name: columns[name] for name in names}))
-    last = {f"final {key}": name for key, name in final.items()}
+    last = {final_name(key): name for key, name in final.items()}
     blocks = (
         {name: _rows(part[name], columns[name], f"{path}: {name}") for name in names}
         for path, part in columns_below(paths, names, size)

@@ -28,7 +28,7 @@ from mmreplay.exchange.fields import has_values, is_numeric, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.pictures import decoded
 from mmreplay.exchange.source_files import add_other_files, checked_name, open_file, read_json
-from mmreplay.exchange.tables import Block, Incoming, Tables
+from mmreplay.exchange.tables import Block, Incoming, Tables, final_name
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.format.compression import crc32c
 from mmreplay.ids import Array
@@ -359,7 +359,8 @@ class _Dataset:
         if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
         for name in example.names():
-            if not any(f"{name}/".startswith(f"{one}/") for one in self._named):
+            above = (name[:at] for at, one in enumerate(name) if one == "/")
+            if self._named.isdisjoint((name, *above)):
                 self._losses.add(f"feature {name}: not in features.json, left out")
         n_steps = len(columns["actions"]) - (not is_step)
         if n_steps < 1:
@@ -389,5 +390,5 @@ class _Dataset:
                     marks = columns["terminations"][stop - 1 :]
                     block["terminations"][-1:] = marks.max(0, keepdims=True)
                 for key, role in self._frames.items():
-                    block[f"final {key}"] = columns[role][stop : stop + is_last]
+                    block[final_name(key)] = columns[role][stop : stop + is_last]
             yield block, stop - start

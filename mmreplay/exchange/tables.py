@@ -79,6 +79,11 @@ class Incoming:
         return self.frames[FRAME] if list(self.frames) == [FRAME] else self.frames
 
 
+def final_name(key: str) -> str:
+    """The name of a part of final observations in a `Block`, which no column of a source has."""
+    return f"\0final {key}"
+
+
 class Tables:
     """A table of columns by name; `called` has their names in the source, where these differ.
 
@@ -280,7 +285,7 @@ class Tables:
             terminal, ends = self._ends(block, after)
             stop = n_final + int(ends.sum())
             if final is None:
-                last: Frames = {k: block[f"final {k}"] for k in frames if f"final {k}" in block}
+                last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}
             else:
                 last = final(n_final, stop)
             for key, found in last.items():

@@ -29,7 +29,7 @@ CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
 MAX_STACK = CONTEXT_ROWS + 1
 
-MAX_METADATA_BYTES = 1 << 20
+MAX_METADATA_BYTES, MAX_GENERATOR_BYTES = 1 << 20, 1 << 16
 SCALARS = ("actions", "rewards", "non_terminals", "resets", "ends", "step")
 """What each step writes beside frames."""
 FINALS = "finals"

@@ -134,15 +134,15 @@ def _plan_many(schema: Schema, n: int, capacity: int | None) -> dict[str, ArrayS
     def raw(spec: ArraySpec) -> int:
         one = schema.action if spec.path == "rewards" else fields.get(spec.path, schema.action)
         rows = max(min(entries // n, _TARGET_BYTES // spec.row_bytes), 1)
-        page = _rows_of_a_page(spec.row_bytes)
+        page = _rows_in_whole_pages(spec.row_bytes)
         if page * spec.row_bytes <= _ROUND_UP_BYTES:
             rows = max(rows, page)
         return one.chunk or _whole_pages(rows, spec.row_bytes)
 
     def shards(frames: dict[str, Field]) -> tuple[int, dict[str, int]]:
         row_bytes = sum(one.row_bytes for one in frames.values()) * n
-        least = max(_TAILS_BYTES // 4 // row_bytes, 1)
-        return _shard_rows(frames, max(min(most // n, least), 1), powers_to=least)
+        longest = max(_TAILS_BYTES // 4 // row_bytes, 1)
+        return _shard_rows(frames, max(min(most // n, longest), 1), powers_to=longest)
 
     specs = _arrays(row_columns(schema, n), fields, ("step", "env"), raw, shards)
     for path, spec in specs.items():
@@ -159,7 +159,7 @@ def _plan_finals(schema: Schema, n: int) -> dict[str, ArraySpec]:
 
     def raw(spec: ArraySpec) -> int:
         rows = max(min(_FINAL_BYTES // spec.row_bytes, _FINAL_NUMBERS), _LEAST_FINALS, n)
-        page = _rows_of_a_page(spec.row_bytes)
+        page = _rows_in_whole_pages(spec.row_bytes)
         if page * spec.row_bytes <= _FINAL_PAGES_BYTES:  # whole pages can be mapped side by side
             rows = -(-rows // page) * page
         return rows
@@ -272,11 +272,11 @@ def _with_level(given: str, path: str) -> dict[str, Any]:
 
 
 def _raw_rows(row_bytes: int, most: int = _SCALAR_ROWS) -> int:
-    """Rows of about 32 MiB, at most `most`."""
+    """Rows of about 28 MiB, at most `most`."""
     return _whole_pages(max(1, min(_TARGET_BYTES // row_bytes, most)), row_bytes)
 
 
-def _rows_of_a_page(row_bytes: int, page: int = _PAGE_BYTES) -> int:
+def _rows_in_whole_pages(row_bytes: int, page: int = _PAGE_BYTES) -> int:
     """The fewest rows that fill whole pages."""
     return page // math.gcd(row_bytes, page)
 
@@ -284,7 +284,7 @@ def _rows_of_a_page(row_bytes: int, page: int = _PAGE_BYTES) -> int:
 def _whole_pages(rows: int, row_bytes: int) -> int:
     """About as many rows, in whole pages where that does not inflate the chunk."""
     for page in (64 * 1024, _PAGE_BYTES):
-        granule = _rows_of_a_page(row_bytes, page)
+        granule = _rows_in_whole_pages(row_bytes, page)
         if granule <= rows:
             return rows - rows % granule
     return rows

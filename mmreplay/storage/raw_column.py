@@ -201,7 +201,8 @@ class RawColumn:
                 self._extend(self._files)
             elif (first := self._first_chunks()) != self._first:
                 self._first = first
-                self._remaps.count += 1
+                if self._whole_pages:  # else nothing that was found is moved by a remap
+                    self._remaps.count += 1
                 for number, chunk in list(self._cache):
                     if chunk < first[number]:  # the blocks of evicted files are free only then
                         self._cache.pop((number, chunk), None)
@@ -283,7 +284,7 @@ class RawColumn:
             return self._take_one_by_one(ids, out)
         index = files.index(ids) if files.shifted else ids
         if self._pager.active and ids.ndim > 1:
-            self.request(ids)
+            self._request(files, ids, index)
         if out is None:
             return files.rows.take(index, axis=0)
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
@@ -292,10 +293,12 @@ class RawColumn:
     def request(self, ids: Ids) -> None:
         """Ask for all rows, (n,) or windows (n, k), that are only on the disk, at once."""
         files = self._files
-        if files is None or not self._pager.active or not ids.size:
-            return
-        if self._pager.before(self._chunks_of(ids if ids.ndim == 1 else ids[:, -1])):
-            index = np.sort(files.index(ids.ravel()))
+        if files is not None and self._pager.active:
+            self._request(files, ids, files.index(ids))
+
+    def _request(self, files: SideBySide, ids: Ids, index: Ids) -> None:
+        if ids.size and self._pager.before(self._chunks_of(ids if ids.ndim == 1 else ids[:, -1])):
+            index = np.sort(index.ravel())
             index = index[(index >= 0) & (index < len(files.rows))]  # some may be gone by now
             first = index[np.diff(index, prepend=-2) > 1]
             last = index[np.diff(index, append=len(files.rows) + 1) > 1]

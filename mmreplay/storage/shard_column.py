@@ -162,14 +162,17 @@ class ShardColumn:
             return keys, within
         lanes = wanted >> LANE_SHIFT
         rows, inner = wanted & ROW_MASK, self._inner[lanes]
-        widths = self._widths[lanes]
-        steps = rows // widths
-        keys = steps // inner
-        within = steps - keys * inner
-        # (keys * widths) and the environment, which is what the division by widths leaves.
-        steps -= keys
-        steps *= widths
-        keys = rows - steps
+        if self._has_widths:
+            widths = self._widths[lanes]
+            steps = rows // widths
+            keys = steps // inner
+            within = steps - keys * inner
+            # (keys * widths) and the environment, which is what the division by widths leaves.
+            steps -= keys
+            steps *= widths
+            keys = rows - steps
+        else:
+            keys, within = np.divmod(rows, inner)
         keys |= lanes << LANE_SHIFT
         return keys, within
 

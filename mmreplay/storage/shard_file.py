@@ -102,7 +102,7 @@ class Shard:
 
     def chunks(self, n: int = 0) -> list[int]:
         """The first `n` inner chunks, and those after them that are in the file, ascending."""
-        return [one for one, stop in enumerate(self._bounds[1::2]) if stop or one < n]
+        return [chunk for chunk, stop in enumerate(self._bounds[1::2]) if stop or chunk < n]
 
     def digests(self) -> tuple[bytes, bytes]:
         """The four bytes before the index, and what they should be; see `assemble`."""

@@ -102,14 +102,13 @@ class CheckpointFile:
     @staticmethod
     def create(
         path: AnyPath, store: str, *, head: int, tail_start: int, base: int, before: int
-    ) -> CheckpointFile:
-        """A file with one valid slot; the caller makes it durable."""
+    ) -> None:
+        """Write a file with one valid slot; the caller makes it durable."""
         first = Checkpoint(head, tail_start, base, before, 1, platform.boot_id())
         data = _pack(first, uuid.UUID(store).bytes)
         durable_writes.write_file(
             path, data.ljust(2 * PAGE_BYTES, b"\0"), durable=False, overwritten=True
         )
-        return CheckpointFile(path, store)
 
     def _parse(self, slot: bytes) -> Checkpoint | None:
         record, stored = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + 4]

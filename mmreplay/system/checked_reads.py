@@ -223,11 +223,15 @@ def walk(path: AnyPath) -> Iterator[tuple[AnyPath, list[str], list[str]]]:
 
 def check_directories(root: AnyPath, *below: str) -> None:
     """Raise CorruptStoreError if an existing path below a store leads through a link or a file."""
+    seen = set()
     start, folder = at(root)
     for path in below:
         here = ""
         for part in path.split("/"):
             here = f"{here}/{part}" if here else part
+            if here in seen:
+                continue
+            seen.add(here)
             try:
                 kind = os.stat(f"{start}/{here}", dir_fd=folder, follow_symlinks=False).st_mode
             except (FileNotFoundError, NotADirectoryError):

@@ -34,9 +34,11 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in NO_ROOM:
-            room = "in the disk quota" if error.errno == errno.EDQUOT else "on the disk"
+            room, advice = "on the disk", "make room"
+            if error.errno == errno.EDQUOT:
+                room, advice = "in the disk quota", "make room, or have the quota raised,"
             raise DiskFullError(
-                f"{shown(path)}: no room {room} for {what}; nothing was changed: make room and "
+                f"{shown(path)}: no room {room} for {what}; nothing was changed: {advice} and "
                 f"call again"
             ) from error
         check_there(path, error)

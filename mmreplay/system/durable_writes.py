@@ -18,7 +18,7 @@ from pathlib import Path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.system import checked_reads, platform
 from mmreplay.system.disk_errors import NO_ROOM, FailedSyncError, syncing, writing
-from mmreplay.system.held_directories import AnyPath, HeldPath, at
+from mmreplay.system.held_directories import AnyPath, HeldPath, at, shown
 from mmreplay.system.threads import run_all
 
 _COPY_BYTES = 8 << 20
@@ -234,7 +234,7 @@ def sync_file(path: AnyPath, *, missing_ok: bool = False) -> None:
             if missing_ok and error.errno == errno.ENOENT:
                 return
             if error.errno == errno.ELOOP:
-                raise CorruptStoreError(f"{path}: expected a file, found a link") from error
+                raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             # An archive, or a disk, that was made read-only; Linux syncs it all the same.

@@ -182,8 +182,10 @@ def shown(path: AnyPath) -> str:
 
 def check_there(path: AnyPath, error: Exception) -> None:
     """Raise FailedStoreError if a directory was removed while it was held open."""
-    held = path.directory.descriptor if isinstance(path, HeldPath) else -1
-    if isinstance(path, HeldPath) and held >= 0 and os.fstat(held).st_nlink == 0:
+    if not isinstance(path, HeldPath):
+        return
+    held = path.directory.descriptor
+    if held >= 0 and os.fstat(held).st_nlink == 0:
         raise FailedStoreError(
             f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
             f"and nothing else was touched: make another store"

@@ -27,8 +27,15 @@ def as_path(path: Any, argument: str = "path") -> Path:
 
 
 def absolute_path(path: Any, argument: str = "path") -> Path:
-    """As `as_path`, absolute; FileNotFoundError if the working directory was removed."""
-    return as_path(path, argument).absolute()
+    """As `as_path`, absolute; StoreNotFoundError if the working directory was removed."""
+    given = as_path(path, argument)
+    try:
+        return given.absolute()
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(
+            f"{argument}: {given}: the working directory was removed; go to another one, or give "
+            f"an absolute path"
+        ) from error
 
 
 def path_to_create(path: Any, argument: str = "path") -> Path:

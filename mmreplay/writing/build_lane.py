@@ -17,8 +17,6 @@ from mmreplay.storage.state_page import CheckpointFile, State
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
-_MAX_GENERATOR_BYTES = 1 << 16
-
 
 def build_lane(
     path: AnyPath,
@@ -62,17 +60,25 @@ def _write_arrays(path: AnyPath, specs: Iterable[ArraySpec]) -> None:
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
 
 
-def build_live(path: AnyPath, store: str, specs: Mapping[str, ArraySpec], **counts: int) -> State:
-    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable.
-
-    `counts` are the head, tail_start, base and before of the checkpoint.
-    """
+def build_live(
+    path: AnyPath,
+    store: str,
+    specs: Mapping[str, ArraySpec],
+    *,
+    head: int,
+    tail_start: int,
+    base: int,
+    before: int,
+) -> State:
+    """`.live` with zeros in its tails, an untrusted state and a checkpoint, not yet durable."""
     live = path / ".live"
     durable_writes.make_directory(live)
     for spec in specs.values():
         if not spec.is_raw:
             durable_writes.allocate(chunk_files.tail_path(path, spec), 2 * spec.chunk_bytes)
-    CheckpointFile.create(live / "checkpoint", store, **counts)
+    CheckpointFile.create(
+        live / "checkpoint", store, head=head, tail_start=tail_start, base=base, before=before
+    )
     return State.create(live / "state")
 
 
@@ -111,5 +117,5 @@ def generator_path(path: AnyPath) -> AnyPath:
 def read_generator(path: AnyPath) -> str | None:
     """The random state saved with an open lane; None if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
-        return checked_reads.read_bytes(generator_path(path), _MAX_GENERATOR_BYTES).decode()
+        return checked_reads.read_bytes(generator_path(path), layout.MAX_GENERATOR_BYTES).decode()
     return None

@@ -246,7 +246,7 @@ def _open_lanes(request: Request, directory: HeldDirectory) -> AnyWriter:
     if request.lane is None:
         try:
             return _open_one(request, store)
-        except FormatError:
+        except (FormatError, LockedError):  # of lanes, or another process is adding one
             if kind_and_name(store)[0] == "lanes":
                 raise SchemaError(
                     f"{store}: this store has several lanes; name the one to write (lane=...)"

@@ -71,7 +71,7 @@ class LockedLane:
         check(document)
         self._age_s: float | None = time.time() - _last_change(path)
         if "env" in changes:
-            changes = {**changes, "env": merged(document.metadata.get("env"), changes["env"])}
+            changes = {**changes, "env": merged(document.metadata.get("env") or {}, changes["env"])}
         self.schema, self.environments, self.n = document.schema, document.environments, document.n
         self.released = self.is_new = False
         self.held: int | None = None
@@ -127,11 +127,11 @@ class LockedLane:
             )
 
     def log_resumed(self, n_transitions: int, resume: Resume, more: str = "") -> None:
-        """Log that the lane was there, how large it is, and how old; an info if it was expected."""
+        """Log that the lane was there, its size and age: a warning with "auto", else an info."""
         if self._age_s is None:  # it is as it was made
             return
         age = max(self._age_s, 0)
-        unit, unit_s = next(one for one in _UNITS if age >= 2 * one[1] or one[1] == 1)
+        unit, unit_s = next((unit, s) for unit, s in _UNITS if age >= 2 * s or s == 1)
         _LOG.log(
             logging.WARNING if resume == "auto" else logging.INFO,
             "%s: resumed, with %s transitions, last written %.0f %s ago%s",

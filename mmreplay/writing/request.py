@@ -58,11 +58,7 @@ class Request:
             raise SchemaError(
                 f"lane: expected a name of 1 to {_MAX_NAME} letters, found {name!r:.80}"
             )
-        if len(layout.dump({"env": self.metadata or {}})) > _MAX_METADATA_BYTES:
-            raise SchemaError(
-                f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON; keep large "
-                f"things in files of their own"
-            )
+        merged({}, self.metadata or {})
         self.check_capacity(self.lanes)
 
     def check_capacity(self, lanes: int | None) -> None:
@@ -146,10 +142,20 @@ class Request:
                 )
 
 
-def merged(old: Any, new: Any) -> Any:
-    """JSON with `new` put into `old`: dicts key by key at every depth, all else in its place."""
+def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata with `new` put into `old`, dicts key by key; SchemaError if it is too long."""
+    out: dict[str, Any] = _merged(old, new)
+    if len(layout.dump({"env": out})) > _MAX_METADATA_BYTES:
+        raise SchemaError(
+            f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON, with what is in "
+            f"the store; keep large things in files of their own"
+        )
+    return out
+
+
+def _merged(old: Any, new: Any) -> Any:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}
+        return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
     return new
 
 

@@ -103,13 +103,13 @@ class RowValues:
 
     def frames(self, frame: Any, row: int, *, begins: bool) -> dict[str, Array]:
         """Frames for a row by the path of their column; of `LazyFrames` the newest one."""
-        one = self._overlap.frame
+        newest, fields = self._overlap.frame, self._frames
         if not self._schema.is_dict:
-            return {"frames": one(frame, self._frames[FRAME], "frames", FRAME, row, begins=begins)}
-        if not isinstance(frame, Mapping) or frame.keys() != self._frames.keys():
-            raise wrong_keys("frame", self._frames, frame)
+            return {"frames": newest(frame, fields[FRAME], "frames", FRAME, row, begins=begins)}
+        if not isinstance(frame, Mapping) or frame.keys() != fields.keys():
+            raise wrong_keys("frame", fields, frame)
         return {
-            path: one(frame[key], self._frames[key], path, f"frame[{key!r}]", row, begins=begins)
+            path: newest(frame[key], fields[key], path, f"frame[{key!r}]", row, begins=begins)
             for key, path in self._schema.frame_paths.items()
         }
 

@@ -1,6 +1,7 @@
-"""The threads of a writer: one seals and checksums, one flushes by the clock.
+"""The threads of a writer, and the sealing of a half of the tail into a shard.
 
-Each half of the tail becomes a shard, encoded by the sealing thread and a writer that waits for it.
+One thread seals and checksums, one flushes by the clock. A writer that waits for a shard helps to
+encode it.
 
 Invariant: nothing that waits for the disk runs in the thread that steps the environment, unless the
 disk is so far behind that there is no room left to write to; nothing waits in that thread that an

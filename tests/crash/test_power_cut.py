@@ -202,7 +202,8 @@ def test_a_checkpoint_that_is_only_in_the_page_cache_is_durable_before_the_next_
 
     disk = None
     with power_disk(root, look) as watched:
-        first = CheckpointFile.create(path, store, head=0, tail_start=0, base=0, before=0)
+        CheckpointFile.create(path, store, head=0, tail_start=0, base=0, before=0)
+        first = CheckpointFile(path, store)
         durable_writes.sync_directory(root)
         first.write(head=10)
         watched.syncs_until_failure = 1

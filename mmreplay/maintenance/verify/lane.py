@@ -140,7 +140,7 @@ class Examination:
             self.notes.warn(".live/state", text)
         path, text = generator_path(self.path), ""
         try:
-            text = generator_problem(checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES))
+            text = generator_problem(checked_reads.read_bytes(path, layout.MAX_GENERATOR_BYTES))
         except FileNotFoundError:
             pass
         except (MmreplayError, OSError) as error:

@@ -126,3 +126,18 @@ def test_a_file_that_was_cut_off_leaves_nothing_behind(tmp_path, quick_disk):
     with pytest.raises(FormatError, match=r"rewards.npy: ends within rows"):
         import_dataset("arrays", folder, tmp_path / "b.zarr")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.zarr", "in"]
+
+
+def test_a_column_whose_name_resembles_final_observations_is_an_extra(tmp_path, quick_disk):
+    n = 6
+    columns = {
+        "observations": np.zeros((n, 2), np.float32),
+        "actions": np.zeros(n, np.int64),
+        "rewards": np.zeros(n, np.float32),
+        "terminations": np.arange(n) % 3 == 2,
+        "final frame": np.arange(n, dtype=np.float32),
+    }
+    np.savez(tmp_path / "in.npz", **columns)
+    mmreplay.import_dataset("arrays", tmp_path / "in.npz", tmp_path / "a.zarr")
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.extras["final_frame"][:].tolist() == [*range(n)]

@@ -156,3 +156,13 @@ def test_observations_are_chosen_and_others_are_extras(pusht, tmp_path, quick_di
         assert not store.schema.is_dict
     with pytest.raises(mmreplay.SchemaError, match=r"observations: expected some of .*'speed'"):
         import_dataset("diffusion_policy", path, tmp_path / "b.zarr", observations=["speed"])
+
+
+def test_no_separator_of_chunk_names_leads_out_of_the_folder(pusht, tmp_path, quick_disk):
+    path = tmp_path / "in.zarr"
+    pusht(path)
+    about = path / "data" / "action" / ".zarray"
+    separator = {"dimension_separator": "/../../../../private"}
+    about.write_text(json.dumps(json.loads(about.read_text()) | separator))
+    with pytest.raises(FormatError, match=r"dimension_separator: expected '\.' or '/', found"):
+        import_dataset("diffusion_policy", path, tmp_path / "a.zarr")

@@ -121,3 +121,21 @@ def test_a_missing_directory_above_is_named(folder, tmp_path, monkeypatch, path,
     (tmp_path / "file").write_text("a file")
     with pytest.raises(StoreNotFoundError, match=why):
         make(path, store)
+
+
+def test_a_working_directory_that_was_removed_is_an_error_of_ours(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for call in (
+        lambda: mmreplay.open("s.zarr"),
+        lambda: mmreplay.load("s.zarr"),
+        lambda: mmreplay.load("*.zarr"),
+        lambda: mmreplay.create("s.zarr", Field((2,)), Field((), "int64")),
+        lambda: mmreplay.ReplayBuffer("s.zarr"),
+        lambda: mmreplay.snapshot("s.zarr", "copy.zarr"),
+        lambda: mmreplay.verify("s.zarr"),
+        lambda: mmreplay.repair("s.zarr"),
+    ):
+        with pytest.raises(mmreplay.MmreplayError):
+            call()
