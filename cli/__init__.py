@@ -39,9 +39,13 @@ _COMMANDS = {
 """Name -> help in the list of commands, without importing them all."""
 
 _MODULES = {
-    **dict.fromkeys(("import", "export"), "exchange"),
-    **dict.fromkeys(("verify", "repair", "snapshot"), "maintenance"),
-    **dict.fromkeys(("render", "plot"), "pictures"),
+    "import": "exchange",
+    "export": "exchange",
+    "verify": "maintenance",
+    "repair": "maintenance",
+    "snapshot": "maintenance",
+    "render": "pictures",
+    "plot": "pictures",
 }
 """Module of each command that is not in a module of its name."""
 

@@ -75,10 +75,10 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
 
     batch = sample(None)
     first = times.pop()
-    for least in (_WARM_UP_BATCHES, sys.maxsize):
+    for most in (_WARM_UP_BATCHES, sys.maxsize):
         times.clear()
         stop = time.perf_counter() + seconds
-        while not times or (len(times) < least and time.perf_counter() < stop):
+        while not times or (len(times) < most and time.perf_counter() < stop):
             sample(batch)
     per_s = 1e9 * len(times) / sum(times)
     p10, median, p90 = (np.percentile(times, (10, 50, 90)) / 1e3).tolist()

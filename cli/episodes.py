@@ -52,7 +52,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     else:
         order = np.argsort(keys, kind="stable")
     order = (order[::-1] if reverse else order)[:limit]
-    rows = [_row(place, found[place], str(ends[place]), environments) for place in order.tolist()]
+    rows = [_row(index, found[index], str(ends[index]), environments) for index in order.tolist()]
     if as_json:
         for row in rows:
             row["return"] = row["return"] if math.isfinite(row["return"]) else None
@@ -66,13 +66,13 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     echo("\n".join(lines))
 
 
-def _row(place: int, episode: np.void, end: str, environments: list[int]) -> dict[str, Any]:
+def _row(index: int, episode: np.void, end: str, environments: list[int]) -> dict[str, Any]:
     from mmreplay import LANE_SHIFT
 
     lane = int(episode["id"]) >> LANE_SHIFT
     row, environment = divmod(int(episode["id"]) & ((1 << LANE_SHIFT) - 1), environments[lane])
     return {
-        "number": place,
+        "number": index,
         "id": int(episode["id"]),
         "lane": lane,
         "row": row,
@@ -91,9 +91,9 @@ def _lines(rows: list[dict[str, Any]], where: tuple[str, ...]) -> list[str]:
     heads = tuple("env" if head == "environment" else head for head in heads)
     texts = [heads]
     for row in rows:
-        places = (str(row[name]) for name in ("number", "id", *where))
+        cells = (str(row[name]) for name in ("number", "id", *where))
         end = "running" if row["end"] == "open" else row["end"]
-        texts.append((*places, f"{row['length']:,}", number(row["return"]), end))
+        texts.append((*cells, f"{row['length']:,}", number(row["return"]), end))
     widths = [max(len(text[column]) for text in texts) for column in range(len(heads) - 1)]
     return [
         "  ".join(

@@ -10,7 +10,8 @@ import click
 
 from .wording import Whole, count, echo, echo_json, progress, size, times
 
-_RANGE = re.compile(r"([0-9]{1,8})(?:-([0-9]{1,8}))?\Z")
+_RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?\Z")
+_MOST = 100_000_000
 
 
 def _numbers(
@@ -28,6 +29,8 @@ def _numbers(
                 f"expected numbers and ranges such as 3,10-19, found {value!r}"
             )
         out.append(range(first, last + 1))
+    if sum(map(len, out)) > _MOST:
+        raise click.BadParameter(f"expected at most {_MOST:,} numbers, found {value!r}")
     return list(itertools.chain.from_iterable(out))
 
 

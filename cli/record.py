@@ -49,11 +49,7 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
     "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]",
 )
 @click.option("--capacity", type=Whole(min=1), help="Keep only the newest N steps.")
-@click.option(
-    "--append",
-    is_flag=True,
-    help="Continue the store at PATH, or create it.",
-)
+@click.option("--append", is_flag=True, help="Continue the store at PATH, or create it.")
 @click.option(
     "--life-loss",
     flag_value=True,

@@ -17,11 +17,7 @@ from mmreplay.errors import SchemaError
 
 
 def whole_number(
-    name: str,
-    value: Any,
-    least: int | None = 1,
-    most: int | None = None,
-    otherwise: str = "",
+    name: str, value: Any, least: int | None = 1, most: int | None = None, otherwise: str = ""
 ) -> int:
     """A whole number of Python, numpy or anything else that is one, but no bool."""
     try:

@@ -254,18 +254,18 @@ def _unstacked(env: AnyEnv) -> tuple[Space[Any], str | None]:
 def advice_on_stacks(env: AnyEnv) -> str | None:
     """Advice for an environment in this process whose stacks would be stored whole; or None."""
     for layer in _layers(env):
-        stack, space = None, layer.observation_space
+        stack, space, how = None, layer.observation_space, ""
         if isinstance(layer, FrameStackObservation):
             stack = layer.stack_size
         elif isinstance(env, VectorEnv) and hasattr(layer, "frame_space"):
             stack = layer.stack  # a vector environment joins the `LazyFrames` of its environments
         elif (stack := _own_stack(layer)) is not None:
-            space = layer.single_observation_space
+            space, how = layer.single_observation_space, " (stack_num=1)"
         # An outer wrapper may extract the newest frame.
         if stack and stack > 1 and spaces.flatdim(_unstacked(env)[0]) >= spaces.flatdim(space):
             return (
                 f"{env}: its observations are stacks of {stack} frames, so that each frame would "
-                f"be stored {stack} times; create it without stacks (stack_num=1), and sample with "
+                f"be stored {stack} times; create it without stacks{how}, and sample with "
                 f"stack={stack}; a policy that needs stacks can keep the newest frames itself, or "
                 f"use mmreplay.FrameStack around a single environment"
             )

@@ -47,9 +47,10 @@ class LazyFrames:
         arrays = tuple(np.asarray(frame) for frame in frames)
         if not arrays:
             raise SchemaError("frames: expected 1 or more, found none")
-        kinds = {(frame.shape, str(frame.dtype)) for frame in arrays}
+        kinds = {(frame.shape, frame.dtype) for frame in arrays}
         if len(kinds) > 1:
-            raise SchemaError(f"frames: expected one shape and dtype, found {sorted(kinds)}")
+            found = sorted((shape, str(dtype)) for shape, dtype in kinds)
+            raise SchemaError(f"frames: expected one shape and dtype, found {found}")
         if stack_axis not in (0, -1):
             raise SchemaError(f"stack_axis: expected 0 or -1, found {stack_axis!r}")
         self._frames: tuple[Array, ...] = arrays
@@ -57,12 +58,7 @@ class LazyFrames:
 
     @classmethod
     def first(
-        cls,
-        frame: npt.ArrayLike,
-        stack: int = 4,
-        *,
-        stack_axis: int = 0,
-        padding: str = "reset",
+        cls, frame: npt.ArrayLike, stack: int = 4, *, stack_axis: int = 0, padding: str = "reset"
     ) -> Self:
         """The stack at the start of an episode.
 

@@ -68,7 +68,7 @@ class Field:
         self,
         shape: int | tuple[int, ...] = (),
         dtype: npt.DTypeLike = "uint8",
-        codec: Codec | object = None,
+        codec: Codec = None,
         chunk: int | None = None,
         shard: int | None = None,
         fill: float | None = None,
@@ -200,7 +200,7 @@ class Schema:
         action: Field,
         extras: Mapping[str, Field] | None = None,
         reward_dtype: npt.DTypeLike = "float32",
-        codec: Codec | object = None,
+        codec: Codec = None,
     ) -> Schema:
         """Check what the user gave; `codec` is for frame fields without one. SchemaError."""
         codec = _checked_codec(codec)

@@ -1,4 +1,4 @@
-"""Splits observations that are stacks of frames along their first axis, and joins them again.
+"""Splits observations that are stacks of frames along their first axis.
 
 Invariant: a stack is split only if the stored frames restore it, byte for byte: it shows the frames
 of the stack before it and one more, or begins an episode.

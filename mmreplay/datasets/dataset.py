@@ -25,7 +25,7 @@ from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
-from mmreplay.errors import ClosedError
+from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
@@ -346,8 +346,8 @@ class Dataset(WindowSource):
         what += "" if self._selection is None else " selected"
         try:
             n = f"transitions={len(self)}"
-        except ClosedError:
-            n = "closed"
+        except MmreplayError as error:
+            n = "closed" if isinstance(error, ClosedError) else "unreadable"
         return f"<mmreplay.{type(self).__name__} {self.store.path} {n}{what}>"
 
 

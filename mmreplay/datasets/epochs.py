@@ -174,14 +174,16 @@ class Epochs:
             starts = range(begin.position, epoch.size, given.batch_size)
             parts = _parts(epoch, starts, request, kept, [self.seed, number, given.rank])
             for start, batch in zip(starts, read_each(parts), strict=True):
-                # Once the batch is there, so that an interrupted call can be repeated, and only for
-                # this batch, not for those that were read ahead.
+                if start == begin.position:  # there is a batch: before, an interrupt repeats it
+                    self._next, self._loaded = number + 1, None
+                # Not of the batches that were read ahead.
                 stop = min(start + given.batch_size, epoch.size)
-                self._next, self._loaded = number + 1, None
                 self._at = _Position(number, stop, epoch.order)
                 if len(batch):
                     yield batch
-            self._next, self._loaded, self._at = number + 1, None, _Position(number + 1)
+            if not starts:
+                self._next, self._loaded = number + 1, None
+            self._at = _Position(number + 1)
 
     def _begin(self, at: _Position, request: Request) -> _Epoch:
         """An epoch that begins or continues."""

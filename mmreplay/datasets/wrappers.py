@@ -217,7 +217,7 @@ class Mixture(Source):
             self.data[number].sample(int(counts[number]), replace=replace, group=group)
             for number in some
         ]
-        batch = _concatenated(parts, [repr(self.data[number]) for number in some])
+        batch = _concatenated(parts, [self.data[number] for number in some])
         batch.extras[self._mark] = np.arange(len(counts)).repeat(counts)
         return batch if out is None else _fill(out, batch)
 
@@ -322,15 +322,15 @@ def _own(seen: Any, following: Any) -> tuple[Array, Array]:
     return seen if seen.flags.writeable else seen.copy(), following
 
 
-def _concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
-    """The rows of several batches, one batch after the other, from the sources `names`."""
+def _concatenated(batches: Sequence[Batch], sources: Sequence[object]) -> Batch:
+    """The rows of several batches, one batch after the other, from these sources."""
     parts = [arrays_of(batch) for batch in batches]
     kinds = [_kinds(part, from_axis=1) for part in parts]
-    for name, kind in zip(names, kinds, strict=True):
+    for source, kind in zip(sources, kinds, strict=True):
         if kind != kinds[0]:
             raise SchemaError(
                 f"expected batches with the same arrays, found {_difference(kinds[0], kind)} from "
-                f"{names[0]} and {name}; load and decorate them alike"
+                f"{sources[0]!r} and {source!r}; load and decorate them alike"
             )
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     fields: dict[str, Any] = {}

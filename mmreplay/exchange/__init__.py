@@ -1,1 +1,1 @@
-"""Data of other libraries in and out: one module per foreign format."""
+"""Data of other libraries in and out: about a module per foreign format."""

@@ -43,7 +43,9 @@ class ExchangeFormat:
         not_in: what an import does not carry; None if there is no import.
         not_out: what an export does not carry; None if there is no export.
         takes_arrays: an import takes objects in memory as well as a path.
-        read, write, find, place: functions of the package.
+        read, write: convert one source, one store.
+        find: the path of what an import was given.
+        place: a context with the path of an export's target.
     """
 
     name: str

@@ -1,6 +1,8 @@
-"""Writes the files of a LeRobot dataset of version 3.0.
+"""Writes the files of a LeRobot dataset of version 3.0, and the statistics of its features.
 
 Invariant: memory holds a group of rows, and a row per episode of the current group of episodes.
+Quantiles are weighted means of those of blocks of steps, as LeRobot averages those of episodes; of
+images a sample of each block counts.
 """
 
 from __future__ import annotations

@@ -55,10 +55,7 @@ CODECS: dict[str, dict[str, Any]] = {
     "zstd": {"name": "zstd", "configuration": {"level": 1, "checksum": False}},
 }
 """What the short names of codecs stand for."""
-INDEX_CODECS = [
-    {"name": "bytes", "configuration": {"endian": "little"}},
-    {"name": "crc32c"},
-]
+INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +105,7 @@ class ArraySpec:
     def entries(self, n: int) -> ArraySpec:
         """An array with an axis of n environments, with entries as rows: (t, e) is t * n + e."""
         return dataclasses.replace(
-            self,
-            row_shape=self.row_shape[1:],
-            chunk_rows=self.chunk_rows * n,
-            of_entries=True,
+            self, row_shape=self.row_shape[1:], chunk_rows=self.chunk_rows * n, of_entries=True
         )
 
     @property

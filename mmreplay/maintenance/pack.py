@@ -240,10 +240,7 @@ def _check_schemas(sources: Sequence[_Source]) -> None:
 
 
 def _choose(
-    sources: Sequence[_Source],
-    min_return: float | None,
-    episodes: EpisodeNumbers | None,
-    envs: Any,
+    sources: Sequence[_Source], min_return: float | None, episodes: EpisodeNumbers | None, envs: Any
 ) -> tuple[int, int]:
     """Choose episodes of each source; returns how many there are and how many were chosen.
 

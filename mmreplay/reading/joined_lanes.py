@@ -91,7 +91,7 @@ class JoinedLanes:
         step, ends, resets = (
             cast("RawColumn", self.columns[path]) for path in ("step", "ends", "resets")
         )
-        lost = functools.partial(_lost, self.readers, self._known)  # no cycle: it keeps maps alive
+        lost = functools.partial(_lost, self.readers, self._known)  # a method would keep maps open
         sources = Sources(step, ends, resets, *self._finals, lost)
         index = Index(sources, [reader.n for reader in self.readers])
         for reader, (base, head, first, stop) in zip(self.readers, self._known, strict=True):

@@ -53,7 +53,8 @@ def register() -> bool:
 
 def is_atari(spec: EnvSpec) -> bool:
     """Whether an id is an Atari game that gets the standard preprocessing."""
-    return spec.entry_point == "ale_py.env:AtariEnv" and spec.kwargs.keys() <= _KNOWN
+    is_game = spec.entry_point == "ale_py.env:AtariEnv" and spec.kwargs.keys() <= _KNOWN
+    return is_game and not spec.additional_wrappers
 
 
 def max_steps(spec: EnvSpec) -> int:

@@ -1,6 +1,7 @@
 """Read the steps of a vector environment in the same way in every autoreset mode.
 
-Gymnasium's vector environments (https://farama.org/Vector-Autoreset-Mode) reset in the
+Gymnasium's vector environments reset in one of three ways
+(https://farama.org/Vector-Autoreset-Mode):
 
     next step   the step after the last one ignores its action and returns the new episode's first
                 observation with reward 0: it is not a transition

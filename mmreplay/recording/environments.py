@@ -81,7 +81,12 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
         return name, gymnasium.spec(name)
     except gymnasium.error.Error as error:
         hint = "" if has_atari else ' (Atari games need pip install "mmreplay[atari]")'
-        if not module:
+        near = [
+            one for one in gymnasium.registry if one.rpartition("-v")[0] in {name, f"ALE/{name}"}
+        ]
+        if near:
+            hint = f"; write {near[-1]}"
+        elif not module:
             hint += f" (your own environments need the module that registers them: MODULE:{name})"
         raise MmreplayError(f"environment {env_id!r}: {error}{hint}") from error
 

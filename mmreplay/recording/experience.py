@@ -85,8 +85,6 @@ class _Recording:
             if "append" in options:
                 resume = "auto" if options.pop("append") else False
             self.writer = create(to, **{"env": env, "resume": resume, **options})
-            with open_store(self.writer.path) as store:
-                self.writer.files.log_resumed(len(store), resume)
         elif options or resume != "auto":
             raise SchemaError(
                 f"{', '.join(options) or 'resume'}: for a store at a path only, but this one is "
@@ -102,7 +100,10 @@ class _Recording:
         lanes = len(inner) if hasattr(inner, "__len__") else None
         try:
             self._check_lanes(lanes, inner.path)
-        except SchemaError:
+            if self._owned and inner.files.age_s is not None:
+                with open_store(inner.path) as store:
+                    inner.files.log_resumed(len(store), resume)
+        except BaseException:
             self._close_writer()
             raise
         # A tag, as a reference to this wrapper would keep the writer alive.

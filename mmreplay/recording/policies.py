@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,9 +28,8 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from mmreplay.env_fields import Action, Observation
-from mmreplay.errors import MmreplayError, SchemaError
+from mmreplay.errors import MmreplayError
 from mmreplay.recording.autoreset import Mask, lane_of
-from mmreplay.schema import Field
 
 Policy = Callable[..., Any]
 PolicyLike = str | Policy
@@ -55,7 +53,7 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
         found = operator.attrgetter(path)(importlib.import_module(module))
     except Exception as error:  # the user's module may raise anything while it is imported
         raise MmreplayError(
-            f"policy {policy!r}: importing it raised {type(error).__name__}: {error}"
+            f"policy {policy!r}: loading it raised {type(error).__name__}: {error}"
         ) from error
     if not callable(found):
         raise MmreplayError(
@@ -145,26 +143,33 @@ def _random(space: Space[Any], seed: int) -> Policy:
 
 def _checked(policy: Policy, space: Space[Any], batch: tuple[int, ...]) -> Policy:
     """The policy, each of whose results is converted to an action, or refused."""
-    field = Field((*batch, *(space.shape or ())), np.dtype(space.dtype))
+    shape, dtype = (*batch, *(space.shape or ())), np.dtype(space.dtype)
     # Many environments clip actions outside other spaces themselves.
-    low, high = -math.inf, math.inf
+    limits = None
     if isinstance(space, spaces.Discrete):
-        low, high = int(space.start), int(space.start) + int(space.n) - 1
-    is_one_number = isinstance(space, spaces.Discrete) and not batch
+        limits = int(space.start), int(space.start) + int(space.n) - 1
 
     def act(observation: Observation) -> Action:
         action = policy(observation)
-        if is_one_number and type(action) is int and low <= action <= high:
+        if limits and not shape and type(action) is int and limits[0] <= action <= limits[1]:
             return action  # the most frequent case
         try:
-            out = field.coerce_loosely(action, "action")
-        except SchemaError as error:
-            raise MmreplayError(f"the policy returned {action!r:.80}: {error}") from error
-        if ((out < low) | (out > high)).any():
+            array = np.asarray(action)
+        except ValueError:  # a tuple of an action and something else, for example
+            array = np.empty((), dtype=object)
+        expected = None
+        if array.shape != shape or array.dtype.kind not in "biuf":
+            expected = f"{'actions' if batch else 'an action'} of shape {shape} and dtype {dtype}"
+        elif dtype.kind in "iu" and array.dtype.kind == "f":
+            expected = f"whole numbers: the action space is {space}"
+        elif limits and ((array < limits[0]) | (array > limits[1])).any():
+            expected = f"{limits[0]} to {limits[1]}: the action space is {space}"
+        if expected is not None:
+            found = f"an array of shape {array.shape} and dtype {array.dtype}"
             raise MmreplayError(
-                f"the policy returned {action!r:.80}, expected {low} to {high}: the action space "
-                f"is {space}"
+                f"the policy returned {found if array.ndim else repr(action)}, expected {expected}"
             )
-        return out if field.shape else out[()]
+        out = array.astype(dtype, copy=False)
+        return out if shape else out[()]
 
     return act

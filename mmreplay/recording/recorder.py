@@ -88,8 +88,8 @@ def record(
     """Record environments into a store.
 
     An Atari id gets the standard preprocessing (84x84 gray, frame skip 4, no-op start; see
-    `mmreplay.recording.atari`); all other environments are recorded unchanged. Of the last step of
-    a vector environment, only the first environments may be recorded: the total is `steps`.
+    `mmreplay.recording.atari`); all other environments are recorded unchanged. If the last
+    step of a vector environment would exceed `steps`, only its first environments are recorded.
 
     Args:
         env: a gymnasium id, an environment, a vector environment with any autoreset mode, or a

@@ -33,7 +33,8 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
         yield stopped
         return
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    hangup = {s: h for s in (signal.SIGHUP,) if (h := signal.getsignal(s)) is not signal.SIG_IGN}
+    last = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+    hangup = {s: h for s in (last,) if (h := signal.getsignal(s)) is not signal.SIG_IGN}
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         # Not an Event: two signals at once, as a terminal sends them, would wait for its lock.

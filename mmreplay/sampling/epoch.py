@@ -1,4 +1,4 @@
-"""Epochs: every transition once, divided over the ranks of a distributed run; and blocks.
+"""Epochs: every transition once, divided over ranks; and `Blocks`, steps stored together.
 
 Invariant: over all ranks, an epoch holds each id exactly once; the order depends on the ids, the
 seed and the number of the epoch alone, so all ranks agree on it. Each id is in one block.

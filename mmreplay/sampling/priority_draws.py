@@ -167,7 +167,8 @@ class PrioritizedSampler:
         column.values[positions] = values
         if column.generation != generation:
             self._masses.load(column.values)
-            self.largest = max(self.largest, float(column.values.max()))  # of what it left
+            # The file was made again, with what was kept.
+            self.largest = max(self.largest, float(column.values.max()))
         elif positions.size:
             self._masses.set(positions, values)
         self._take_over(index)
@@ -244,7 +245,8 @@ class PrioritizedSampler:
 
 def _check(ids: Ids, wrong: npt.NDArray[np.bool_]) -> None:
     """Raise InvalidIdError for the first id that is wrong."""
-    for one in ids[wrong][:1].tolist():
+    if wrong.any():
+        one = int(ids[wrong][0])
         raise InvalidIdError(
             f"id {one} (lane {one >> LANE_SHIFT}, row {one & ROW_MASK}) is not a transition; use "
             f"the ids of a batch"

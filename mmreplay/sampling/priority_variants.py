@@ -118,7 +118,7 @@ class RankBased(Proportional):
 
 
 class SumTree:
-    """Doubles of `size` positions, and their sums in groups of 32, of groups of 32, and so on.
+    """Masses of `size` positions, and their sums in groups of 32, of groups of 32, and so on.
 
     `masses`, (size,) float64, is for reading; `set` changes it.
     """
@@ -138,7 +138,7 @@ class SumTree:
             sums[: len(below)] = below.sum(1)
             self._levels.append(sums)
         self._groups = [level.reshape(-1, _FANOUT) for level in self._levels[:-1]]
-        # Ids whose sums are out of date: summed when they are next needed.
+        # Positions whose sums are out of date: summed when they are next needed.
         self._stale: list[Ids] = []
         self._scratch = np.zeros((0, _FANOUT + 1)), np.zeros(0, np.int64)
         self._bounds = np.concatenate(([0.0], self._levels[-1].cumsum()))
@@ -192,7 +192,7 @@ class SumTree:
         return float(self._bounds[-1])
 
     def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
-        """Ids (B,) int64 in proportion to their masses, and these (B,); `draws` in [0, 1)."""
+        """Positions (B,) int64 in proportion to their masses, and these (B,); `draws` in [0, 1)."""
         self.settle()
         left = draws * self._bounds[-1]
         # The last bounds are left out, here and below: rounding may lift a draw past them.

@@ -173,10 +173,7 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 
 
 def _read_specs(
-    path: AnyPath,
-    columns: Mapping[str, ArraySpec],
-    copy: Documents | None,
-    log: str = "",
+    path: AnyPath, columns: Mapping[str, ArraySpec], copy: Documents | None, log: str = ""
 ) -> tuple[dict[str, ArraySpec], int]:
     """The arrays of one of a lane's logs, by path below it, and their number of rows; checked."""
     below = f"{log}/" if log else ""

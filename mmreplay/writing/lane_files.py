@@ -69,7 +69,7 @@ class LockedLane:
         path = self.path
         document = self.document = read_lane(path, own_documents=True)
         check(document)
-        self._age_s: float | None = time.time() - _last_change(path)
+        self.age_s: float | None = time.time() - _last_change(path)  # None: new
         if "env" in changes:
             changes = {**changes, "env": merged(document.metadata.get("env") or {}, changes["env"])}
         self.schema, self.environments, self.n = document.schema, document.environments, document.n
@@ -93,7 +93,7 @@ class LockedLane:
             self.promised = self.rows.head
         elif all(recover.is_as_made(log.path, metadata) for log in self.logs):
             self._record_holder()
-            self._age_s = None
+            self.age_s = None
             for log in (self.finals, self.rows):
                 recover.make_ready(log, metadata)
             if any(metadata.get(name) != value for name, value in changes.items()):
@@ -128,9 +128,9 @@ class LockedLane:
 
     def log_resumed(self, n_transitions: int, resume: Resume, more: str = "") -> None:
         """Log that the lane was there, its size and age: a warning with "auto", else an info."""
-        if self._age_s is None:  # it is as it was made
+        if self.age_s is None:
             return
-        age = max(self._age_s, 0)
+        age = max(self.age_s, 0)
         unit, unit_s = next((unit, s) for unit, s in _UNITS if age >= 2 * s or s == 1)
         _LOG.log(
             logging.WARNING if resume == "auto" else logging.INFO,

@@ -17,13 +17,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import (
-    ClosedError,
-    DiskFullError,
-    FailedStoreError,
-    MmreplayError,
-    SchemaError,
-)
+from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, MmreplayError, SchemaError
 from mmreplay.ids import Array, Ids
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files

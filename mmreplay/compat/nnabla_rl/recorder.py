@@ -154,6 +154,10 @@ class AtariStates(States):
         before, after = np.asarray(state), np.asarray(following)
         if before.ndim == _IMAGE and after.ndim == _IMAGE:
             return
+        if before.dtype != after.dtype:
+            raise SchemaError(
+                f"s_next: expected the dtype of s, {before.dtype}, found {after.dtype}"
+            )
         if not np.array_equal(before[1:], after[:-1]):
             raise SchemaError(
                 "s_next: expected the stack of s without its oldest screen and with a new one, "
@@ -194,10 +198,10 @@ class Recorder(DeferredStore):
         self._kind = next(c.__name__ for c in mro if c.__module__.startswith(room))
         if (stored := self._stored()) is not None:
             if (found := stored[1].get(_KEY)) != self._kind:
+                found = f"of nnabla_rl.{found}" if found else "that none of its classes made"
                 raise FormatError(
-                    f"{path}: expected a store of nnabla_rl.{self._kind}, found one of "
-                    f"{f'nnabla_rl.{found}' if found else 'another library'}; open it with its own "
-                    f"class, or give another path"
+                    f"{path}: expected a store of nnabla_rl.{self._kind}, found one {found}; open "
+                    f"it with its own class, or give another path"
                 )
             self._begin()
 

@@ -111,20 +111,22 @@ class ReplayBuffer(Recorder):
         SchemaError: a value out of its range.
         FormatError: the store was made by another class.
         LockedError, CorruptStoreError: as `mmreplay.ReplayBuffer`.
-
-    Attributes:
-        capacity: as given.
     """
 
     _replace = False
 
     def __init__(self, capacity: int | None = None, *, path: StorePath = None) -> None:
-        self.capacity = None if capacity is None else whole_number("capacity", capacity)
+        self._wanted = None if capacity is None else whole_number("capacity", capacity)
         super().__init__(path, self._most())
+
+    @property
+    def capacity(self) -> int | None:
+        """As given."""
+        return self._wanted
 
     def _most(self) -> int | None:
         """The capacity of the store."""
-        return self.capacity
+        return self._wanted
 
     def _skipped(self, index: Index) -> int:  # noqa: ARG002  all count
         """How many transitions of an index, from the oldest on, do not count."""

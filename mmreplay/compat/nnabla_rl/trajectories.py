@@ -87,11 +87,14 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         if not steps:
             raise SchemaError("trajectory: expected one experience or more, found none")
         self._append_trajectory(steps)
-        kept = len(self)
+        if self.capacity is None:
+            return
+        kept = len(self)  # looks up all trajectories
         # The disk space of what does not count is freed once that is the majority.
-        if self.capacity is None or len(self.core) - kept <= max(kept, _FEWEST_TO_RECLAIM):
+        if len(self.core) - kept <= max(kept, _FEWEST_TO_RECLAIM):
             return
         self._last = None
+        # Opened with a small capacity once, which evicts, and then as usual.
         for self._capacity in (kept, _ALL):
             self.core.close()
             self._begin()

@@ -80,10 +80,7 @@ class Repair:
 
 
 def repair(
-    path: str | os.PathLike[str],
-    *,
-    skip_damaged: bool = False,
-    progress: Progress | None = None,
+    path: str | os.PathLike[str], *, skip_damaged: bool = False, progress: Progress | None = None
 ) -> Repair:
     """Make a store sound again; one that is sound is left alone, one left by a crash is closed.
 
@@ -113,11 +110,8 @@ def repair(
         for folder in dict.fromkeys([*lanes, root]):
             held[folder] = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
             locked.callback(held[folder].release)
-        written = LockedError(
-            f"{root}: it was written while it was being repaired; end its writer first"
-        )
         if stamps != _stamps(lanes):
-            raise written
+            raise _written(root)
         if report.sound:
             locked.close()
             changed, kept = _close(root, lanes), n_transitions(lanes)
@@ -125,10 +119,14 @@ def repair(
         try:
             made = _rebuild(site, report, progress, skip_damaged=skip_damaged)
         except EvictedError as error:
-            raise written from error
+            raise _written(root) from error
         before = str(site.swap(held[root].directory))
         kept, untrusted = sum(one.kept for one in made), sum(one.untrusted for one in made)
         return Repair(str(root), True, before, kept, report.findings, made, untrusted)
+
+
+def _written(root: AnyPath) -> LockedError:
+    return LockedError(f"{root}: it was written while it was being repaired; end its writer first")
 
 
 def _place(path: Path) -> Path:

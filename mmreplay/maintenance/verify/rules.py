@@ -122,12 +122,7 @@ class Rules:
         self._break(self._finals, "id", NO_END, finals.rows[wrong])
 
     def _check_rows(
-        self,
-        row: int,
-        step: Ids,
-        resets: Mask,
-        ends: Mask,
-        before: tuple[Ids, Mask] | None,
+        self, row: int, step: Ids, resets: Mask, ends: Mask, before: tuple[Ids, Mask] | None
     ) -> None:
         """Check rows from `row` on, (rows, n) each; `before` is the row before, if known."""
         log, there = self._rows, step > 0

@@ -62,7 +62,7 @@ const TYPES = {
 	float64: Float64Array,
 };
 
-// As mmreplay/viewer/packed.py writes it.
+// As `pack` in mmreplay/viewer/documents.py writes it.
 export function unpack(buffer) {
 	const length = new DataView(buffer).getUint32(0, true);
 	const about = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));

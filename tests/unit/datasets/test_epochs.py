@@ -355,3 +355,24 @@ def test_an_interrupted_first_batch_leaves_the_loaded_position(tmp_path, monkeyp
         with pytest.raises(KeyboardInterrupt):
             next(data.batches(2))
         assert ids_of(data.batches(2)) == rest
+
+
+def test_iterators_side_by_side_take_an_epoch_each_and_the_next_call_another(tmp_path):
+    with mmreplay.load(recorded(tmp_path / "store.zarr"), seed=1) as data:
+        orders = [flat(data.batches(8, epoch=number)) for number in range(3)]
+        data.load_state_dict({**data.state_dict(), "epoch": 0, "position": 0})
+        side = [list(pair) for pair in zip(data.batches(8), data.batches(8), strict=True)]
+        for number in (0, 1):
+            assert flat(pair[number] for pair in side) == orders[number]
+        assert flat(data.batches(8)) == orders[2]
+
+
+def test_an_older_iterator_does_not_take_the_loaded_position(tmp_path):
+    with mmreplay.load(recorded(tmp_path / "store.zarr"), seed=1) as data:
+        batches = data.batches(2)
+        next(batches)
+        state = data.state_dict()
+        rest = ids_of(data.batches(2, epoch=0))[1:]
+        data.load_state_dict(state)
+        next(batches)
+        assert ids_of(data.batches(2)) == rest

@@ -73,7 +73,7 @@ def test_a_store_made_without_nnabla_rl_is_refused(tmp_path):
 
     path = tmp_path / "other.zarr"
     mmreplay.create(path, mmreplay.Field((2,)), mmreplay.Field(())).close()
-    with pytest.raises(FormatError, match="found one of another library"):
+    with pytest.raises(FormatError, match="found one that none of its classes made"):
         nnabla_rl.ReplayBuffer(path=path)
     with mmreplay.create(path, append=True) as writer:  # and is not locked by the attempt
         writer.reset(np.zeros(2, np.uint8))
