@@ -13,7 +13,10 @@ from mmreplay.system import disk_errors
 def test_no_room_is_a_full_disk_that_names_path_and_purpose():
     for number, text in (
         (errno.ENOSPC, "no room on the disk for a purpose; .*: make room and call again"),
-        (errno.EDQUOT, "no room in the disk quota for a purpose; .*: make room and call again"),
+        (
+            errno.EDQUOT,
+            "no room in the disk quota for a purpose; .*have the quota raised, and call again",
+        ),
     ):
         with pytest.raises(DiskFullError, match=f"/a/b: {text}"):
             with disk_errors.writing("a purpose", Path("/a/b")):
