@@ -1,19 +1,27 @@
 """Import, `step`, batches, an epoch and `open` beside those of an earlier commit, in turns.
 
 The earlier commit is the last one with a kind of lane for many environments beside that for one.
-Its package is taken out of the repository, and each of the two is timed in fresh processes, one
-after the other, the order turned round each time. A ratio is taken within each pair.
+Its package is taken out of the repository. A fresh process of each takes turns with the other,
+a fiftieth of a second each, and a ratio is that of two neighbouring slices: a machine that others
+use changes its speed from one second to the next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
+import json
+import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
-from benchmarks import fresh
+import numpy as np
+
 from benchmarks.experience import read_tape, recorded, saved_frames
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
@@ -43,21 +51,60 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     _take_out(scale.before, earlier)
     result.details["commit"] = scale.before
     sides = {"before": earlier, "now": ROOT}
-    pairs: list[dict[str, dict[str, float]]] = []
-    store = data / "pace.zarr"
+    runs: list[dict[str, tuple[float, float, float]]] = []
     for number in range(scale.pairs):
-        pair = {}
-        for side in sorted(sides, reverse=number % 2 == 1):
-            arguments = {"root": sides[side], "path": store, "frames": frames}
-            pair[side] = fresh.call("pace", **arguments, steps=scale.pace_steps)
-            shutil.rmtree(store, ignore_errors=True)
-        pairs.append(pair)
+        paths = {side: data / f"pace-{side}.zarr" for side in sides}
+        arguments = {side: [sides[side], paths[side], frames, scale.pace_steps] for side in sides}
+        runs.append(_run(arguments))
         print(f"pair {number + 1} of {scale.pairs}", flush=True)
-    for what in pairs[0]["now"]:
-        for side in sides:
-            result.add(f"{what}, {side}", spread([one[side][what] for one in pairs]), "us")
-        ratios = spread([one["now"][what] / one["before"][what] for one in pairs])
-        result.add(f"{what}, now by before", ratios, "times", at_most=_at_most(what))
+    for what in runs[0]:
+        before, now, ratio = (spread([run[what][i] for run in runs]) for i in range(3))
+        result.add(f"{what}, before", before, "us")
+        result.add(f"{what}, now", now, "us")
+        result.add(f"{what}, now by before", ratio, "times", at_most=_at_most(what))
+
+
+def _run(arguments: dict[str, list[Any]]) -> dict[str, tuple[float, float, float]]:
+    """Medians over the slices of a pair of processes: before, now, and now by before."""
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for side, given in arguments.items():
+            command = [sys.executable, "-m", "benchmarks.pace", *map(str, given)]
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},  # an import compiles nothing
+            )
+            processes[side] = stack.enter_context(process)
+        slices: dict[str, list[dict[str, float]]] = {}
+        cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+        while True:
+            core = next(cores)  # one for both, as neighbours may use one more than another
+            for process in processes.values():
+                os.sched_setaffinity(process.pid, {core})
+            taken = {side: _slice(process) for side, process in processes.items()}
+            if taken["now"] is None:
+                break
+            what = taken["now"][0]
+            slices.setdefault(what, []).append({side: one[1] for side, one in taken.items()})
+            processes = dict(reversed(processes.items()))
+    return {what: _medians(one) for what, one in slices.items()}
+
+
+def _slice(process: subprocess.Popen[str]) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
+
+
+def _medians(slices: list[dict[str, float]]) -> tuple[float, float, float]:
+    before, now = (np.array([one[side] for one in slices]) for side in ("before", "now"))
+    return float(np.median(before)), float(np.median(now)), float(np.median(now / before))
 
 
 def _take_out(commit: str, target: Path) -> None:

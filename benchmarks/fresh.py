@@ -327,20 +327,10 @@ def long_open(path: list[str], batch: int, batches: int) -> dict[str, Any]:
     return out
 
 
-# ---------------------------------------------------------------- of this code, or of another
-
-
-def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
-    """See `benchmarks.pace`."""
-    from benchmarks.pace import pace
-
-    return pace(root, path, frames, steps)
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
-        *(load, reopen, write_and_die, record, sample, epoch, pack, train, pace, fill_sb3),
+        *(load, reopen, write_and_die, record, sample, epoch, pack, train, fill_sb3),
         *(long_open, exchange_out, exchange_in, compress_again),
     )
 }

@@ -1,13 +1,20 @@
 """Microseconds of a step, a batch and an opening, with the package of any commit.
 
+``python -m benchmarks.pace ROOT PATH FRAMES STEPS`` takes one slice of the measurement for every
+line that it reads, and prints what was timed and the microseconds. Whoever asks can so let two
+packages take turns every few hundredths of a second: what slows the machine down slows both.
 Only what both this commit and the one it is held against offer is called.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import logging
 import shutil
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -17,7 +24,9 @@ __all__ = ["pace"]
 _EPISODE = 250
 _FLOATS = 17
 _ROWS = 100  # at least, however many environments there are
-_OPENED = 30
+_SLICE_S = 0.02
+
+Slice = tuple[str, float]
 
 
 class _Case(NamedTuple):
@@ -42,8 +51,8 @@ _CASES = (
 )
 
 
-def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
-    """Microseconds by what was done, with the package in `root`.
+def pace(root: str, path: str, frames: str, steps: int) -> Iterator[Slice]:
+    """What was done and its microseconds, slice by slice, with the package in `root`.
 
     Args:
         root: where the package lies.
@@ -57,41 +66,47 @@ def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
     started = perf_counter()
     import mmreplay
 
-    out = {"import": (perf_counter() - started) * 1e6}
+    yield "import", (perf_counter() - started) * 1e6
     assert Path(mmreplay.__file__).is_relative_to(root)
+    logging.getLogger("mmreplay").setLevel(logging.ERROR)  # a buffer says that it resumes
     images = np.load(frames)
     vectors = np.random.default_rng(0).standard_normal((1_000, _FLOATS), np.float32)
+    slices = max(steps // 400, 2)
     for case in _CASES:
         shutil.rmtree(path, ignore_errors=True)
         source = vectors if case.codec is None else images
-        out[f"step: {case.name}"] = _write(mmreplay, path, case, source, steps)
-        with mmreplay.load(path, stack=None if case.codec is None else 4, n_step=3) as data:
-            out[f"sample of 32: {case.name}"] = _sample(data, 32, steps // 20)
-        with mmreplay.load(path, stack=None if case.codec is None else 4) as data:
-            out[f"sample of 256, n_step 1: {case.name}"] = _sample(data, 256, steps // 80)
-            out[f"epoch, a batch of 32: {case.name}"] = _epoch(data, steps // 40)
-        out[f"open: {case.name}"] = _median(_OPENED, lambda: _open(mmreplay, path))
+        stack = None if case.codec is None else 4
+        yield from _write(mmreplay, path, case, source, steps, slices)
+        load = functools.partial(mmreplay.load, path, stack=stack)
+        measured = {
+            "sample of 32": functools.partial(_sample, load, 32, n_step=3),
+            "sample of 256, n_step 1": functools.partial(_sample, load, 256),
+            "epoch, a batch of 32": functools.partial(_epoch, load),
+            "open": functools.partial(_open, mmreplay, path),
+        }
         if case.environments == 1 and case.codec != "zstd":
-            stack = None if case.codec is None else 4
-            with mmreplay.PrioritizedReplayBuffer(path, stack=stack, n_step=3) as buffer:
-                out[f"prioritized, 32 and their update: {case.name}"] = _learn(buffer, steps // 20)
+            buffer = functools.partial(mmreplay.PrioritizedReplayBuffer, path, stack=stack)
+            measured["prioritized, 32 and their update"] = functools.partial(_learn, buffer)
+        for what, times in measured.items():
+            yield from _slices(f"{what}: {case.name}", times(), slices)
     shutil.rmtree(path)
-    return out
 
 
-def _median(times: int, call: Callable[[], object]) -> float:
-    """Microseconds of a call, without the first fifth of the times."""
-    import numpy as np
+def _slices(what: str, times: Iterator[float], slices: int) -> Iterator[Slice]:
+    """The median of what a slice has time for, `slices` times."""
+    for _ in range(3):
+        next(times)
+    for _ in range(slices):
+        taken, end = [], perf_counter() + _SLICE_S
+        while not taken or perf_counter() < end:
+            taken.append(next(times))
+        yield what, statistics.median(taken) * 1e6
+    times.close()  # type: ignore[attr-defined]
 
-    taken = np.empty(max(times, 20))
-    for number in range(len(taken)):
-        started = perf_counter()
-        call()
-        taken[number] = perf_counter() - started
-    return float(np.median(taken[len(taken) // 5 :])) * 1e6
 
-
-def _write(mmreplay: Any, path: str, case: _Case, source: Any, steps: int) -> float:
+def _write(
+    mmreplay: Any, path: str, case: _Case, source: Any, steps: int, slices: int
+) -> Iterator[Slice]:
     import numpy as np
 
     n, several = case.environments, case.environments > 1
@@ -102,9 +117,10 @@ def _write(mmreplay: Any, path: str, case: _Case, source: Any, steps: int) -> fl
     given = [np.stack([source[(7 * e + t) % len(source)] for e in range(n)]) for t in range(20)]
     acts = np.zeros((n, *action.shape), action.dtype)
     rewards, none = np.ones(n), np.zeros(n, np.bool_)
-    taken = np.empty(max(steps // n, _ROWS))
+    rows = max(steps // n, _ROWS)
+    taken = []
     with writer:
-        for number in range(len(taken)):
+        for number in range(rows):
             frame = given[number % len(given)] if several else source[number % len(source)]
             if number % _EPISODE == 0:
                 writer.reset(frame)
@@ -114,28 +130,51 @@ def _write(mmreplay: Any, path: str, case: _Case, source: Any, steps: int) -> fl
             else:
                 started = perf_counter()
                 writer.step(acts[0], 1.0, frame)
-            taken[number] = perf_counter() - started
-    return float(np.median(taken)) * 1e6
+            taken.append(perf_counter() - started)
+            if len(taken) == rows // slices:
+                yield f"step: {case.name}", statistics.median(taken) * 1e6
+                taken = []
 
 
-def _sample(data: Any, batch: int, times: int) -> float:
-    kept = data.sample(batch)
-    return _median(times, lambda: data.sample(batch, out=kept))
+def _times(call: Callable[[], object]) -> Iterator[float]:
+    """Seconds of a call, again and again."""
+    while True:
+        started = perf_counter()
+        call()
+        yield perf_counter() - started
 
 
-def _epoch(data: Any, times: int) -> float:
-    batches = iter(data.batches(32, epochs=None))
-    return _median(times, lambda: next(batches))
+def _sample(load: Callable[..., Any], batch: int, **settings: int) -> Iterator[float]:
+    with load(**settings) as data:
+        kept = data.sample(batch)
+        yield from _times(lambda: data.sample(batch, out=kept))
 
 
-def _open(mmreplay: Any, path: str) -> None:
-    with mmreplay.open(path) as store:
-        assert len(store)
+def _epoch(load: Callable[..., Any]) -> Iterator[float]:
+    with load() as data:
+        batches = iter(data.batches(32, epochs=None))
+        yield from _times(lambda: next(batches))
 
 
-def _learn(buffer: Any, times: int) -> float:
-    def update() -> None:
-        batch = buffer.sample(32)
-        buffer.update_priorities(batch.id, batch.reward + 1)
+def _open(mmreplay: Any, path: str) -> Iterator[float]:
+    def opened() -> None:
+        with mmreplay.open(path) as store:
+            assert len(store)
 
-    return _median(times, update)
+    return _times(opened)
+
+
+def _learn(opened: Callable[..., Any]) -> Iterator[float]:
+    with opened(n_step=3) as buffer:
+
+        def update() -> None:
+            batch = buffer.sample(32)
+            buffer.update_priorities(batch.id, batch.reward + 1)
+
+        yield from _times(update)
+
+
+if __name__ == "__main__":
+    _taken = pace(*sys.argv[1:4], int(sys.argv[4]))
+    for _ in sys.stdin:
+        print(json.dumps(next(_taken, None)), flush=True)

@@ -34,7 +34,7 @@ class Scale:
         memory_batches: sampled while memory is watched.
         learner_epochs: of a learner that is given batches in several orders.
         before: the commit that this code is held against.
-        pairs: of processes, one of each of the two.
+        pairs: of processes, one of each of the two, that take turns.
         pace_steps: of each store that each process writes.
         base_rows: of a lane whose files the long ones repeat, by hard links.
         long_times: how often the long one does, and one beside it eight times.
@@ -117,7 +117,7 @@ FULL = Scale(
     memory_batches=20_000,
     learner_epochs=4,
     before="d84db38",
-    pairs=15,
+    pairs=5,
     pace_steps=8_000,
     base_rows=131_072,
     long_times=1_526,

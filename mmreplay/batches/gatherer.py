@@ -27,7 +27,7 @@ class BatchGatherer(Generic[Made]):
         self._is_dict = schema.is_dict
         self.settings = settings
         self._k = settings.stack or 1
-        self._steps_ahead = np.arange(settings.n_step)
+        self._steps_ahead = np.arange(settings.n_step)[:, None]
         self._powers = np.array([settings.gamma**j for j in range(settings.n_step + 1)])
         stacked = settings.stacked
         self._stacks = {
@@ -68,40 +68,38 @@ class BatchGatherer(Generic[Made]):
     def _returns(
         self,
         columns: Mapping[str, Column],
-        ids: Ids,
-        left: Ids,
-        stride: int | Ids,
+        ahead: Ids,
+        left: int | Ids,
         reward: Array,
         discount: Array,
         non_terminal: Array,
-    ) -> Ids:
+    ) -> int | Ids:
         """Fill `reward`, `discount` and `non_terminal`, (B,) each, with those of n steps.
 
-        `left` (B,) are the most steps that each return may have, by the end of its episode, and
-        `stride`, a number or (B,), is from one step's id to the next one's. Returns m, (B,).
+        `ahead` (n, B) are the ids of the steps, and `left` the most that each return may have, by
+        the end of its episode: (B,), or a number if all have n. Returns m, likewise.
         """
-        n = self.settings.n_step
-        window = np.minimum(self._steps_ahead, (left - 1)[:, None])
-        if isinstance(stride, np.ndarray):
-            window *= stride[:, None]
-        elif stride > 1:
-            window *= stride
-        window += ids[:, None]
-        flags = columns["non_terminals"].take(window)
-        non_terminal.fill(True)
+        n, size = ahead.shape
+        flags = columns["non_terminals"].take(ahead)
+        m = left
         if np.count_nonzero(flags) < flags.size:
             # The first step with a False flag ends the return: it is set last.
-            ended, step = (flags == 0).nonzero()
-            left = left.copy()
-            left[ended[::-1]] = step[::-1] + 1
-            non_terminal[ended] = False
-        last = np.arange(-1, ids.size * n - 1, n)
-        last += left
+            step, ended = (flags == 0).nonzero()
+            first = np.full(size, n + 1)
+            first[ended[::-1]] = step[::-1] + 1
+            m = np.minimum(left, first)
+            np.greater(first, left, out=non_terminal)
+        else:
+            non_terminal.fill(True)
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
-            terms = self._rewards(columns, window) * self._powers[:n]
-            reward[:] = np.add.accumulate(terms, axis=1).take(last)
-        np.multiply(self._powers.take(left), non_terminal, out=discount)
-        return left
+            sums = np.add.accumulate(self._rewards(columns, ahead) * self._powers[:n, None])
+            if type(m) is int:
+                reward[:] = sums[-1]
+                discount.fill(self._powers[m])
+            else:
+                reward[:] = sums.take((m - 1) * size + np.arange(size))
+                np.multiply(self._powers.take(m), non_terminal, out=discount)
+        return m
 
     def _extras(self, columns: Mapping[str, Column], *shape: int) -> dict[str, Array]:
         """Extras of this shape, not filled."""

@@ -147,9 +147,9 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
             if isinstance(stride, np.ndarray):
                 stride = stride.repeat(self._steps)
             most = np.minimum(left, self._n).reshape(-1)
+            steps = rows.reshape(-1) + np.minimum(self._steps_ahead, most - 1) * stride
             flat = (x.reshape(-1) for x in (batch.reward, batch.discount, batch.non_terminal))
-            ahead = self._returns(columns, rows.reshape(-1), most, stride, *flat)
-            ahead = ahead.reshape(rows.shape)
+            ahead = np.reshape(self._returns(columns, steps, most, *flat), rows.shape)
         columns["actions"].take(rows, batch.action)
         for name, path in self._extra_paths.items():
             columns[path].take(rows, batch.extras[name])

@@ -7,7 +7,6 @@ docs/semantics.md defines stacks, returns and discounts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,9 @@ class TransitionGatherer(BatchGatherer[Batch]):
         # Observation and next observation are views of the same frames: (B, k + 1) for one step,
         # (B, 2k) for more, so that a compressed chunk is decoded once for both.
         self._length = k + 1 if self._one_step else 2 * k
-        self._back = np.arange(1 - k, 2 if self._one_step else 1)
+        self._back = np.arange(1 - k, 1)
+        both = self._back, self._back + settings.n_step
+        self._window = np.arange(1 - k, 2) if self._one_step else np.concatenate(both)
 
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Look up all that `fetch` needs from the index."""
@@ -52,32 +53,31 @@ class TransitionGatherer(BatchGatherer[Batch]):
         """
         ids, size = steps.ids, steps.ids.size
         batch = self._allocate(columns, size) if out is None else self._fitting(columns, out, size)
-        window = self._back
-        is_over: Any
-        if steps.left is None:
+        m: int | Ids = 1
+        if self._one_step:
             self._rewards(columns, ids, batch.reward)
             batch.non_terminal[:] = columns["non_terminals"].take(ids)
             batch.discount[:] = batch.non_terminal
             np.multiply(batch.discount, self.settings.gamma, out=batch.discount)
-            is_over = steps.until
         else:
-            ahead = self._returns(
-                columns,
-                ids,
-                steps.left,
-                steps.stride,
-                batch.reward,
-                batch.discount,
-                batch.non_terminal,
+            ahead = steps.ahead(self._steps_ahead)
+            m = self._returns(
+                columns, ahead, steps.left, batch.reward, batch.discount, batch.non_terminal
             )
-            is_over = steps.until == ahead
+        window = self._window
+        if not isinstance(m, int):
             window = np.empty((size, self._length), np.int64)
             window[:, : self._k] = self._back
-            np.add(ahead[:, None], self._back, out=window[:, self._k :])
-        np.greater(is_over, batch.non_terminal, out=batch.terminated)
-        np.logical_and(is_over, batch.non_terminal, out=batch.truncated)
-        if steps.runs.size:
-            batch.terminated[steps.runs] = batch.truncated[steps.runs] = False
+            np.add(m[:, None], self._back, out=window[:, self._k :])
+        if type(steps.until) is int:
+            batch.terminated.fill(False)
+            batch.truncated.fill(False)
+        else:
+            is_over = steps.until if self._one_step else steps.until == m
+            np.greater(is_over, batch.non_terminal, out=batch.terminated)
+            np.logical_and(is_over, batch.non_terminal, out=batch.truncated)
+            if steps.runs.size:
+                batch.terminated[steps.runs] = batch.truncated[steps.runs] = False
         self._frames(columns, steps, window, batch)
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids

@@ -128,8 +128,7 @@ class ExperienceReplayBuffer(DeferredStore):
         def draw(index: Index) -> Ids:
             nonlocal lasts
             ids = uniform_ids(index, draws)
-            left = index.steps(ids, self.bootstrap_n, back=False).left
-            lasts = ids if left is None else ids + left - 1
+            lasts = ids + index.steps(ids, self.bootstrap_n, back=False).left - 1
             return ids
 
         one: Any = self.core.store.live.gather(draw, self._gatherer)

@@ -34,6 +34,7 @@ from mmreplay.schema import Field
 
 STRATEGIES = ("future", "final", "episode")
 
+_BY_STEP = "rewards", "non_terminals"
 FIRST_OBSERVATION = -2
 """Marks a goal of the first observation of an episode: no step comes before it."""
 
@@ -288,7 +289,7 @@ class _Goals:
         self._known: tuple[Ids, tuple[Array, Array, dict[str, Array]]] | None = None
 
     def columns(self) -> dict[str, Column]:
-        """All columns; axis 0 of their ids is the sample."""
+        """All columns: of flags and rewards the last axis of the ids is the sample, else axis 0."""
         task, out, goals = self._task, dict(self._columns), self._values
         out[task.mark] = _Made((), np.dtype("int64"), self._mark)
         if self.some.size:
@@ -316,7 +317,7 @@ class _Goals:
 
         def take(ids: Ids, out: Array | None = None) -> Array:
             rows = column.take(ids, out)
-            rows[self.some] = values(ids)
+            (rows.T if path in _BY_STEP else rows)[self.some] = values(ids)
             return rows
 
         return _Made(column.row_shape, column.dtype, take)
@@ -325,7 +326,7 @@ class _Goals:
         """The results of a function for the steps at `ids`, in their shape."""
         if self._known is None or self._known[0] is not ids:  # both functions see the same window
             self._known = ids, self._steps(ids)
-        size = ids[self.some].shape
+        size = ids.T[self.some].shape
         values = np.asarray(function(*self._known[1]))
         if values.shape != (np.prod(size),) or values.dtype.kind not in "biuf":
             raise SchemaError(
@@ -337,7 +338,7 @@ class _Goals:
 
     def _steps(self, ids: Ids) -> tuple[Array, Array, dict[str, Array]]:
         """Achieved goals after the steps, desired ones, and extras: (N, ...) each."""
-        wanted = ids[self.some]
+        wanted = ids.T[self.some]
         flat = wanted.ravel()
         after = self._around.frames_after(wanted.reshape(len(wanted), -1), self.some)
         return (

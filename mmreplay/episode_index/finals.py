@@ -101,10 +101,10 @@ class LaneFinals:
         return self.base + int(self.ids.searchsorted(row * self.n))
 
     def until(self, entries: Ids) -> tuple[Ids | None, Ids | None]:
-        """Steps to the end of the episode of each entry, itself included; None if any runs."""
-        if self.n > 1:
-            lasts = self.last_rows(entries)
-            return None if (lasts < 0).any() else lasts - entries // self.n + 1, None
+        """Of one environment: the steps to the end of each entry's episode, and its row in the log.
+
+        The entry's own step counts. None if any of them runs.
+        """
         found = self.ids.searchsorted(entries)
         if not found.size or found[found.argmax()] == self.ids.size:
             return None, None

@@ -81,6 +81,11 @@ class _Lane:
     head: int = 0
 
 
+def _in_the_middle(ids: Ids, stride: int | Ids, back: Ids | None, ahead: int) -> Steps:
+    """Steps of which no episode ends, and none has its newest step, within `ahead` of them."""
+    return Steps(ids, stride, back, ahead, ahead + 1, _NONE, _NONE, _NONE, _NO_ROW)
+
+
 class Index:
     """See the module. A caller holds the lock of the store while it uses the index.
 
@@ -256,14 +261,13 @@ class Index:
         if back:
             before = self._step.take(ids)
             before -= 1
-        if ahead > 1 and self.n_lanes == 1:
+        if ahead > 1 and self.n_lanes == 1 and stride == 1:
             until, found = self._lanes[0].finals.until(ids)
             if until is not None:
-                over, finals = (until <= ahead).nonzero()[0], _NONE
-                if over.size and found is not None:
-                    finals = found.take(over) + (1 << LANE_SHIFT)
-                elif over.size:
-                    finals = self._places((ids + (until - 1) * stride)[over])
+                over = (until <= ahead).nonzero()[0]
+                if not over.size:  # as a rule
+                    return _in_the_middle(ids, 1, before, ahead)
+                finals = found.take(over) + (1 << LANE_SHIFT)  # type: ignore[union-attr]
                 left = np.minimum(until, ahead)
                 return Steps(ids, stride, before, left, until, over, finals, _NONE, _NO_ROW)
         near = _NONE  # those that see the newest row
@@ -271,7 +275,7 @@ class Index:
             stops = self._stops[0] if self.n_lanes == 1 else self._stops.take(ids >> LANE_SHIFT)
             near = (ids >= stops - ahead * stride).nonzero()[0]
         if ahead > 1:
-            return self._many(ids, ahead, stride, before, near)
+            return self._many(ids, ahead, stride, before, near, stops)  # type: ignore[possibly-undefined]
         until = self._ends.take(ids)
         runs, pending = near, _NO_ROW
         if near.size:
@@ -280,42 +284,47 @@ class Index:
         over = until.nonzero()[0]
         until[near] = 1
         finals = self._places(ids[over]) if over.size else _NONE
-        return Steps(ids, stride, before, None, until, over, finals, runs, pending)
+        return Steps(ids, stride, before, 1, until, over, finals, runs, pending)
 
     def _many(
-        self, ids: Ids, ahead: int, stride: int | Ids, before: Ids | None, near: Ids
+        self, ids: Ids, ahead: int, stride: int | Ids, before: Ids | None, near: Ids, stops: Any
     ) -> Steps:
-        """As `steps`, of more than one step each."""
+        """As `steps`, of more than one step each; `stops` (B,) is where their lanes stop."""
         offsets = np.arange(ahead)[:, None]
-        entries = offsets * stride + ids  # (ahead, B): the other way round takes twice as long
-        runs = reach = room = lasts = near
+        runs = room = reach = _NONE
         pending = _NO_ROW
-        if near.size:
-            # Rows from here on; the newest one stands in the place of those past it.
-            lanes = ids[near] >> LANE_SHIFT
-            n = self._n.take(lanes)
-            room = -((ids[near] - self._stops.take(lanes)) // n)
-            lasts = ids[near] + (room - 1) * n
-            entries[:, near] = np.minimum(entries[:, near], lasts)
+        entries: Ids = offsets * stride + ids  # (ahead, B): the other way round takes twice as long
+        if near.size:  # what is past the lane has no part in this
+            entries = np.minimum(entries, stops - 1)
         ends = self._ends.take(entries)
-        if near.size:
+        if near.size and self._is_open:  # of which the newest row does not say it yet
+            room = self._room(ids[near])
             earlier = ends[:, near] * (offsets < room - 1)
             reach = np.flatnonzero(~earlier.any(0))
-            is_over, is_running, pending = self._newest(lasts[reach])
-            earlier[room[reach] - 1, reach] = is_over
             ends[:, near] = earlier
+            places = room[reach] - 1, near[reach]
+            ends[places], is_running, pending = self._newest(entries[places])
             runs = near[reach[is_running]]
-        until, over = np.full(ids.size, ahead + 1, np.int64), _NONE
-        if np.count_nonzero(ends):  # few are, as a rule
-            found, which = ends.nonzero()
-            until[which[::-1]] = found[::-1] + 1  # of several the first one is set last
-            over = (until <= ahead).nonzero()[0]
-        left = np.minimum(until, ahead)
-        if near.size:
-            left[near] = np.minimum(left[near], room)
-            until[near[reach]] = left[near[reach]]
+        elif not near.size and not np.count_nonzero(ends):  # as a rule
+            return _in_the_middle(ids, stride, before, ahead)
+        until: Ids = np.full(ids.size, ahead + 1)
+        found, which = ends.nonzero()
+        until[which[::-1]] = found[::-1] + 1  # of several the first one is set last
+        over = (until <= ahead).nonzero()[0]
         finals = self._places((ids + (until - 1) * stride)[over]) if over.size else _NONE
+        left = np.minimum(until, ahead)
+        if near.size and self._is_open:
+            left[near[reach]] = until[near[reach]] = room[reach]
+        elif near.size and until[near].max() > ahead:  # a closed lane has no end that is not said
+            one = ids[near[until[near].argmax()]]
+            raise self._lost(int(one) >> LANE_SHIFT, one)
         return Steps(ids, stride, before, left, until, over, finals, runs, pending)
+
+    def _room(self, ids: Ids) -> Ids:
+        """The rows of each one's lane from its own on: (B,)."""
+        lanes = ids >> LANE_SHIFT
+        out: Ids = -((ids - self._stops.take(lanes)) // self._n.take(lanes))
+        return out
 
     def _newest(self, ids: Ids) -> tuple[Flags, Flags, Pending]:
         """Of entries of the newest rows: which ended with a final, which run on in a live lane."""
@@ -336,7 +345,8 @@ class Index:
     def renewed(self, steps: Steps) -> Steps:
         """Steps read before the index followed its lanes: finals of those that have ended since."""
         runs, stride = steps.runs, np.broadcast_to(steps.stride, steps.ids.shape)
-        lasts = steps.ids[runs] + (steps.until[runs].astype(np.int64) - 1) * stride[runs]
+        until = np.broadcast_to(steps.until, stride.shape)[runs].astype(np.int64)
+        lasts = steps.ids[runs] + (until - 1) * stride[runs]
         places, pending = np.empty_like(lasts), []
         for lane, here in self._by_lane(lasts):
             finals = self._lanes[lane].finals
@@ -365,9 +375,10 @@ class Index:
         """The places, in columns of frames, of the finals of episodes that end with these ids."""
         if self.n_lanes == 1:
             found = self._lanes[0].finals.find(ids)
-            if (lost := (found < 0).nonzero()[0]).size:
-                raise self._lost(0, ids[lost[0]])
-            return found + (1 << LANE_SHIFT)
+            if found.size and found[found.argmin()] < 0:
+                raise self._lost(0, ids[found.argmin()])
+            found += 1 << LANE_SHIFT
+            return found
         out = np.empty_like(ids)
         for lane, here in self._by_lane(ids):
             found = self._lanes[lane].finals.find(ids[here] & ROW_MASK)
@@ -391,7 +402,7 @@ class Index:
         back = self._step.take(ids)
         back -= 1
         oldest = np.minimum(back, (ids - self._firsts.take(lanes)) // n)
-        left = -((ids - self._stops.take(lanes)) // n)
+        left = self._room(ids)
         over, runs = np.zeros((2, ids.size), np.bool_)
         pending = []
         for lane, here in self._by_lane(ids):

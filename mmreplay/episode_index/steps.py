@@ -29,9 +29,10 @@ class Steps:
         ids: (B,) of the steps.
         stride: ids from a step to the next one of its episode: a number, or (B,).
         back: (B,) steps of the episode before this one; None if their frames are not needed.
-        left: (B,) steps of the episode from this one on, at most `ahead`; None if `ahead` is 1.
+        left: (B,) steps of the episode from this one on, at most `ahead`; a number if all have
+            that many.
         until: (B,) steps to the last, or newest, one of the episode, counting this one; if larger
-            than `ahead`, any larger number, or 0 if `ahead` is 1.
+            than `ahead`, any larger number, or 0 if `ahead` is 1. A number if it is for all.
         over: (m,) indices of those that end within `ahead` steps and have a final.
         finals: (m,) the indices of these in columns of frames.
         runs: (k,) indices of those whose episode runs, with its newest step within `ahead` steps.
@@ -41,12 +42,20 @@ class Steps:
     ids: Ids
     stride: int | Ids
     back: Ids | None
-    left: Ids | None
-    until: npt.NDArray[Any]
+    left: int | Ids
+    until: int | npt.NDArray[Any]
     over: Ids
     finals: Ids
     runs: Ids
     pending: Pending
+
+    def ahead(self, offsets: Ids) -> Ids:
+        """The ids of the steps that follow: (n, B), for `offsets` (n, 1) from 0 on.
+
+        The last or newest step of the episode stands for those past it.
+        """
+        inside: Ids = offsets if type(self.left) is int else np.minimum(offsets, self.left - 1)
+        return self.ids + inside * self.stride  # the other way round takes twice as long
 
     def at(self, offsets: Ids) -> Ids:
         """The ids of the steps at these distances: (B, n), for `offsets` (n,) or (B, n)."""
@@ -64,8 +73,10 @@ class Steps:
         out = ids[:, None] + offsets if type(stride) is int and stride == 1 else self.at(offsets)
         if self.back is not None:
             np.maximum(out, (ids - self.back * stride)[:, None], out=out)
-        if self.over.size:
-            until = self.until[self.over, None]
+        if self.over.size and type(self.left) is int and offsets.ndim == 1:  # usual, and faster
+            out[self.over[:, None], (offsets == 1).nonzero()[0]] = self.finals[:, None]
+        elif self.over.size:
+            until = self.until[self.over, None]  # type: ignore[index]
             rows, columns = (
                 (offsets if offsets.ndim == 1 else offsets[self.over]) == until
             ).nonzero()

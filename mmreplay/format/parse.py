@@ -57,7 +57,7 @@ def plain(metadata: object) -> dict[str, Any]:
         data = layout.dump(document)
     except (TypeError, ValueError, RecursionError) as error:
         raise SchemaError(f"metadata: cannot be written as JSON: {error}") from error
-    if _depth(document) > _MAX_OWN_DEPTH:
+    if _extent(document)[0] > _MAX_OWN_DEPTH:
         raise SchemaError(f"metadata: expected at most {_MAX_OWN_DEPTH} levels, found more")
     try:
         return parse_json(data, "metadata")
@@ -83,31 +83,33 @@ def parse_json(data: bytes, where: str) -> dict[str, Any]:
         return number
 
     try:
-        document = json.loads(
-            data, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite
-        )
+        load = functools.partial(json.loads, data, parse_constant=refuse, parse_float=finite)
+        document = load()
+        levels, n_keys = _extent(document)
+        if n_keys != data.count(b":"):  # one in a text, or a key twice: this takes longer
+            document = load(object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: expected JSON, found something else: {error}") from error
     if not isinstance(document, dict):
         raise FormatError(f"{where}: expected a JSON object, found {type(document).__name__}")
-    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and _depth(document) > _MAX_DEPTH:
+    if levels > _MAX_DEPTH:
         raise FormatError(f"{where}: expected JSON of at most {_MAX_DEPTH} levels, found more")
     return document
 
 
-def _depth(document: Mapping[str, Any]) -> int:
-    """Levels of a JSON value, without recursion: that is what a deep one would make fail later."""
-    level, nested = 1, list[Any]([document])
-    while True:
-        deeper = [
-            value
-            for one in nested
-            for value in (one.values() if isinstance(one, dict) else one)
-            if isinstance(value, (dict, list))
-        ]
-        if not deeper:
-            return level + any(map(len, nested))
-        level, nested = level + 1, deeper
+def _extent(document: Any) -> tuple[int, int]:
+    """Levels and keys of a JSON value, without recursion, which would fail in a deep one."""
+    levels, n_keys, nested = -1, 0, list[Any]([[document]])
+    while nested:
+        levels, inside = levels + 1, list[Any]()
+        for one in nested:
+            if isinstance(one, dict):
+                n_keys += len(one)
+                inside += one.values()
+            else:
+                inside += one
+        nested = [value for value in inside if value.__class__ in (dict, list)]
+    return levels, n_keys
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:

@@ -68,9 +68,14 @@ def row_columns(schema: Schema, environments: int | None) -> dict[str, ArraySpec
 
 def final_columns(schema: Schema) -> dict[str, ArraySpec]:
     """The arrays of the final observations, by path below `finals`; a row is one episode's end."""
-    columns = row_columns(schema, None)
-    numbers = {path: ArraySpec(path, (), _NUMBER, 1) for path in ("id", "first")}
-    return {path: columns[path] for path in schema.frame_paths.values()} | numbers
+    fields = schema.columns()
+    frames = [
+        (path, fields[path].shape, fields[path].dtype) for path in schema.frame_paths.values()
+    ]
+    return {
+        path: ArraySpec(path, shape, dtype, 1)
+        for path, shape, dtype in (*frames, ("id", (), _NUMBER), ("first", (), _NUMBER))
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -226,5 +226,6 @@ class _Places:
         """As `TransitionGatherer`."""
         replaced = dict.fromkeys(self._paths, _PlaceColumn())
         for one in places.over[:1].tolist():  # all of them have the same last step
-            self.last = int(places.at(places.until[:, None] - 1)[one, 0])
+            until: Any = places.until
+            self.last = int(places.at(until[:, None] - 1)[one, 0])
         return self._gatherer.fetch({**columns, **replaced}, places, out)

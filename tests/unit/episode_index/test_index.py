@@ -60,13 +60,15 @@ class Expected:
         last, final = self.end(entry)
         left = min(last - row + 1, ahead)
         is_near = last - row < ahead
-        assert steps.left is None or steps.left[place] == left
+        assert np.broadcast_to(steps.left, steps.ids.shape)[place] == left
+        until = np.broadcast_to(steps.until, steps.ids.shape)[place]
         if ahead == 1:
-            assert steps.until[place] == is_near
+            assert until == is_near
         else:
-            assert (
-                (steps.until[place] == last - row + 1) if is_near else (steps.until[place] > left)
-            )
+            assert (until == last - row + 1) if is_near else (until > left)
+        assert steps.ahead(np.arange(ahead)[:, None])[:, place].tolist() == [
+            zero + entry + min(offset, left - 1) * n for offset in range(ahead)
+        ]
         assert (place in steps.runs) == (is_near and final is None and self.live)
         expected = [
             zero + max(row + offset, row - number + 1) * n + env for offset in range(-4, left)
