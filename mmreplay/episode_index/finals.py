@@ -63,12 +63,9 @@ class LaneFinals:
         """Whether rows from `base` on can be those of a lane, as far as `take` has not had them."""
         new = min(max(self.word - base - 1, 0), ids.size)
         ids, firsts = ids[new:], firsts[new:]
-        return not (
-            np.any(firsts < 0)
-            or np.any(firsts > ids)
-            or np.any((ids - firsts) % self.n)
-            or np.any(np.diff(ids // self.n) < 0)
-        )
+        rows = ids // self.n
+        are_steps = (firsts >= 0) & (firsts <= ids) & ((ids - firsts) % self.n == 0)
+        return bool(are_steps.all() and (rows[1:] >= rows[:-1]).all())
 
     def find(self, entries: Ids) -> Ids:
         """The rows of the log of the episodes that end with these entries, (B,), or -1."""

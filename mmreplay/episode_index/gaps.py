@@ -50,8 +50,8 @@ class Gaps:
         self._n_keys = 0
         self._out = np.ones(n, np.bool_)  # left out of the newest row
         if n == 1:
-            self._out[:] = False
-            self._append(np.array([start]), self._out[None])
+            self._rows[0], self._before[0], self._present[0], self._places[0] = start, 0, 1, 0
+            self._n_runs, self._out[0] = 1, False
 
     @property
     def is_full(self) -> bool:

@@ -67,19 +67,19 @@ class Steps:
     def frames(self, offsets: Ids) -> Ids:
         """The indices of frames: (B, n), for `offsets` (n,) or (B, n); 0 is that before the step.
 
-        Before the episode's first frame they are that of the first one.
+        Before the episode's first frame they are that of the first one. Where `left` is a number,
+        `offsets` (n,) ascend to it.
         """
         ids, stride = self.ids, self.stride
         out = ids[:, None] + offsets if type(stride) is int and stride == 1 else self.at(offsets)
         if self.back is not None:
             np.maximum(out, (ids - self.back * stride)[:, None], out=out)
-        if self.over.size and type(self.left) is int and offsets.ndim == 1:  # usual, and faster
-            out[self.over[:, None], (offsets == 1).nonzero()[0]] = self.finals[:, None]
+        if self.over.size and offsets.ndim == 1 and type(self.left) is int:  # it is 1
+            out[self.over, -1] = self.finals
         elif self.over.size:
             until = self.until[self.over, None]  # type: ignore[index]
-            rows, columns = (
-                (offsets if offsets.ndim == 1 else offsets[self.over]) == until
-            ).nonzero()
+            where = offsets if offsets.ndim == 1 else offsets[self.over]
+            rows, columns = (where == until).nonzero()
             out[self.over[rows], columns] = self.finals[rows]
         return out
 

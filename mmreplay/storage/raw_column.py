@@ -183,8 +183,6 @@ class RawColumn:
         spec = self._specs[0]
         self.row_shape, self.dtype = spec.row_shape, spec.dtype
         self._row_bytes = spec.row_bytes
-        self._chunk_rows = np.array([s.chunk_rows for s in self._specs], np.int64)
-        self._widths = np.array([s.width for s in self._specs], np.int64)
         self._whole_pages = all(s.chunk_bytes % memory_maps.GRANULARITY == 0 for s in self._specs)
         # Replaced whole, for threads that read meanwhile; None: not read yet, or mapped one by one.
         self._files: SideBySide | None = None
@@ -313,7 +311,7 @@ class RawColumn:
         wanted = ids.ravel()
         filled = out.reshape(-1, *self.row_shape)
         lanes, rows = wanted >> LANE_SHIFT, wanted & ROW_MASK
-        widths, chunk_rows = self._widths[lanes], self._chunk_rows[lanes]
+        widths, chunk_rows = np.array([(s.width, s.chunk_rows) for s in self._specs]).T[:, lanes]
         chunks, places = np.divmod(file_places(rows, widths, chunk_rows // widths), chunk_rows)
         keys = lanes << LANE_SHIFT | chunks
         for key in distinct(keys).tolist():
@@ -354,5 +352,6 @@ class RawColumn:
     def _chunks_of(self, ids: Ids) -> set[Chunk]:
         """The chunk files of ids, (n,): lane and number."""
         lanes = ids >> LANE_SHIFT
-        keys = distinct((ids & ROW_MASK) // self._chunk_rows[lanes] | lanes << LANE_SHIFT).tolist()
+        chunk_rows = np.array([spec.chunk_rows for spec in self._specs])
+        keys = distinct((ids & ROW_MASK) // chunk_rows[lanes] | lanes << LANE_SHIFT).tolist()
         return {(key >> LANE_SHIFT, key & ROW_MASK) for key in keys}
