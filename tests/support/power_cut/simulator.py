@@ -293,7 +293,8 @@ class _History:
             choices.append(self._tasks.run_one)
         if free and not lane.flush_lock.locked() and not self._rarely:
             choices.append(self._flush_by_clock)
-        if "writer" not in self._at:
+        # A writer that was interrupted may have to wait for a flush, and that one for it here.
+        if "writer" not in self._at and (writer._is_settled or not lane.flush_lock.locked()):
             may_wait = free and "seal" not in self._at
             if may_wait or not Contents.has_to_wait(writer, self._n):
                 choices.append(self._step)
