@@ -42,7 +42,7 @@ class Scale:
         prioritized_times: how often one with priorities does.
         long_batches: sampled from each of them.
         seen_frames: of each policy, to choose codecs and lengths by.
-        default_runs: of everything that is timed of them.
+        default_runs: of everything that is timed of them; as many policies, if there are.
         default_rounds: batches of 32 in each run.
         exchange_steps: exported and imported, of frames and of vectors.
         exchange_runs: of each of these.
@@ -159,7 +159,7 @@ QUICK = Scale(
     memory_batches=40,
     learner_epochs=2,
     before="HEAD",
-    pairs=2,
+    pairs=1,
     pace_steps=200,
     base_rows=2_048,
     long_times=80,

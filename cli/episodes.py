@@ -32,7 +32,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
 
     # is the number of an episode for other commands and Store.trajectory(). id, row and, in a
     vector store, env are those of its first step. An episode is terminated, truncated or still
-    running; then its return is the sum so far. Episodes that were evicted in part are not listed.
+    running (its return is the sum so far). Episodes that were evicted in part are not listed.
     """
     import numpy as np
 

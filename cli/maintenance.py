@@ -21,8 +21,8 @@ _SHOWN = 50
 def verify(path: str, as_json: bool) -> None:
     """Check the store at PATH for damage: read all of it, and check every checksum.
 
-    Exit status 0 if it is sound, 1 if it is damaged: the findings are on stdout. Warnings affect no
-    data. A store that is being written is checked up to its last flush.
+    Findings go to stdout. Exit status: 0 if it is sound, 1 if it is damaged. Warnings are not about
+    damaged data. A store being written is checked up to its last flush.
     """
     import mmreplay
 
@@ -110,7 +110,7 @@ def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
     shared. A sound store is not changed; one that a crash left open is closed. If this command is
     interrupted, run it again.
 
-    Exit status 1 if no step could be kept of a store that had or may have had some.
+    Exit status 1 if the store had, or may have had, steps and none could be kept.
     """
     import mmreplay
 

@@ -49,8 +49,8 @@ def _numbers(
     "--episodes",
     callback=_numbers,
     metavar="N,N-N",
-    help="Keep the episodes with these numbers of `mmreplay episodes`: 0-99,250. Numbers of a "
-    "further store follow those of the one before.",
+    help="Keep these episodes, numbered as in `mmreplay episodes`, for example 0-99,250. "
+    "With several stores, each continues the numbering of the one before.",
 )
 @click.option(
     "--env",

@@ -298,7 +298,7 @@ class DiskReplayBuffer(ReplayBuffer):
         return out
 
     def _as_space(self, frames: dict[str, Any]) -> Any:
-        """Frames or observations by name, as the environments' space has them."""
+        """Frames or observations by name, as in the environments' space."""
         return frames if self._is_dict else frames[FRAME]
 
     def _get_samples(self, batch_inds: Ids, env: Any = None) -> Any:

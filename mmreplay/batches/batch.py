@@ -30,7 +30,7 @@ class Batch:
         weight: (B,) float32 importance weights; 1 if sampled uniformly.
         extras: the declared extra columns, (B, ...) each.
         terminated: (B,) bool, whether the last of the m steps ended its episode as terminated.
-        truncated: (B,) bool, the same as truncated. Both are False in the middle of an episode,
+        truncated: (B,) bool, whether as truncated. Both are False in the middle of an episode,
             also after a lost life, and at the end of a running one.
     """
 

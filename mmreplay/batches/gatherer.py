@@ -76,8 +76,8 @@ class BatchGatherer(Generic[Made]):
     ) -> int | Ids:
         """Fill `reward`, `discount` and `non_terminal`, (B,) each, with those of n steps.
 
-        `ahead` (n, B) are the ids of the steps, and `left` the most that each return may have, by
-        the end of its episode: (B,), or a number if all have n. Returns m, likewise.
+        `ahead` (n, B) are the ids of the steps. `left` is how many of them lie in the episode of
+        the first: (B,), or the number n if all do. Returns m in the same form.
         """
         n, size = ahead.shape
         flags = columns["non_terminals"].take(ahead)

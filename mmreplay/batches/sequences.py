@@ -32,8 +32,8 @@ class SequenceBatch:
     Attributes:
         observation: (B, T, k, *frame) as stored, or a dict of these; no k axis for ``stack=None``;
             (B, T, *frame, k) for ``stack_axis=-1``.
-        next_observation: the same after m steps. Both are views of the same memory, and with k > 1
-            of overlapping parts: then they are read-only.
+        next_observation: the same after m steps. With ``stack_axis=0`` `observation`, and for
+            ``n_step=1`` both, are views of one array of frames, read-only for k > 1.
         action: (B, T, *action) as stored.
         reward: (B, T) n-step returns in the rewards' dtype.
         discount: (B, T) gamma ** m * non_terminal, in the rewards' dtype.

@@ -122,7 +122,7 @@ class ExperienceReplayBuffer(DeferredStore):
             EmptyBufferError: there are fewer than `batch_size` transitions.
         """
         if len(self) < self.batch_size:
-            raise EmptyBufferError(f"{self!r}: {len(self)} of {self.batch_size} transitions yet")
+            raise EmptyBufferError(f"{self!r}: has {len(self)} of {self.batch_size} transitions")
         draws, lasts = self.core.generator.random(self.batch_size), np.empty(0, np.int64)
 
         def draw(index: Index) -> Ids:

@@ -235,7 +235,7 @@ class _Relabelling:
             first = (span.back > span.oldest) - span.oldest
         frames = self._frames = first + (draws * (last + 1 - first)).astype(np.int64)
         self._span = span
-        # A goal is of the step after which it was seen, that of a first observation of the first.
+        # A goal's place is the step before its observation; for a first one, the first step.
         is_first = frames <= -span.back
         places = span.steps.at(np.where(is_first, frames, frames - 1)[:, None])[:, 0]
         self._oldest = np.where(self._some, np.minimum(places, ids), ids)

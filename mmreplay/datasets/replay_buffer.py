@@ -64,7 +64,7 @@ class ReplayBuffer(Dataset):
         seed: of the sampling, at creation; a resumed buffer continues the stored generator.
         frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; if the store
             exists, left out or equal to its own.
-        lanes: number of environments that step together.
+        lanes: number of environments that step together in the one lane; None for one alone.
         resume: True needs a store at the path, False a free path; ``auto`` takes either, and logs
             a line if there is one.
         flush_s: seconds between flushes; 0 for none.

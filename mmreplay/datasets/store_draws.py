@@ -113,8 +113,8 @@ def state_of_bits(state: Mapping[str, Any], generator: np.random.Generator) -> A
         trial.state = state["generator"]
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise SchemaError(
-            f"state: expected what state_dict() returned of a dataset with a "
-            f"{type(trial).__name__} generator, found another: {error!s:.200}"
+            f"state: expected what state_dict() returns for a dataset with a "
+            f"{type(trial).__name__} generator, found something else: {error!s:.200}"
         ) from error
     return trial.state
 

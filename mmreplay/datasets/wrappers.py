@@ -280,8 +280,8 @@ def _check_alike(data: Sequence[Source]) -> Schema:
     for other in data[1:]:
         if not schema.same_data(_schema_of(other)):
             raise SchemaError(
-                f"expected sources with the same columns, found in {other!r}: "
-                f"{schema.differences(_schema_of(other))} as in {first!r}"
+                f"expected sources with the same columns, but {other!r} differs from "
+                f"{first!r}: {schema.differences(_schema_of(other))}"
             )
         if other.settings != first.settings:
             raise SchemaError(

@@ -98,9 +98,9 @@ class LaneFinals:
         return self.base + int(self.ids.searchsorted(row * self.n))
 
     def until(self, entries: Ids) -> tuple[Ids | None, Ids | None]:
-        """Of one environment: the steps to the end of each entry's episode, and its row in the log.
+        """For one environment: the steps to each episode's end, and that episode's row in the log.
 
-        The entry's own step counts. None if any of them runs.
+        The entry's own step counts. (None, None) if the episode of any entry is still running.
         """
         found = self.ids.searchsorted(entries)
         if not found.size or found[found.argmax()] == self.ids.size:

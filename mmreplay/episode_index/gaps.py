@@ -91,8 +91,8 @@ class Gaps:
         if not present.all():
             row = int(rows[(present == 0).argmax()])
             raise CorruptStoreError(
-                f"{self.where}: row {row:,} has no transition of any environment, as `ends` and "
-                f"`resets` have it; run `mmreplay verify`"
+                f"{self.where}: row {row:,} has no transition of any environment, according to "
+                f"`ends` and `resets`; run `mmreplay verify`"
             )
         first, stop = self._n_runs, self._n_runs + m
         self._make_room(stop, self._n_keys + runs.size)

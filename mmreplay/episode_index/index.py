@@ -82,7 +82,7 @@ class _Lane:
 
 
 def _in_the_middle(ids: Ids, stride: int | Ids, back: Ids | None, ahead: int) -> Steps:
-    """Steps of which no episode ends, and none has its newest step, within `ahead` of them."""
+    """Steps whose episodes neither end nor reach their newest step within `ahead` steps."""
     return Steps(ids, stride, back, ahead, ahead + 1, _NONE, _NONE, _NONE, _NO_ROW)
 
 
@@ -315,7 +315,7 @@ class Index:
         left = np.minimum(until, ahead)
         if near.size and self._is_open:
             left[near[reach]] = until[near[reach]] = room[reach]
-        elif near.size and until[near].max() > ahead:  # a closed lane has no end that is not said
+        elif near.size and until[near].max() > ahead:  # in a closed lane every episode has an end
             one = ids[near[until[near].argmax()]]
             raise self._lost(int(one) >> LANE_SHIFT, one)
         return Steps(ids, stride, before, left, until, over, finals, runs, pending)

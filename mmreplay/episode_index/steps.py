@@ -1,4 +1,4 @@
-"""`Steps`: transitions, and how to come from each of them to its neighbours in its episode.
+"""`Steps`: transitions, and how to get from each of them to its neighbours in its episode.
 
 Invariant: only this module knows where, seen from a step, the other steps of its episode and
 their frames are stored.

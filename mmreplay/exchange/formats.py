@@ -90,7 +90,7 @@ _ALL = (
         arrays.read,
         arrays.write,
         not_in="final observations, unless next_observations or final_observations has them",
-        not_out="nothing of the rows; of the store its lanes and its metadata",
+        not_out="which lane a row was in, and the store's metadata",
         takes_arrays=True,
     ),
     ExchangeFormat(
@@ -99,7 +99,7 @@ _ALL = (
         parquet.read,
         parquet.write,
         not_in="final observations, as with arrays; columns of texts",
-        not_out="nothing of the rows; of the store its lanes and its metadata",
+        not_out="which lane a row was in, and the store's metadata",
     ),
     ExchangeFormat(
         "minari",

@@ -170,7 +170,7 @@ class _Dataset:
                 if shape == (1,) and (dtype.kind in "iub" or role not in _VECTORS):
                     shape = ()
             if kind != "video" and name not in own:
-                raise FormatError(f"{self._paths[0]}: has no column {name!r}, as info.json says")
+                raise FormatError(f"{self._paths[0]}: column {name!r} of info.json is missing")
             kept = name in own and (own[name].metadata or {}).get(KEY)
             if kept:  # in our exports
                 shape = tuple(json.loads(kept)["shape"])

@@ -59,7 +59,7 @@ def find(given: Any) -> Any:
     if is_path and is_id and not folder.samefile(given):
         raise SchemaError(
             f"src: {given!r} is a path here, and a dataset in {folder}; give ./{given}, or the "
-            f"whole path of the other"
+            f"full path of the dataset"
         )
     if not is_path and not is_id:
         raise StoreNotFoundError(

@@ -122,7 +122,7 @@ def columns_below(
     for path in paths:
         with open_parquet(path) as file:
             if missing := set(names) - set(file.schema_arrow.names):
-                raise FormatError(f"{path}: has no column {min(missing)!r}, as other files have")
+                raise FormatError(f"{path}: has no column {min(missing)!r}, which other files have")
             for batch in batches_of(file, size, names):
                 yield path, dict(zip(batch.schema.names, batch.columns, strict=True))
 

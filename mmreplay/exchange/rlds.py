@@ -119,7 +119,7 @@ class Example:
     def values(self, name: str, *, is_bytes: bool) -> Any:
         """A feature that is a list of bytes, or of numbers."""
         if name not in self._features:
-            raise FormatError(f"{self.where}: has no feature {name!r}, as features.json says")
+            raise FormatError(f"{self.where}: has no feature {name!r}, which features.json lists")
         one = self._features[name]
         found = getattr(one, one.WhichOneof("kind") or "float_list").value
         if len(found) and isinstance(found[0], bytes) != is_bytes:

@@ -128,7 +128,7 @@ def check_claim(n_bytes: int, source_bytes: float, what: object) -> None:
     most = _FREE_BYTES + _MOST_RATIO * source_bytes
     if n_bytes > most:
         raise FormatError(
-            f"{what}: expected rows of at most {most:,} bytes from {source_bytes:,} of files, "
+            f"{what}: expected up to {most:,} bytes of rows from {source_bytes:,} bytes of files, "
             f"found {n_bytes:,}; its numbers of rows are wrong, or most rows are fill values: read "
             f"it with its own library, and import the arrays"
         )

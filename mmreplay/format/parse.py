@@ -71,7 +71,7 @@ def parse_json(data: bytes, where: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         out = dict(pairs)
         if len(out) != len(pairs):
-            raise ValueError("a key stands twice")
+            raise ValueError("a key appears twice")
         return out
 
     def refuse(text: str) -> None:
@@ -103,11 +103,8 @@ def _extent(document: Any) -> tuple[int, int]:
     while nested:
         levels, inside = levels + 1, list[Any]()
         for one in nested:
-            if isinstance(one, dict):
-                n_keys += len(one)
-                inside += one.values()
-            else:
-                inside += one
+            n_keys += len(one) if isinstance(one, dict) else 0
+            inside += one.values() if isinstance(one, dict) else one
         nested = [value for value in inside if value.__class__ in (dict, list)]
     return levels, n_keys
 
@@ -130,10 +127,8 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     version = own.get("format")
     if not _is_int(version) or version != FORMAT:
-        raise FormatError(
-            f"{where}: expected format {FORMAT}, found {version!r:.80}; "
-            f"a newer mmreplay may read it"
-        )
+        text = f"expected format {FORMAT}, found {version!r:.80}; a newer mmreplay may read it"
+        raise FormatError(f"{where}: {text}")
     kind = own.get("kind")
     if kind not in KINDS:
         raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")
@@ -141,6 +136,13 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "lane":
         _check_lane(own, where)
     return {key: value for key, value in own.items() if key != DIGEST}
+
+
+def is_of_another_format(document: Mapping[str, Any]) -> bool:
+    """Whether the checksum of the attributes says that their `format` is no damage."""
+    own = _inside(document, "attributes", ATTRIBUTE)
+    is_other = isinstance(own, dict) and own.get("format") != FORMAT
+    return bool(is_other and own.get(DIGEST) == layout.digest(own))
 
 
 def _check_lane(own: dict[str, Any], where: str) -> None:
@@ -213,11 +215,9 @@ def find_copy(document: Mapping[str, Any], where: str) -> layout.Documents | Non
     return metadata
 
 
-def schema_from_json(document: object, where: str) -> Schema:
+def schema_from_json(document: Any, where: str) -> Schema:
     """The schema as `Schema.to_json` wrote it; raises FormatError if it is not valid."""
     try:
-        if not isinstance(document, dict):
-            raise TypeError("expected an object")
         frame = document["frame"]
         if "dict" in frame:
             frames: Any = {key: _field_from_json(one) for key, one in frame["dict"].items()}

@@ -110,7 +110,7 @@ def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
         return
     raise CorruptStoreError(
         f"{source}: evicted rows, or was reopened, {_ATTEMPTS} times while it was being copied; "
-        f"try again when it is written more slowly"
+        f"try again when its writer is less busy"
     )
 
 

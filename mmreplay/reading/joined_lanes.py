@@ -123,7 +123,7 @@ class JoinedLanes:
             if not new.schema.same_data(old.schema):
                 raise SchemaError(
                     f"{new.path}: another store, with other columns, is now at this path; the one "
-                    f"that was open was moved or removed: open it where it is now"
+                    f"that was open was moved or removed: if it was moved, open it at its new path"
                 )
             _LOG.warning(
                 "%s: another store is now at this path, as after a repair, or after one was moved "

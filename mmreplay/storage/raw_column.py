@@ -284,9 +284,9 @@ class RawColumn:
         if self._pager.active and ids.ndim > 1:
             self._request(files, ids, index)
         if out is None:
-            return files.rows.take(index, axis=0)
+            return files.rows.take(index, 0)
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
-        return files.rows.take(index, axis=0, out=out, mode="clip")
+        return files.rows.take(index, 0, out, "clip")
 
     def request(self, ids: Ids) -> None:
         """Ask for all rows, (n,) or windows (n, k), that are only on the disk, at once."""

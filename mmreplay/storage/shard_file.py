@@ -22,7 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 ABSENT = (1 << 64) - 1
 _ROOM_BYTES = 1 << 20
 _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its codec
-"""What a shard may have beyond its uncompressed size, and an eighth of that."""
+"""Bytes that a shard may have beyond 9/8 of its uncompressed size."""
 
 _LONG = 1 << 32  # bytes of a file from which on an offset takes eight
 _ENTRY = struct.Struct("<QQ")

@@ -39,7 +39,7 @@ EPISODES_BEFORE = 12
 
 _BLOCK = 512  # of which st_blocks counts
 _BEYOND = (PAGE_BYTES, 64 << 10, 1 << 20, 4 << 20)
-"""Bytes past the end of the page, until they show: some file systems hand out larger pieces."""
+"""Bytes to allocate past the end, tried in turn until `st_blocks` grows: some systems round."""
 
 
 def check_rows(live: AnyPath, base: int, head: int, capacity: int | None) -> None:
@@ -149,7 +149,7 @@ class State:
     """The mapped page `.live/state`, as u64 `words`; COMMITTED is set with one aligned store."""
 
     def __init__(self, path: AnyPath, *, writable: bool) -> None:
-        """Map; raises CorruptStoreError if it has another size, or is not of any session."""
+        """Map; raises CorruptStoreError for another size, or a first word not magic or 0."""
         self.path = path
         about = path.lstat()  # of no file that a link leads to: that is not mapped either
         home = path.parent.parent.stat()
@@ -263,7 +263,7 @@ class State:
         )
 
     def ahead_of(self, checkpoint: CheckpointFile) -> list[str]:
-        """What the page says of base and tail_start that stood in no checkpoint before it did."""
+        """Messages if base or tail_start is ahead of the checkpoint, which is written first."""
         slot = checkpoint.best
         pairs = {"base": (self.words[BASE], slot.base)}
         pairs["tail_start"] = (self.words[TAIL_START], slot.tail_start)

@@ -1,7 +1,7 @@
-"""Every call that changes the disk: what is written, synced, allocated, named and removed.
+"""Every system call that changes a store: write, sync, allocate, name and remove.
 
-Invariant: no other module of the package calls rename, fsync, fallocate or anything like them, so
-fault injection has one place.
+Invariant: no other module makes such a call on a store (stores into maps are not calls; `platform`
+only wraps those of Linux), so fault injection has one place.
 """
 
 from __future__ import annotations

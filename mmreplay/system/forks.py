@@ -1,4 +1,4 @@
-"""What objects of this process do in a child that is forked from it.
+"""What to do with the objects of this process in a forked child.
 
 Invariant: they do it in the order in which their modules registered them: locks before what holds
 one. A system without fork never does any of it.

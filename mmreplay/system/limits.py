@@ -47,7 +47,7 @@ def starting_threads() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise ReachedLimitError(
-            f"no thread can be started ({error}): this user, or its container, may have no more of "
-            f"them (`ulimit -u`, pids.max); nothing was changed: raise that limit, or end others, "
+            f"no thread can be started ({error}): the user or the container is at its limit "
+            f"(`ulimit -u`, pids.max); nothing was changed: raise it, or end other programs, "
             f"and call again"
         ) from error

@@ -22,7 +22,7 @@ def as_path(path: Any, argument: str = "path") -> Path:
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     if not isinstance(path, str):
-        raise SchemaError(f"{argument}: expected a path, a text or a pathlib.Path, found {path!r}")
+        raise SchemaError(f"{argument}: expected a path, as a str or pathlib.Path, found {path!r}")
     return Path(path)
 
 

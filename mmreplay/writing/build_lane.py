@@ -100,8 +100,8 @@ def write_metadata(
     if len(data) > layout.MAX_METADATA_BYTES:
         raise FormatError(
             f"{path / 'zarr.json'}: expected attributes of at most "
-            f"{layout.MAX_METADATA_BYTES:,} bytes, found {len(data):,} as they would be written; "
-            f"it stays as it is: give a smaller metadata="
+            f"{layout.MAX_METADATA_BYTES:,} bytes, found {len(data):,} after this change; "
+            f"the file was not changed: pass a smaller metadata="
         )
     if documents is not None:
         data = layout.closed_json(new, documents)

@@ -108,7 +108,7 @@ def _finish_checksums(log: Log, head: int) -> None:
             if chunk * spec.chunk_rows >= head:
                 break  # of the pending row
             is_short = spec.is_raw and head < (chunk + 1) * spec.chunk_rows
-            # That of a shard may have gone with the power, after the shard was durable.
+            # A power cut may have lost a shard's checksum though the shard itself was durable.
             if is_short or not log.sums.has(spec, chunk):
                 path = chunk_files.chunk_path(log.path, spec, chunk)
                 size = spec.chunk_bytes if spec.is_raw else shard_file.file_size(path, spec)

@@ -254,7 +254,7 @@ def _open_lanes(request: Request, directory: HeldDirectory) -> AnyWriter:
             raise
     root = read_metadata(store)
     if root["kind"] != "lanes":
-        raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")
+        raise SchemaError(f"{store}: has one unnamed lane; leave out lane=, or use another path")
     path = _named_lane(request, store, root)
     durable_writes.sync_name(store)  # as the lane does for its own
     try:
@@ -273,13 +273,13 @@ def _open_one(request: Request, path: AnyPath) -> AnyWriter:
         if lanes is not None and lanes != n:
             what = "one environment" if n is None else f"{n} environments"
             raise SchemaError(
-                f"{path}: a lane of {what}, expected {lanes} that step together, as lanes or env "
-                f"says; go on with {what}, or choose another path"
+                f"{path}: a lane of {what}, expected {lanes} that step together, as given by "
+                f"lanes or env; continue with {what}, or choose another path"
             )
         if n is not None and request.of_one:
             raise SchemaError(
-                f"{path}: a lane of {n} environments, expected one of a single environment, as "
-                f"env is"
+                f"{path}: a lane of {n} environments, but env is a single environment; pass a "
+                f"vector environment of {n}, or choose another path"
             )
         request.check_capacity(n)
         request.compare(path, document.schema, document.rows)
@@ -367,7 +367,7 @@ def _make_lane(
             ) from error
         raise
     if not is_new:
-        raise StoreExistsError(f"{path}: there already, though no other process may make it now")
+        raise StoreExistsError(f"{path}: already exists; move it away, or choose another path")
     return path
 
 

@@ -1,7 +1,7 @@
-"""The order of a flush: rows, checksums and names are durable, then a checkpoint says so.
+"""The order of a flush: final observations, then steps; of each, its files, then a checkpoint.
 
-Invariant: a checkpoint speaks only of what is durable, that of the steps also of their episodes'
-final observations; a chunk file goes only after a checkpoint says that its rows are evicted.
+Invariant: a checkpoint counts only rows whose files, checksums and names are durable, that of the
+steps also their final observations; a chunk file is deleted after the checkpoint that evicts it.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
 def flush_rows(lane: LockedLane) -> None:
     """As `flush`, by the thread that has the turn."""
     head = lane.promised = lane.finished()
-    # After that: an episode that a reset ends from here on with the newest step waits for its
-    # final observation to be durable, or it is in this flush.
+    # In this order: a reset that ends an episode with the newest step after `promised` is set makes
+    # the final observation durable itself; one that was added before is part of this flush.
     _flush_finals(lane, head)
     _flush_steps(lane, head)
 
 
 def _flush_finals(lane: LockedLane, head: int) -> None:
-    """Make final observations of steps below `head` durable, and forget those of evicted steps."""
+    """Make final observations of steps below `head` durable, and evict those of evicted steps."""
     log, best = lane.finals, lane.finals.checkpoint.best
     stop = max(log.first_of(head * lane.n, best.head, log.head), best.head)
     gone = lane.rows.checkpoint.best.base * lane.n
@@ -123,7 +123,7 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
     if head > log.flushed or log.fresh:
         with syncing_rows(log):
             _sync_rows(log, head)
-    # On a full disk later: the rows need no room, and what is evicted makes some.
+    # If the disk is full, retry below: syncing rows needs no room, and eviction makes some.
     saved = False
     with contextlib.suppress(DiskFullError):
         _save_generator(lane)

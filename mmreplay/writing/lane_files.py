@@ -145,7 +145,7 @@ class LockedLane:
     def finished(self) -> int:
         """The steps whose final observations are committed, too."""
         head = self.rows.state.words[COMMITTED]
-        held = self.held  # after: a step that was held before has its final observations by then
+        held = self.held  # read second: a step held earlier has its final observations now
         return head if held is None else min(head, held)
 
     def first_row(self, head: int) -> int:

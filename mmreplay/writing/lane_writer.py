@@ -1,7 +1,7 @@
-"""What both writers share: how episodes end, flushing in the background, what ends writing, close.
+"""What both writers share: ending episodes, background flushes, closing, and failures.
 
-Invariant: an episode that has ended has its final observation, or its last step is the newest one
-and its final observation the pending one, until the call that ended it, or the next one, is done.
+Invariant: an ended episode has its final observation in `finals`. Only until the call that ended it
+or the next one returns, it may be missing: then it is the pending row, after the newest step.
 After an error or a close, the next call of a writer asks first whether writing is over.
 What runs in the background does not keep a writer alive that was dropped without close.
 """
@@ -92,8 +92,8 @@ class Ends:
     def settle(self) -> Mask | None:
         """Make the newest step and the final observations fit each other, after any interruption.
 
-        What was not committed is forgotten; episodes that an interrupted call ended get their final
-        observation. Returns (n,) which episodes ended with the newest step; None before any step.
+        Uncommitted final observations are dropped; episodes that an interrupted call ended get
+        theirs. Returns (n,) which episodes ended with the newest step; None before any step.
         """
         head = self._lane.rows.head
         if not head:
@@ -220,7 +220,7 @@ class LaneWriter:
 
     @property
     def base(self) -> int:
-        """The oldest step kept: evicted ones may be there yet, as context of the oldest stacks."""
+        """The oldest step kept; evicted ones may still be kept as context of the oldest stacks."""
         return self.files.rows.base
 
     def flush(self) -> None:
@@ -289,8 +289,8 @@ class LaneWriter:
             ) from self._failure
         if self._closing:
             raise ClosedError(
-                f"{self.path}: close() found no room on the disk, or reached a limit; see to that "
-                f"and call it again"
+                f"{self.path}: close() found no room on the disk, or reached a limit; make room, "
+                f"or raise the limit, and call close() again"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""How a lane begins to be written: made, reopened after a close, or recovered after a crash.
+"""How a lane is opened for writing: created, reopened after a close, or recovered after a crash.
 
 Invariant: killed at any point, by a signal or a power cut, each of these leaves a lane that the
 same code opens again without losing a row more. The order is that of docs/format.md.
@@ -59,8 +59,8 @@ def reopen(
 ) -> dict[str, Any]:
     """Open a closed lane: everything private is durable before its zarr.json, returned, says so."""
     path, metadata = rows.path, document.metadata
-    # It may have been closed by a process that died before that was durable: opened again, the lane
-    # would need its `.live`.
+    # The close may not be durable yet: if a power cut undid it after `.live` is removed below, the
+    # lane would count as open, and need that `.live`.
     durable_writes.sync_directory(path)
     heads = {rows: metadata["rows"], finals: metadata["finals"]}
     rows.base = max(int(metadata["first"]) - layout.CONTEXT_ROWS, 0)
@@ -252,7 +252,7 @@ def _go_back(log: Log, capacity: int | None) -> int:
         words[TAIL_START] = tail_start
     else:
         _sync_tails(log)
-        log.state.distrust()  # or a checkpoint of its boot would vouch for it after a death here
+        log.state.distrust()  # else, after a kill here, the new checkpoint would make it trusted
         _write_checkpoint(log, head, tail_start)
     return head
 
@@ -263,7 +263,7 @@ def _sync_tails(log: Log) -> None:
 
 
 def _write_checkpoint(log: Log, head: int, tail_start: int) -> None:
-    """Write the checkpoint first, then the words: the next rows are written over the others."""
+    """Write the checkpoint, then the words: only after both may dropped rows be overwritten."""
     log.checkpoint.write(head=head, tail_start=tail_start, base=log.base, before=log.before)
     log.state.words[COMMITTED], log.state.words[TAIL_START] = head, tail_start
 

@@ -114,8 +114,8 @@ class Request:
         given = self.env_metadata["id"]
         if there not in (given, (self.metadata or {}).get("id")):
             raise SchemaError(
-                f"{path}: expected {there}, whose rows this store has, found env {given}; choose "
-                f"another path"
+                f"{path}: expected {there}, which this store was recorded from, found env {given}; "
+                f"choose another path"
             )
 
     def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:

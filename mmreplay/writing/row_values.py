@@ -81,7 +81,7 @@ class Overlap:
             ):
                 raise SchemaError(
                     f"{name}: LazyFrames that do not go on from the observation of step "
-                    f"{row - 1:,}: their second newest frame is another. Call reset() after each "
+                    f"{row - 1:,}: their second newest frame differs. Call reset() after each "
                     f"env.reset(), give every observation that the frame-stacking wrapper returns, "
                     f"and put wrappers that skip or repeat steps below it; or pass the newest "
                     f"frame alone, {_ALONE}"

@@ -3,9 +3,9 @@
 One thread seals and checksums, one flushes by the clock. A writer that waits for a shard helps to
 encode it.
 
-Invariant: nothing that waits for the disk runs in the thread that steps the environment, unless the
-disk is so far behind that there is no room left to write to; nothing waits in that thread that an
-interrupt could keep waiting (see `mmreplay.system.threads`). A shard has its name only when it is
+Invariant: the thread that steps the environment waits for the disk only if there is no room left to
+write to, or if `reset` ends an episode whose last step is already durable; an interrupt never makes
+it wait forever (see `mmreplay.system.threads`). A shard has its name only when it is
 whole; a half of the tail is given back only after a checkpoint says that its rows are in a shard.
 """
 

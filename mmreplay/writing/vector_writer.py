@@ -269,7 +269,7 @@ class VectorWriter(LaneWriter):
                 )
             raise SchemaError(
                 f"{self.path}: step() at step {self._head:,}: environment {number} is left out, "
-                f"but its episode is running, and has no gaps; give its step, or reset it first"
+                f"but its episode is running and cannot skip a step; pass one, or reset it first"
             )
         return None if self._all_running else chosen
 

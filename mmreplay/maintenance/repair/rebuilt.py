@@ -76,13 +76,19 @@ def _refusal(path: AnyPath, text: str) -> CorruptStoreError:
 
 
 def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Attributes and document of a store or lane; CorruptStoreError if they are damaged."""
+    """Attributes and document of a store or lane; CorruptStoreError if they are damaged.
+
+    FormatError if they are sound, and of another format.
+    """
     where = str(path / "zarr.json")
+    document: dict[str, Any] = {}
     try:
         data = read_document(path)
         document = parse.parse_json(data, where)
         own = parse.root_attributes(document, where)
     except (CorruptStoreError, FormatError, StoreNotFoundError) as error:
+        if parse.is_of_another_format(document):
+            raise
         text = str(error).removeprefix(f"{where}: ").removeprefix(f"{path}: ")
     else:
         text = next((one for one in root_problems(data) if one.startswith(OWN_DIGEST)), "")

@@ -122,7 +122,7 @@ def test_without_rewards_and_flags_it_is_said(tmp_path, quick_disk):
             {},
             "expected rows of shape .4,., found 15 numbers",
         ),
-        ({"more": tensor("int64")}, {}, "has no feature 'steps/more', as features.json says"),
+        ({"more": tensor("int64")}, {}, "has no feature 'steps/more', which features.json"),
         ({}, {"action": np.arange(4)}, "lists of different lengths: .*'steps/action': 4, "),
         ({}, {"action": [b""] * 5}, "steps/action: expected numbers, found bytes"),
         (

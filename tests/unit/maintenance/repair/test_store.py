@@ -7,6 +7,7 @@ import pytest
 import mmreplay
 from mmreplay import (
     CorruptStoreError,
+    FormatError,
     LockedError,
     SchemaError,
     repair,
@@ -53,6 +54,17 @@ def test_a_missing_or_unreadable_lane_leaves_the_ids_of_others_alone(closed_stor
         ("lane-00002", STEPS, False),
     ]
     check_kept(path, original, 80)
+
+
+@pytest.mark.parametrize("damaged", ["", "lane-00000", "lane-00001"])
+def test_a_lane_or_store_of_a_later_format_is_left_to_a_later_version(closed_store, damaged):
+    path = closed_store("lz4", 3)
+    (path / "lane-00002" / "zarr.json").write_text("{")
+    set_attributes(path / damaged / "zarr.json", sealed=True, format=2)
+    before = contents(path)
+    with pytest.raises(FormatError, match="expected format 1, found 2; a newer mmreplay may"):
+        repair(path)
+    assert contents(path) == before
 
 
 def test_a_sound_store_is_left_alone(closed_store, tmp_path, lanes):
