@@ -308,7 +308,7 @@ def as_array(value: object, name: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise SchemaError(f"{name}: cannot be made an array: {error}") from error
+        raise SchemaError(f"{name}: not an array (reset() takes no info): {error}") from error
 
 
 def _in_words(field: Field | None) -> str:

@@ -219,7 +219,8 @@ class Tables:
                     )
         lengths = {name: columns[name].shape[0] for name in self._of_steps()}
         if len(set(lengths.values())) > 1:
-            raise FormatError(f"{self._where}: columns of different lengths: {lengths}")
+            hint = "a final observation per episode belongs into `final_observations`"
+            raise FormatError(f"{self._where}: columns of different lengths: {lengths}; {hint}")
 
     def _add_extra(self, name: str, role: str, column: RowShape) -> None:
         own, (n, *shape) = extra_name(name.removeprefix("extras/")), column.shape

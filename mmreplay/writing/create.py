@@ -249,20 +249,21 @@ def _open_lanes(request: Request, directory: HeldDirectory) -> AnyWriter:
         except (FormatError, LockedError):  # of lanes, or another process is adding one
             if kind_and_name(store)[0] == "lanes":
                 raise SchemaError(
-                    f"{store}: this store has several lanes; name the one to write (lane=...)"
+                    f"{store}: this store has several lanes; name the one to write (lane=...) in "
+                    f"create or RecordExperience: a buffer writes a store of its own"
                 ) from None
             raise
     root = read_metadata(store)
     if root["kind"] != "lanes":
-        raise SchemaError(f"{store}: has one unnamed lane; leave out lane=, or use another path")
+        raise SchemaError(
+            f"{store}: has one lane, without a name; leave out lane=, or write to another path"
+        )
     path = _named_lane(request, store, root)
     durable_writes.sync_name(store)  # as the lane does for its own
     try:
         return _open_one(request, path)
     except LockedError as error:
-        raise LockedError(
-            f"{error}; or give this process a lane name of its own (lane=...)"
-        ) from error
+        raise LockedError(f"{error}; or give this process its own lane (lane=...)") from error
 
 
 def _open_one(request: Request, path: AnyPath) -> AnyWriter:

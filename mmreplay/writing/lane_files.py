@@ -130,6 +130,9 @@ class LockedLane:
         """Log that the lane was there, its size and age: a warning with "auto", else an info."""
         if self.age_s is None:
             return
+        was, now = self.document.metadata["capacity"], self.capacity
+        if now is not None and (was is None or now < was):
+            more += f"; older ones are evicted (capacity {now:,}, before {was or 'unlimited'})"
         age = max(self.age_s, 0)
         unit, unit_s = next((unit, s) for unit, s in _UNITS if age >= 2 * s or s == 1)
         _LOG.log(

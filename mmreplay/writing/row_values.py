@@ -251,9 +251,8 @@ def completed(
     if out.keys() != declared.keys():
         raise SchemaError(
             f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}; "
-            f"declare them when the store is created, and give all of them with each step, or to "
-            f"`RecordExperience` in the step's info; mmreplay.Field(..., fill=0) declares what is "
-            f"stored where one is missing"
+            f"declare them at creation (with fill=0 they may be missing), and give them with each "
+            f"step or in its info; an episode ends by terminated= or truncated="
         )
     return out
 

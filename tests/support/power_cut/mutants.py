@@ -99,9 +99,9 @@ _LAYOUTS = {
 _TABLE = """
 5170 | create unsynced | all | create: every file and directory fsynced before the rename
 5172 | create with a name unsynced | all | create: renamed, then the parent fsynced
-     | opened with a name unsynced | all | recover: fsync the directory above, whose entry a killed maker may have left unsynced
+5368 | opened with a name unsynced | all | recover: fsync the directory above, whose entry a killed maker may have left unsynced
 5182 | commit before the values | all | step: the row's values to their places, then committed
-     | finals committed first | all | step: the word of the steps, then that of finals (rows_first)
+5184 | finals committed first | all | step: the word of the steps, then that of finals (rows_first)
 5172 | final observations not pending | all | step: the pending row has final observations, too (pend_all)
 5172 | newest step judged by ends of its row | all | the newest step: an episode is over if it has a final (newest_by), for a writer
 5172 | newest step read by ends of its row | all | the newest step: an episode is over if it has a final (newest_by), for a reader
@@ -127,7 +127,7 @@ _TABLE = """
 5171 | names unsynced | all | flush: fsync the directories
 5186 | names made meanwhile forgotten | all | flush: take the sets of files and directories written since the last flush, then sync
 5172 | head read late | all | flush: read committed before anything is synced
-     | steps counted though their finals are not committed | all | flush: the head of the last step that is finished (flush_done)
+     | steps counted though their finals are not committed | all | flush: the head of the last step that is finished (flush_done) | rows:|frames|observation|finals
 5179 | steps flushed first | all | flush: the finals, then the steps
 5177 | flush that leaves out the base | evicting | flush: write the other slot, with the base that the capacity asks for
 5177 | flush that leaves out how many episodes went | evicting | flush: the number of episodes below base goes with it | episodes before
@@ -153,26 +153,26 @@ _TABLE = """
 5173 | state trusted after a reboot | all | recover: the state is trusted only if its boot id is the current one
 5172 | state never trusted | all | recover: a state of this boot and file is trusted, and not the checkpoint
 5175 | tail not rebuilt | tail | recover: if tail_start > head, unpack that shard into the tail
-     | pending row not rebuilt | tail | recover: unpack the pending row, too (pending_stored)
+5211 | pending row not rebuilt | tail | recover: unpack the pending row, too (pending_stored)
 5173 | pending row swept | raw | recover: the chunk file of the pending row is none past the head (pending_stored)
-     | rebuilt tail unsynced | tail | recover: fdatasync the rebuilt tail, then checkpoint
+5173 | rebuilt tail unsynced | tail | recover: fdatasync the rebuilt tail, then checkpoint
 5171 | no checkpoint after recovery | all | recover: checkpoint
 5175 | checkpoint of a tail that is gone | tail | recover: a checkpoint of the tail_start that was rounded down
 5171 | finals of lost steps kept | all | recover: drop the finals of steps that are lost (drop)
 5173 | finals dropped without a checkpoint | all | recover: checkpoint, then the word, and only then are their places used again (lower_first)
-5186 | finals of a recovery not durable | all | recover: finals are durable before a session begins (recover_durable)
+     | finals of a recovery not durable | all | recover: finals are durable before a session begins (recover_durable) | rows:|frames|observation|finals
 5173 | litter kept | all | recover: delete *.tmp
 5177 | old chunks kept | all | recover: delete shards and chunk files past head and wholly below base
 5170 | paths looked up by name | all | lock: a writer looks files up from the directory that it has locked |  | others
 5170 | shared files written | all | a file of several names is replaced by a copy before it is written in place |  | others
-     | shared state page written | all | recover: a state page of several names is replaced by a copy |  | others
+5381 | shared state page written | all | recover: a state page of several names is replaced by a copy |  | others
 5183 | shared tail used again | tail | seal: a tail of several names is replaced before its half is used again |  | others
-     | state trusted in a copy | all | state: trusted only in the directory that it names |  | others
+5218 | state trusted in a copy | all | state: trusted only in the directory that it names |  | others
 5175 | state trusted though truncated | all | state: trusted only with the blocks beyond its end that it had |  | others
      | priorities of evicted rows kept | wide | priorities: chunk files go with those of the rows | priorities: chunk | alone
 5177 | priorities of lost rows kept | all | priorities: zero past the head after an opening | past the head | alone
 5177 | priorities unsynced | all | flush: priorities durably | priority of | alone
-     | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone
+5173 | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone
 """
 
 _CHANGES: dict[str, Callable[[], list[Change]]] = {}
@@ -521,7 +521,8 @@ _CHANGES |= {
         during(flush, "flush_rows", (durable_writes, "sync_directory", nothing))
     ],
     "steps counted though their finals are not committed": lambda: [
-        (LockedLane, "finished", lambda lane: lane.rows.head)
+        (LockedLane, "finished", lambda lane: lane.rows.head),
+        during(Ends, "settle", (flush, "flush_finals", nothing)),  # which would make up for it
     ],
     "flush that leaves out the base": lambda: _slots(lambda _, changes: changes.pop("base", None)),
     "flush that leaves out how many episodes went": lambda: _slots(
@@ -582,7 +583,7 @@ _CHANGES |= {
         during(recover, "_drop_finals", (recover, "_write_checkpoint", nothing))
     ],
     "finals of a recovery not durable": lambda: [
-        during(Ends, "end_running", (flush, "flush_finals", nothing))
+        during(Ends, name, (flush, "flush_finals", nothing)) for name in ("end_running", "settle")
     ],
     "litter kept": lambda: [(recover, "_remove_litter", nothing)],
     "old chunks kept": lambda: [(recover, "_sweep", nothing)],

@@ -153,7 +153,7 @@ def test_a_lane_that_does_not_match_is_refused_and_not_made(make):
 
 def test_a_store_of_one_lane_takes_no_names(make):
     make("one.zarr").close()
-    with pytest.raises(SchemaError, match="has one unnamed lane; leave out lane="):
+    with pytest.raises(SchemaError, match="has one lane, without a name; leave out lane="):
         make("one.zarr", append=True, lane="a")
 
 
