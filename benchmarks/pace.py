@@ -14,10 +14,9 @@ import logging
 import shutil
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 __all__ = ["pace"]
@@ -28,8 +27,8 @@ _ROWS = 100  # at least, however many environments there are
 _SLICE_S = 0.02
 _FEW = 2  # slices: only to see that it works
 _PAUSE_S, _PAUSE_FRAMES = 0.06, 512
-"""A writer in haste compresses less, and how often it is depends on the moment: what is read
-afterwards must not."""
+"""A writer in a hurry compresses less, and how often it is in a hurry varies from run to run: the
+pauses keep the compressed data, which is read afterwards, the same."""
 
 Slice = tuple[str, float]
 
@@ -138,12 +137,12 @@ def _write(
                 writer.step(acts[0], 1.0, frame)
             taken.append(perf_counter() - started)
             if is_patient and number * n % _PAUSE_FRAMES < n:
-                time.sleep(_PAUSE_S)
+                sleep(_PAUSE_S)
             if len(taken) == rows // slices:
                 yield f"step: {case.name}", statistics.median(taken) * 1e6
                 taken = []
         if is_patient:
-            time.sleep(1)
+            sleep(1)
 
 
 def _times(call: Callable[[], object]) -> Iterator[float]:

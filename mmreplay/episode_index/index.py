@@ -297,7 +297,7 @@ class Index:
         if near.size:  # what is past the lane has no part in this
             entries = np.minimum(entries, stops - 1)
         ends = self._ends.take(entries)
-        if near.size and self._is_open:  # of which the newest row does not say it yet
+        if near.size and self._is_open:  # its newest row may not know its ends yet
             room = self._room(ids[near])
             earlier = ends[:, near] * (offsets < room - 1)
             reach = np.flatnonzero(~earlier.any(0))

@@ -127,8 +127,8 @@ def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     version = own.get("format")
     if not _is_int(version) or version != FORMAT:
-        text = f"expected format {FORMAT}, found {version!r:.80}; a newer mmreplay may read it"
-        raise FormatError(f"{where}: {text}")
+        text = f"found {version!r:.80}; a newer mmreplay may read it"
+        raise FormatError(f"{where}: expected format {FORMAT}, {text}")
     kind = own.get("kind")
     if kind not in KINDS:
         raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")

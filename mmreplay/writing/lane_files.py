@@ -131,8 +131,8 @@ class LockedLane:
         if self.age_s is None:
             return
         was, now = self.document.metadata["capacity"], self.capacity
-        if now is not None and (was is None or now < was):
-            more += f"; older ones are evicted (capacity {now:,}, before {was or 'unlimited'})"
+        if now is not None and now < (was or now + 1) and n_transitions + self.n > now:
+            more += f"; older ones were evicted (capacity {now:,}, before {was and f'{was:,}'})"
         age = max(self.age_s, 0)
         unit, unit_s = next((unit, s) for unit, s in _UNITS if age >= 2 * s or s == 1)
         _LOG.log(

@@ -349,13 +349,13 @@ def test_the_line_says_that_a_smaller_capacity_evicts(make, story, caplog):
     story.play(writer, 1240, "terminated")
     writer.close()
     said = []
-    for capacity in (100, 100, 400, 50):
+    for capacity in (5_000, 100, 100, 400, 50):
         caplog.clear()
         with ReplayBuffer(writer.path, capacity):
             _, _, more = caplog.text.partition(" ago")
             said.append(more.partition("; older")[2].strip())
-    evicted = "ones are evicted (capacity {}, before {})"
-    assert said == [evicted.format(100, "unlimited"), "", "", evicted.format(50, 400)]
+    evicted = "ones were evicted (capacity {}, before {})"
+    assert said == ["", evicted.format(100, "5,000"), "", "", evicted.format(50, 400)]
 
 
 def test_resume_true_needs_a_store_and_false_a_free_path(buffer_of):
