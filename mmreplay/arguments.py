@@ -61,11 +61,11 @@ def true_or_false(name: str, value: object) -> bool:
     return bool(value)
 
 
-def check_number(name: str, value: Any, most: float = math.inf) -> None:
-    """Refuse what is not a finite number from 0 to `most`."""
+def check_number(name: str, value: Any, most: float = math.inf, *, least: float = 0) -> None:
+    """Refuse what is not a finite number from `least` to `most`; `least` is 0 or -inf."""
     is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= most or value == math.inf:
-        bounds = ", 0 or more" if most == math.inf else f" in [0, {most}]"
+    if not is_number or not least <= value <= most or math.isinf(value):
+        bounds = f" in [0, {most}]" if most < math.inf else "" if least else ", 0 or more"
         raise SchemaError(f"{name}: expected a number{bounds}, found {value!r:.80}")
 
 

@@ -7,20 +7,34 @@ last, so it can be written without its neighbours.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.ids import Array
 
-__all__ = ["BLOCK_BYTES", "BLOCK_STEPS", "Frames", "Steps", "block_steps"]
+__all__ = ["BLOCK_BYTES", "BLOCK_STEPS", "Steps", "StoredRows", "block_steps"]
 
 BLOCK_BYTES = 4 << 20
 BLOCK_STEPS = 8192
 """Most bytes and steps that are read at a time."""
 
-Frames = dict[str, Array]
-"""Observations by key, (n, *frame) each; a single one under `FRAME`."""
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class StoredRows:
+    """Rows of a store that are read when they are needed, and decoded where they are needed."""
+
+    read: Callable[..., list[Array]]  # (start, stop, out=) of `LiveLanes.episode_rows`
+    start: int
+    stop: int
+
+    def __getitem__(self, rows: slice) -> Array:
+        return self.take(*rows.indices(self.stop - self.start)[:2])
+
+    def take(self, start: int, stop: int, out: Array | None = None) -> Array:
+        """Some of the rows, in `out` if it is given."""
+        return self.read(self.start + start, self.start + stop, out=out)[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +51,7 @@ class Steps:
         ends: the last step is the last of its episode: terminated if terminal, else truncated.
     """
 
-    observation: Frames
+    observation: Mapping[str, Array | StoredRows]
     action: Array
     reward: Array
     terminal: npt.NDArray[np.bool_]

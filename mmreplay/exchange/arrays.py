@@ -16,7 +16,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Frames
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import (
     Column,
@@ -37,7 +36,7 @@ from mmreplay.exchange.source_files import (
 )
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
 from mmreplay.exchange.tables import Block, Incoming, Tables
-from mmreplay.exchange.transitions import FinalObservation
+from mmreplay.exchange.transitions import FinalObservation, Frames
 
 _SUFFIX = ".npy"
 

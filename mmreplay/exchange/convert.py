@@ -6,11 +6,13 @@ nothing in it is unpickled.
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,9 @@ from mmreplay.system import checked_reads, disk_errors, durable_writes, user_pat
 from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
+
+_AHEAD = 8
+"""Runs that are read ahead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ def import_dataset(
                 progress(n_done * size, max(incoming.n_steps, n_done) * size)
 
         runs = _rounded(steps, writer.schema.reward_dtype, losses)
-        write_runs(built, runs, os.cpu_count() or 1, wrote)
+        write_runs(built, _ahead(runs), None, wrote)
         with Store([built]) as store_made:
             episodes = store_made.episodes
             made = Imported(
@@ -328,3 +333,15 @@ def export_dataset(
         n_bytes,
         losses.all(),
     )
+
+
+def _ahead(runs: Iterable[Steps]) -> Iterator[Steps]:
+    """The same runs, read ahead in a thread."""
+    source, pool = iter(runs), concurrent.futures.ThreadPoolExecutor(1, "mmreplay-read")
+    try:
+        coming = collections.deque(pool.submit(next, source, None) for _ in range(_AHEAD))
+        while (run := coming.popleft().result()) is not None:
+            coming.append(pool.submit(next, source, None))
+            yield run
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -6,6 +6,7 @@ steps is in memory.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,7 +60,9 @@ class Stored:
         """All steps, a block at a time; a run ends where its episode does."""
         n_done = 0
         for run in read_runs(self._store, self._episodes):
-            yield run
+            yield dataclasses.replace(
+                run, observation={key: rows[:] for key, rows in run.observation.items()}
+            )
             n_done += len(run)
             if self._progress is not None:
                 self._progress(n_done * self.row_bytes, self.n_steps * self.row_bytes)

@@ -6,15 +6,14 @@ memory.
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.runs import Steps, block_steps
+from mmreplay.batches.runs import Steps, StoredRows, block_steps
 from mmreplay.reading.store import Store
 from mmreplay.schema import Schema
 from mmreplay.system import durable_writes
@@ -22,9 +21,6 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.seal import Background
 from mmreplay.writing.writer import Writer
-
-_AHEAD = 8
-"""Runs that are read ahead."""
 
 
 def row_bytes(schema: Schema) -> int:
@@ -35,36 +31,37 @@ def row_bytes(schema: Schema) -> int:
 def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
     """All steps of some of the store's episodes, a block at a time; a run is of one episode."""
     schema, live, uuids = store.schema, store.live, store.live.uuids
-    size = block_steps(row_bytes(schema))
+    size, extras = block_steps(row_bytes(schema)), schema.extra_paths
+    rows = functools.partial(live.episode_rows, uuids=uuids)
+    paths = ["actions", "rewards", "non_terminals", *extras.values()]
     for first, length in zip(episodes["id"].tolist(), episodes["length"].tolist(), strict=True):
         for start in range(0, length, size):
             stop = min(start + size, length)
-            rows = functools.partial(live.episode_rows, first=first, skip=start, uuids=uuids)
-            yield Steps(
-                {key: rows(path, n_rows=stop + 1) for key, path in schema.frame_paths.items()},
-                rows("actions", n_rows=stop),
-                rows("rewards", n_rows=stop),
-                rows("non_terminals", n_rows=stop) == 0,
-                {name: rows(path, n_rows=stop) for name, path in schema.extra_paths.items()},
-                begins=start == 0,
-                ends=stop == length,
-            )
+            action, reward, flags, *more = rows(paths, first, start, stop)
+            frames = {
+                key: StoredRows(functools.partial(rows, [path], first), start, stop + 1)
+                for key, path in schema.frame_paths.items()
+            }
+            extra = dict(zip(extras, more, strict=True))
+            begins, ends = start == 0, stop == length
+            yield Steps(frames, action, reward, flags == 0, extra, begins=begins, ends=ends)
 
 
 def write_runs(
     lane: AnyPath,
     runs: Iterable[Steps],
-    n_threads: int,
+    n_threads: int | None,
     wrote: Callable[[int], None] = lambda _n_steps: None,
 ) -> None:
     """Append runs to a new closed lane, close it, and make it durable.
 
-    `n_threads` compress; `wrote` is called with the steps of each run. If this raises, the caller
-    removes the lane.
+    `n_threads` compress, by default one per processor but one; `wrote` is called with the steps of
+    each run. If this raises, the caller removes the lane.
     """
-    writer = Writer(LockedLane(lane, {}), Background(0, n_threads, building=True))
+    background = Background(0, n_threads or max((os.cpu_count() or 1) - 1, 1), building=True)
+    writer = Writer(LockedLane(lane, {}), background)
     try:
-        for run in _ahead(runs):
+        for run in runs:
             writer._extend(run)  # noqa: SLF001 (within the package)
             wrote(len(run))
         writer.close()
@@ -72,15 +69,3 @@ def write_runs(
     except BaseException:
         writer._release_unclosed()  # noqa: SLF001 (it is removed)
         raise
-
-
-def _ahead(runs: Iterable[Steps]) -> Iterator[Steps]:
-    """The same runs, read ahead in a thread."""
-    source, pool = iter(runs), concurrent.futures.ThreadPoolExecutor(1, "mmreplay-read")
-    try:
-        coming = collections.deque(pool.submit(next, source, None) for _ in range(_AHEAD))
-        while (run := coming.popleft().result()) is not None:
-            coming.append(pool.submit(next, source, None))
-            yield run
-    finally:
-        pool.shutdown(cancel_futures=True)

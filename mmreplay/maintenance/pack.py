@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import mask_of, whole_number_or_none
+from mmreplay.arguments import check_number, mask_of, whole_number_or_none
 from mmreplay.batches.runs import Steps
 from mmreplay.episode_index import EPISODE_DTYPE
 from mmreplay.errors import (
@@ -101,7 +101,7 @@ def pack(
         min_return: keep the episodes with at least this return.
         episodes: keep these: their numbers in `Store.episodes` of the sources, concatenated, a mask
             over it, or a function of it that returns either.
-        workers: threads that compress; None for one per processor.
+        workers: threads that compress; None for one per processor but one, which reads.
         capacity: keep this many transitions at most, the newest. None: no limit.
         envs: keep the episodes of these environments, counted over all lanes.
         chunk_frames: frames that are compressed together; of raw ones, frames per chunk file.
@@ -125,7 +125,7 @@ def pack(
         "chunk": whole_number_or_none("chunk_frames", chunk_frames),
         "shard": whole_number_or_none("shard_frames", shard_frames),
     }
-    n_threads = whole_number_or_none("workers", workers) or os.cpu_count() or 1
+    n_threads = whole_number_or_none("workers", workers)
     paths: list[object] = [sources]
     if isinstance(sources, Iterable) and not isinstance(sources, str):
         paths = list(sources)
@@ -166,8 +166,6 @@ def pack(
 
         runs = itertools.chain.from_iterable(source.runs() for source in opened_sources)
         write_runs(built, runs, n_threads, wrote)
-        if progress is not None:
-            progress(total, total)
         with Store([built]) as made:
             n_transitions, n_kept = len(made), len(made.episodes)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
@@ -255,7 +253,8 @@ def _choose(
     table = np.concatenate(tables)
     mask = np.ones(len(table), np.bool_)
     if min_return is not None:
-        mask &= table["return"] >= _number(min_return)  # NaN is not
+        check_number("min_return", min_return, least=-math.inf)
+        mask &= table["return"] >= min_return  # NaN is not
     if episodes is not None:
         given = episodes(table) if callable(episodes) else episodes
         mask &= mask_of("episodes", given, len(table), "episodes")
@@ -274,16 +273,6 @@ def _choose(
         start, stop = stop, stop + len(source.store.episodes)
         source.chosen = source.store.episodes[mask[start:stop]]
     return len(table), int(np.count_nonzero(mask))
-
-
-def _number(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise SchemaError(f"min_return: expected a number, found {value!r:.80}")
-    return number
 
 
 def _frames(first: Store, codec: Codec, lengths: dict[str, int | None]) -> Any:

@@ -368,37 +368,39 @@ class LiveLanes:
         """One episode, by the id of its first step in the lanes with these uuids."""
 
         def rows(path: str, n_rows: int) -> Array:
-            return self.episode_rows(path, first, n_rows, uuids=uuids)
+            return self.episode_rows([path], first, 0, n_rows, uuids)[0]
 
         stride = self.readers[first >> LANE_SHIFT].n
         return LazyTrajectory(self.schema, rows, first, length, stride, terminated, truncated)
 
     def episode_rows(
         self,
-        path: str,
+        paths: Sequence[str],
         first: int,
-        n_rows: int,
-        skip: int = 0,
-        *,
+        start: int,
+        stop: int,
         uuids: tuple[str, ...] | None = None,
-    ) -> Array:
-        """Rows [skip, n_rows) of a column in the episode that begins with this id.
+        out: Array | None = None,
+    ) -> list[Array]:
+        """Rows [start, stop) of columns in the episode that begins with this id; in `out` of one.
 
         Raises InvalidIdError if it was evicted, SchemaError if the lanes do not have these uuids.
         """
-        steps = np.arange(skip, n_rows)
+        steps, frames = np.arange(start, stop), self.schema.frame_paths.values()
 
-        def read() -> tuple[JoinedLanes, Array]:
+        def read() -> tuple[JoinedLanes, list[Array]]:
             for _ in range(_ATTEMPTS):
                 with self._lock:
                     lanes = self._with_episode(first, uuids)
-                    around = lanes.index.span(np.array([first])).steps
-                find = around.frames if path in self.schema.frame_paths.values() else around.at
-                out = lanes.columns[path].take(find(steps)[0])
+                    around = lanes.around(first)
+                found = []
+                for path in paths:
+                    ids = (around.frames if path in frames else around.at)(steps)[0]
+                    found.append(lanes.columns[path].take(ids, out=out))
                 with self._lock:
                     self._with_episode(first, uuids)  # it may have gone while it was read
                 if lanes.is_settled(around.pending):
-                    return lanes, out
+                    return lanes, found
             raise self._restless()
 
         return self.retrying(read)

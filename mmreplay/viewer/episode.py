@@ -143,7 +143,7 @@ def _read(
 ) -> tuple[Array, Damage]:
     """As `read_rows`; halves damaged parts down to `least` rows."""
     try:
-        return store.live.episode_rows(column.path, episode.first, stop, start), []
+        return store.live.episode_rows([column.path], episode.first, start, stop)[0], []
     except CorruptStoreError as error:
         if stop - start <= least:
             zeros = np.zeros((stop - start, *column.shape), column.dtype)

@@ -9,6 +9,7 @@ import functools
 
 import numpy as np
 
+from mmreplay.batches.runs import StoredRows
 from mmreplay.errors import DiskFullError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
@@ -135,15 +136,16 @@ class Appender:
         out: Array = rows[row - start, ...]  # an array also of rows of one number
         return out
 
-    def put(self, path: str, row: int, values: Array) -> None:
-        """Store rows from `row` on, (k, *row_shape), in places that `make_room` has freed."""
-        done = 0
-        while done < len(values):
-            rows, start = self.place(path, row + done)
-            at = row + done - start
-            part = values[done : done + len(rows) - at]
-            rows[at : at + len(part)] = part
-            done += len(part)
+    def put(self, path: str, row: int, values: Array | StoredRows, start: int, stop: int) -> None:
+        """Store `values[start:stop]` from `row` on, in places that `make_room` has freed."""
+        while start < stop:
+            rows, first = self.place(path, row)
+            part = rows[row - first : row - first + stop - start]
+            if isinstance(values, StoredRows):
+                values.take(start, start + len(part), part)
+            else:
+                part[...] = values[start : start + len(part)]
+            row, start = row + len(part), start + len(part)
 
     def finish(self) -> None:
         """Wait for the shard of older rows; no further row is appended."""

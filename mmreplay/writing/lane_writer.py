@@ -50,7 +50,7 @@ class Ends:
         start = self._words[COMMITTED]
         self.finals.make_room(start, ids.size)
         for path, values in {**frames, "id": ids, "first": firsts}.items():
-            self.finals.put(path, start, values)
+            self.finals.put(path, start, values, 0, ids.size)
         self._head = start + ids.size
 
     def commit(self) -> None:

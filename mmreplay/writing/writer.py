@@ -172,7 +172,7 @@ class Writer(LaneWriter):
         """Append many steps of an episode, as `reset` and `step` would, read from another store."""
         frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
         if steps.begins:
-            first = {key: rows[0] for key, rows in steps.observation.items()}
+            first = {key: rows[:1][0] for key, rows in steps.observation.items()}
             self.reset(first if self._sole is None else first[FRAME])
         values = {"actions": steps.action, "rewards": steps.reward}
         values |= {path: steps.extras[name] for name, path in self.schema.extra_paths.items()}
@@ -185,12 +185,12 @@ class Writer(LaneWriter):
             k, is_last = stop - done, stop == len(steps) and steps.ends
             numbers = np.arange(t + 1, t + 1 + k) - self._begin
             for path, one in frames.items():
-                rows.put(path, t + 1, one[done + 1 : stop + 1])
-            for path, one in values.items():
-                rows.put(path, t, one[done:stop])
-            rows.put("step", t, numbers)
-            rows.put("resets", t, numbers == 1)
-            rows.put("ends", t, np.arange(1, k + 1) == k * is_last)
+                rows.put(path, t + 1, one, done + 1, stop + 1)
+            for path, column in values.items():
+                rows.put(path, t, column, done, stop)
+            ends = np.arange(1, k + 1) == k * is_last
+            for path, made in {"step": numbers, "resets": numbers == 1, "ends": ends}.items():
+                rows.put(path, t, made, 0, k)
             done = stop
             if is_last:
                 self._end_with(t + k - 1)

@@ -306,6 +306,8 @@ class _History:
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
             rows = self._store.returned
+            if self._is_held():  # what matters then is a crash between a reset and the next flush
+                self._left = min(self._left, 6 + self.counts.calls % 40)
             self.writer._timed_flush.flush_in_background(timer=True)
             self._store.flushed = max(self._store.flushed, rows)
 
