@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 
 from mmreplay.adapters.source import Listed, LoadSettings, fields_of, opened, with_each
 from mmreplay.arguments import whole_number
-from mmreplay.batches.batch import Batch
+from mmreplay.batches.batch import Batch, shapes_of
+from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.errors import MissingExtraError, SchemaError
 
 try:
@@ -26,12 +27,19 @@ except ImportError as error:
         'mmreplay.adapters.torch needs PyTorch: pip install "mmreplay[torch]"'
     ) from error
 
-__all__ = ["Loader", "TensorBatch", "TransitionDataset", "loader", "to_tensors"]
+__all__ = [
+    "Loader",
+    "TensorBatch",
+    "TensorSequenceBatch",
+    "TransitionDataset",
+    "loader",
+    "to_tensors",
+]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class TensorBatch:
-    """Transitions as tensors: the fields of `Batch`, with its shapes and dtypes."""
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Tensors:
+    """What tensors of transitions and of sequences have in common."""
 
     observation: torch.Tensor | dict[str, torch.Tensor]
     next_observation: torch.Tensor | dict[str, torch.Tensor]
@@ -42,8 +50,9 @@ class TensorBatch:
     id: torch.Tensor
     weight: torch.Tensor
     extras: dict[str, torch.Tensor]
-    terminated: torch.Tensor
-    truncated: torch.Tensor
+
+    def __repr__(self) -> str:
+        return shapes_of(self)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -60,7 +69,9 @@ class TensorBatch:
         """Move each piece of memory once, and make the same views of it."""
         moved: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
-        def view(tensor: torch.Tensor) -> torch.Tensor:
+        def view(tensor: Any) -> Any:
+            if not isinstance(tensor, torch.Tensor):
+                return tensor
             memory = tensor.untyped_storage()
             key = memory.data_ptr(), tensor.dtype
             if key not in moved:
@@ -72,17 +83,43 @@ class TensorBatch:
         return type(self)(**with_each(fields_of(self), view))
 
 
-def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TensorBatch(_Tensors):
+    """Transitions as tensors: the fields of `Batch`, with its shapes and dtypes."""
+
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TensorSequenceBatch(_Tensors):
+    """Sequences as tensors: the fields of `SequenceBatch`, with its shapes and dtypes."""
+
+    mask: torch.Tensor
+    step: torch.Tensor
+    first: torch.Tensor
+    burn_in: int
+
+
+@overload
+def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch: ...
+@overload
+def to_tensors(batch: SequenceBatch, device: Any = "cpu") -> TensorSequenceBatch: ...
+def to_tensors(
+    batch: Batch | SequenceBatch, device: Any = "cpu"
+) -> TensorBatch | TensorSequenceBatch:
     """The arrays of a batch as tensors on a device; on the CPU they share its memory.
 
     To a CUDA device they are copied through page-locked memory, without waiting for the copy.
-    Raises SchemaError for a `SequenceBatch`.
+    Raises SchemaError for anything but a `Batch` or `SequenceBatch`.
     """
-    if not isinstance(batch, Batch):
-        raise SchemaError(f"expected a Batch, found {batch!r}; use torch.from_numpy on its arrays")
+    if not isinstance(batch, Batch | SequenceBatch):
+        raise SchemaError(f"expected a Batch or SequenceBatch, found {batch!r:.200}")
     memory: dict[int, torch.Tensor] = {}
 
-    def view(array: Any) -> torch.Tensor:
+    def view(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
         item = array.itemsize
         if any(stride < 0 or stride % item for stride in array.strides):
             array = array.copy()  # no tensor has such strides
@@ -96,7 +133,8 @@ def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
         strides = [stride // item for stride in array.strides]
         return memory[id(base)].as_strided(array.shape, strides, offset)
 
-    tensors = TensorBatch(**with_each(fields_of(batch), view))
+    kind = TensorBatch if isinstance(batch, Batch) else TensorSequenceBatch
+    tensors = kind(**with_each(fields_of(batch), view))
     device = torch.device(device)
     if device.type == "cpu":
         return tensors

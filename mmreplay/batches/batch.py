@@ -81,7 +81,7 @@ def arrays_of(batch: Any) -> dict[str, Any]:
 def shapes_of(batch: Any) -> str:
     """A batch in a line: the shape and dtype of each array, and other values."""
     parts = [
-        f"{name}={one.dtype}{list(one.shape)}" if isinstance(one, np.ndarray) else f"{name}={one!r}"
+        f"{name}={one.dtype}{list(one.shape)}" if hasattr(one, "shape") else f"{name}={one!r}"
         for name, one in arrays_of(batch).items()
     ]
     return f"{type(batch).__name__}({', '.join(parts)})"

@@ -24,6 +24,9 @@ def assert_same(tensors, batch):
     found, expected = arrays_of(tensors), arrays_of(batch)
     assert found.keys() == expected.keys()
     for name, array in expected.items():
+        if isinstance(array, int):
+            assert found[name] == array
+            continue
         assert found[name].numpy().dtype == array.dtype, name
         assert np.array_equal(found[name].numpy(), array), name
 
@@ -39,11 +42,11 @@ def flat(lists):
 # ---------------------------------------------------------------- tensors
 
 
-def test_sequences_are_refused_with_what_to_use(stores):
+def test_what_is_no_batch_is_refused(stores):
     with mmreplay.load(stores("vectors")) as data:
-        batch = data.sample_sequences(2, 2)
-        with pytest.raises(mmreplay.SchemaError, match=r"found SequenceBatch.*torch\.from_numpy"):
-            to_tensors(batch)
+        batch = data.sample(2)
+        with pytest.raises(mmreplay.SchemaError, match=r"expected a Batch or SequenceBatch, found"):
+            to_tensors(batch.observation)
 
 
 SETTINGS = [
@@ -66,6 +69,19 @@ def test_tensors_are_the_arrays_of_the_batch_and_share_their_memory(stores, kind
         for array in arrays_of(batch).values():
             array[...] = 1
         assert_same(tensors, batch)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("kind", ["one lane", "many environments", "dict", "vectors"])
+def test_tensors_of_sequences_are_their_arrays(stores, kind, settings):
+    with mmreplay.load(stores(kind), **settings) as data:
+        batch = data.sample_sequences(3, 5, burn_in=2)
+        tensors = to_tensors(batch)
+        assert (len(tensors), tensors.burn_in) == (3, 2)
+        assert "burn_in=2" in repr(tensors)
+        assert "mask=torch.bool[3, 7]" in repr(tensors)
+        assert_same(tensors, batch)
+        assert tensors.to("meta").reward.device.type == "meta"
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
