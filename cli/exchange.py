@@ -68,7 +68,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 
 @click.command("import", cls=_FormatCommand)
 @click.argument("format_name", metavar="FORMAT")
-@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("sources", metavar="SRC...", type=click.Path(), nargs=-1, required=True)
 @click.argument("target", metavar="DST", type=click.Path())
 @click.option(
     "--codec",
@@ -92,13 +92,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result a
 @_JSON
 def import_dataset(
     format_name: str,
-    source: str,
+    sources: Sequence[str],
     target: str,
     as_json: bool,
     options: dict[str, Any],
     **settings: Any,
 ) -> None:
-    """Convert the dataset at SRC to a new store at DST.
+    """Convert the dataset at SRC, or several one after the other, to a new store at DST.
 
     Anything that could not be converted is listed at the end. Pickled data is never loaded, as it
     could run code.
@@ -107,6 +107,7 @@ def import_dataset(
 
     options |= {name: value for name, value in settings.items() if value}
     with progress("import") as show:
+        source = sources[0] if len(sources) == 1 else list(sources)
         made = mmreplay.import_dataset(format_name, source, target, progress=show, **options)
     ends = f" ({made.terminated:,} terminated, {made.truncated:,} truncated)"
     _print(made, ends, as_json=as_json)

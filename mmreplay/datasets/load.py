@@ -5,19 +5,14 @@ Invariant: lanes are numbered in the order of the stores; a pattern's are sorted
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import os
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import EllipsisType
-from typing import Any
 
 from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.datasets.read_ahead import checked_prefetch
-from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.reading.store import Store
 from mmreplay.system import user_paths
 
@@ -60,28 +55,7 @@ def load(
     """
     check_seed(seed)
     checked_prefetch(prefetch)
-    store = Store(_matching(path), padding=padding)
+    store = Store(user_paths.matching(path, "load"), padding=padding)
     stack, stacked = store.schema.stacks(stack)
     settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward, stacked)
     return Dataset(store, settings, seed, prefetch)
-
-
-def _matching(path: Any) -> list[Path]:
-    """The paths of the stores."""
-    if not isinstance(path, (str, os.PathLike)):
-        if not isinstance(path, Iterable):
-            raise SchemaError(f"load: expected a path, a list of them or a pattern, found {path!r}")
-        paths = [match for entry in path for match in _matching(entry)]
-        if not paths:
-            raise StoreNotFoundError("load: expected one path or more, found an empty list")
-        return paths
-    location, text = user_paths.absolute_path(path), os.fspath(path)
-    # Not Path.exists, which raises for a name that is too long.
-    if os.path.exists(text) or not glob.has_magic(text):  # noqa: PTH110
-        return [location]
-    names = []
-    with contextlib.suppress(ValueError):  # a NUL in the name of a directory
-        names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob refuses absolute patterns)
-    if not names:
-        raise StoreNotFoundError(f"{text}: nothing matches this pattern")
-    return [user_paths.absolute_path(name) for name in names]

@@ -20,6 +20,7 @@ from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import (
     Column,
     NpyColumn,
+    Part,
     RowShape,
     Shape,
     Unreadable,
@@ -31,6 +32,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import (
     add_other_files,
     check_member,
+    files_named,
     open_file,
     source_files,
 )
@@ -39,6 +41,13 @@ from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation, Frames
 
 _SUFFIX = ".npy"
+_archives = files_named(".npz")
+
+
+def episode_files(folder: Path, losses: Losses) -> list[Path]:
+    """The .npz files of a folder, unless it has .npy files, one per column."""
+    is_table = any(name.endswith(_SUFFIX) for name in source_files(folder))
+    return [] if is_table else _archives(folder, losses)
 
 
 @contextmanager
@@ -77,6 +86,10 @@ def read_columns(
     """Columns by name as a dataset; raises FormatError if they do not fit together."""
     tables = Tables(columns, where, losses, missing)
     final = {key: columns[name] for key, name in tables.frames["final_observations"].items()}
+    if tables.has_last_row:
+        for key, name in tables.frames["observations"].items():
+            final[key] = Part(columns[name], tables.n_rows, 1)
+            columns = {**columns, name: Part(columns[name], 0, tables.n_rows)}
 
     def final_rows(start: int, stop: int) -> Frames:
         return {key: column.read(start, stop) for key, column in final.items()}

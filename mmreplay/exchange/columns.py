@@ -82,6 +82,18 @@ class ArrayColumn:
         return rows.reshape(len(rows), *self.shape[1:])
 
 
+class Part:
+    """`n` rows of a column from `first` on."""
+
+    def __init__(self, column: Column, first: int, n: int) -> None:
+        self.shape, self.dtype = (n, *column.shape[1:]), column.dtype
+        self._column, self._first = column, first
+
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`."""
+        return self._column.read(self._first + start, self._first + min(stop, self.shape[0]))
+
+
 class PerEpisode:
     """A value per episode as a column of steps; `ends` has the row after each episode."""
 

@@ -10,6 +10,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,11 +28,11 @@ from mmreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from mmreplay.exchange.formats import checked_options, named
+from mmreplay.exchange.formats import ExchangeFormat, checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
-from mmreplay.exchange.source_files import check_claim, check_row, source_files
+from mmreplay.exchange.source_files import by_numbers, check_claim, check_row, source_files
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Incoming
+from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME
@@ -89,8 +90,9 @@ def import_dataset(
 
     Args:
         format: one of `exchange_formats`.
-        src: a file or directory; of ``arrays`` also a mapping of arrays by name, of ``minari``
-            also the id of a dataset in Minari's folder.
+        src: a file or directory; a list of them or a pattern, which is read one after the other;
+            of ``arrays`` also a mapping of arrays by name, of ``minari`` also the id of a dataset
+            in Minari's folder.
         dst: a directory that does not exist yet.
         columns: names of the columns to convert, as in the source, besides actions, rewards and
             ends of episodes; None for all. A name also stands for all below it: "infos" for
@@ -99,7 +101,8 @@ def import_dataset(
         codec: of frames, as for `create`.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows
             if the source says how many there are.
-        options: of the format; see docs/exchange.md.
+        options: of the format; see docs/exchange.md. ``observations="images"`` and the like name
+            columns that are called otherwise in the source.
 
     Raises:
         SchemaError: no such format, option or column, or the target is inside a store.
@@ -113,20 +116,22 @@ def import_dataset(
     chosen = named(format)
     if chosen.read is None:
         raise SchemaError(f"{format}: this format has no import")
+    called = {name: options.pop(name) for name in ROLES if chosen.has_roles and name in options}
     checked = checked_options(chosen.read, options, format)
-    is_path = isinstance(src, (str, os.PathLike)) or not chosen.takes_arrays
-    found = src if chosen.find is None else chosen.find(src)
-    source = _source_path(found) if is_path else found
     where = path_of_new_store(dst, "dst").absolute()
-    losses = Losses(columns, leave_out)
-    what = source if isinstance(source, Path) else "src"
+    losses = Losses(columns, leave_out, called)
+    found = src if chosen.find is None else chosen.find(src)
+    sources, source_bytes = _sources(found, chosen, losses)
+    what = sources[0] if isinstance(sources[0], Path) else "src"
     with contextlib.ExitStack() as stack:
+        read = functools.partial(chosen.read, losses=losses, **checked)
         with _reading(what, format):
-            source_bytes = math.inf
-            if isinstance(source, Path):
-                source_bytes = sum(source_files(source).values())
-            incoming = stack.enter_context(chosen.read(source, losses, **checked))
-        losses.check_names(what)
+            incoming = stack.enter_context(read(sources[0]))
+        if len(sources) == 1:
+            losses.check_names(what)
+        else:
+            steps = _one_after_the_other(incoming, sources, read, format)
+            incoming = dataclasses.replace(incoming, steps=steps, n_steps=0)
         folder = stack.enter_context(staging_directory(where))
         built = Path(str(folder)) / where.name
         writer = create(
@@ -143,7 +148,6 @@ def import_dataset(
         size = row_bytes(writer.schema)
         check_row(size, what)
         check_claim(incoming.n_steps * size, source_bytes, what)
-        steps = _runs(incoming, what, format)
         n_done = 0
 
         def wrote(n_steps: int) -> None:
@@ -153,8 +157,9 @@ def import_dataset(
             if progress is not None:
                 progress(n_done * size, max(incoming.n_steps, n_done) * size)
 
-        runs = _rounded(steps, writer.schema.reward_dtype, losses)
+        runs = _rounded(_runs(incoming, what, format), writer.schema.reward_dtype, losses)
         write_runs(built, _ahead(runs), None, wrote)
+        losses.check_names(what)
         with Store([built]) as store_made:
             episodes = store_made.episodes
             made = Imported(
@@ -170,6 +175,51 @@ def import_dataset(
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
             raise StoreExistsError(f"{where}: another process created it meanwhile")
     return made
+
+
+def _sources(given: Any, chosen: ExchangeFormat, losses: Losses) -> tuple[list[Any], float]:
+    """What is read, one after the other, and the bytes of all files."""
+    if not isinstance(given, (str, os.PathLike, list, tuple)) and chosen.takes_arrays:
+        return [given], math.inf
+    paths = [_source_path(one) for one in user_paths.matching(given, "src", by_numbers)]
+    if len(paths) > 1 and chosen.files is None:
+        raise SchemaError(f"{chosen.name}: expected one source, found {len(paths)}; import each")
+    found: list[Any] = []
+    n_bytes = 0
+    for path in paths:
+        with _reading(path, chosen.name):
+            n_bytes += sum(source_files(path).values())
+            inside = chosen.files(path, losses) if chosen.files and path.is_dir() else []
+        found += inside or [path]
+    return found, n_bytes
+
+
+def _one_after_the_other(
+    first: Incoming, sources: Sequence[Path], read: Callable[[Path], Any], name: str
+) -> Iterator[Steps]:
+    """The steps of several sources; raises FormatError unless they have the same fields."""
+    yield from first.steps
+    expected = _fields_of(first)
+    for source in sources[1:]:
+        with _reading(source, name), read(source) as incoming:
+            found = _fields_of(incoming)
+            for what in sorted(expected.keys() | found.keys()):
+                if expected.get(what) != found.get(what):
+                    raise FormatError(
+                        f"{source}: {what}: expected {expected.get(what)}, as in {sources[0]}, "
+                        f"found {found.get(what)}; import it alone, or choose columns"
+                    )
+            yield from incoming.steps
+
+
+def _fields_of(incoming: Incoming) -> dict[str, Any]:
+    """The fields of a dataset's columns by their names."""
+    frames = {
+        "observations" if key == FRAME else f"observations {key}": one
+        for key, one in incoming.frames.items()
+    }
+    rewards = np.dtype(incoming.reward_dtype)
+    return {"actions": incoming.action, "rewards": rewards, **frames, **incoming.extras}
 
 
 def _source_path(src: Any) -> Path:
@@ -200,9 +250,8 @@ def _reading(source: object, name: str) -> Iterator[None]:
 
 def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
     """The steps; raises FormatError for rows that do not match the fields."""
-    runs, fields = iter(incoming.steps), {"actions": incoming.action, **incoming.extras}
-    for key, one in incoming.frames.items():
-        fields["observations" if key == FRAME else f"observations {key}"] = one
+    runs, fields = iter(incoming.steps), _fields_of(incoming)
+    del fields["rewards"]
     while True:
         with _reading(source, name):
             run = next(runs, None)

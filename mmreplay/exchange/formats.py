@@ -10,6 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -28,6 +29,9 @@ from mmreplay.exchange import (
     rlds,
     robomimic,
 )
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.source_files import files_named
+from mmreplay.exchange.tables import ROLES
 
 Read = Callable[..., Any]
 Write = Callable[..., None]
@@ -43,6 +47,8 @@ class ExchangeFormat:
         not_in: what an import does not carry; None if there is no import.
         not_out: what an export does not carry; None if there is no export.
         takes_arrays: an import takes objects in memory as well as a path.
+        has_roles: columns may have other names, which an option gives: ``observations="images"``.
+        files: those of a folder that are sources of their own; [] if it is one source.
         read, write: convert one source, one store.
         find: the path of what an import was given.
         place: a context with the path of an export's target.
@@ -55,13 +61,16 @@ class ExchangeFormat:
     not_in: str | None = None
     not_out: str | None = None
     takes_arrays: bool = False
+    has_roles: bool = False
+    files: Callable[[Path, Losses], list[Path]] | None = None
     find: Callable[[Any], Any] | None = None
     place: Callable[[Any, dict[str, Any]], AbstractContextManager[Any]] | None = None
 
     @property
     def import_options(self) -> dict[str, list[str]]:
         """The options of an import by name, with their values; [] if these are not a list."""
-        return {name: _choices(kind) for name, kind in _options(self.read).items()}
+        own = {name: _choices(kind) for name, kind in _options(self.read).items()}
+        return own | {key: [] for key in (ROLES if self.has_roles else ())}
 
     @property
     def export_options(self) -> dict[str, list[str]]:
@@ -83,23 +92,30 @@ def _choices(kind: Any) -> list[str]:
     return list(get_args(kind)) if get_origin(kind) is Literal else []
 
 
+_HDF5 = files_named(".hdf5", ".h5", ".hdf")
+
 _ALL = (
     ExchangeFormat(
         "arrays",
-        "a .npz file, or a directory of .npy files; in Python also a mapping of arrays",
+        "a .npz file, or several, an episode each or more; a directory of .npy files, one per "
+        "column; in Python also a mapping of arrays",
         arrays.read,
         arrays.write,
         not_in="final observations, unless next_observations or final_observations has them",
         not_out="which lane a row was in, and the store's metadata",
         takes_arrays=True,
+        has_roles=True,
+        files=arrays.episode_files,
     ),
     ExchangeFormat(
         "parquet",
-        "a Parquet file, or a directory of them, with a row per step",
+        "Parquet files with a row per step; where no column marks ends, an episode each",
         parquet.read,
         parquet.write,
         not_in="final observations, as with arrays; columns of texts",
         not_out="which lane a row was in, and the store's metadata",
+        has_roles=True,
+        files=parquet.episode_files,
     ),
     ExchangeFormat(
         "minari",
@@ -114,15 +130,18 @@ _ALL = (
     ),
     ExchangeFormat(
         "d4rl",
-        "a D4RL file of HDF5",
+        "D4RL's files of HDF5",
         d3rlpy.read,
         not_in="final observations where there are no next_observations; metadata",
+        has_roles=True,
+        files=_HDF5,
     ),
     ExchangeFormat(
         "ogbench",
-        "an OGBench .npz file",
+        "OGBench's .npz files",
         arrays.read_ogbench,
         not_in="rewards, unless the file has them; extra columns of final observations",
+        files=arrays.episode_files,
     ),
     ExchangeFormat(
         "dqn_replay",
@@ -132,17 +151,19 @@ _ALL = (
     ),
     ExchangeFormat(
         "d3rlpy",
-        "a d3rlpy file of HDF5, of version 2.1 or 1",
+        "d3rlpy's files of HDF5, of version 2.1 or 1",
         d3rlpy.read,
         not_in="final observations",
+        files=_HDF5,
     ),
     ExchangeFormat(
         "robomimic",
-        "a robomimic file of HDF5",
+        "robomimic's files of HDF5",
         robomimic.read,
         robomimic.write,
         not_in="final observations where there is no next_obs; masks; model files",
         not_out="truncation flags: dones is 0 at the end",
+        files=_HDF5,
     ),
     ExchangeFormat(
         "diffusion_policy",

@@ -1,4 +1,4 @@
-"""What could not be converted, with counts, and which columns the caller wants.
+"""What could not be converted, with counts; which columns the caller wants, and as what.
 
 Invariant: nothing is left out, invented or changed without an entry here.
 """
@@ -6,7 +6,8 @@ Invariant: nothing is left out, invented or changed without an entry here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmreplay.errors import SchemaError, printable
@@ -32,14 +33,25 @@ class Loss:
 
 
 class Losses:
-    """Counts the losses of one import or export, and knows which columns to convert."""
+    """Counts the losses of one import or export, and knows which columns to convert.
+
+    `called` has the names of columns by what they are: ``{"observations": ("images",)}``.
+    """
 
     def __init__(
-        self, columns: Sequence[str] | None = None, leave_out: Sequence[str] | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        leave_out: Sequence[str] | None = None,
+        called: Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self._columns = _names("columns", columns)
         self._leave_out = _names("leave_out", leave_out) or ()
-        self._unseen = {*(self._columns or ()), *self._leave_out}
+        self.called = {
+            role: _names(role, given.split(",") if isinstance(given, str) else given) or ()
+            for role, given in (called or {}).items()
+        }
+        named = itertools.chain.from_iterable(self.called.values())
+        self._unseen = {*(self._columns or ()), *self._leave_out, *named}
         self._counts: dict[str, int] = {}
 
     def add(self, what: str, count: int = 1) -> None:
@@ -73,7 +85,7 @@ class Losses:
         """Raise SchemaError for a chosen name that the source does not have."""
         if self._unseen:
             raise SchemaError(
-                f"{source}: columns, leave_out: found no column {min(self._unseen)!r}; without "
+                f"{source}: found no column {min(self._unseen)!r}, which an option names; without "
                 f"these options an import lists what it leaves out"
             )
 

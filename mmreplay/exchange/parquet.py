@@ -6,7 +6,6 @@ A column of rows with a shape has flat lists, or bytes for images; its metadata 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +27,9 @@ from mmreplay.exchange.arrow_files import (
 from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.source_files import add_other_files, source_files
+from mmreplay.exchange.source_files import add_other_files, by_numbers, source_files
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
-from mmreplay.exchange.tables import Block, Incoming, Tables, final_name
+from mmreplay.exchange.tables import Block, Incoming, Tables, final_name, marks_ends
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
@@ -59,6 +58,15 @@ def read(
         for path, part in columns_below(paths, names, size)
     )
     yield tables.incoming(one | {key: one[name] for key, name in last.items()} for one in blocks)
+
+
+def episode_files(folder: Path, losses: Losses) -> list[Path]:
+    """The files of a folder, if no column of the first one marks the ends of episodes."""
+    paths = files_below(folder)
+    with open_parquet(paths[0]) as file:
+        if marks_ends(file.schema_arrow.names, losses):
+            return []
+    return files_below(folder, losses)
 
 
 def _shapes_of(paths: list[Path], losses: Losses) -> dict[str, RowShape]:
@@ -102,17 +110,12 @@ def files_below(folder: Path, losses: Losses | None = None) -> list[Path]:
         return name.endswith(".parquet") and not any(part[0] in "._" for part in name.split("/"))
 
     names = source_files(folder) if folder.is_dir() else ()
-    paths = sorted((folder / name for name in names if is_table(name)), key=_order)
+    paths = sorted((folder / name for name in names if is_table(name)), key=by_numbers)
     if losses is not None:
         add_other_files(folder, is_table, losses)
     if not paths:
         raise FormatError(f"{folder}: expected .parquet files, found none")
     return paths
-
-
-def _order(path: Path) -> list[int | str]:
-    parts = re.split(r"(\d+)", str(path))
-    return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def columns_below(

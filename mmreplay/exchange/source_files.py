@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Callable
@@ -61,6 +62,24 @@ def add_other_files(source: Path, used: Callable[[str], Any], losses: Losses) ->
     """Count the files of a folder for whose relative name `used` is false."""
     others = [name for name in source_files(source) if not used(name)]
     losses.add_names("files that are not read", others)
+
+
+def files_named(*suffixes: str) -> Callable[[Path, Losses], list[Path]]:
+    """A function that lists the files of a folder whose names end like this, by their numbers."""
+
+    def files(folder: Path, losses: Losses) -> list[Path]:
+        names = [name for name in source_files(folder) if name.endswith(suffixes)]
+        if names:
+            add_other_files(folder, names.__contains__, losses)
+        return sorted((folder / name for name in names), key=by_numbers)
+
+    return files
+
+
+def by_numbers(path: str | Path) -> list[int | str]:
+    """A key that sorts file 2 before file 10."""
+    parts = re.split(r"(\d+)", str(path))
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def inside(folder: Path, *names: str) -> Path:

@@ -34,9 +34,10 @@ _NAMES = {
         *("terminations", "terminals", "terminal", "terminated", "terminateds", "termination"),
     ),
     "truncations": ("truncations", "timeouts", "truncated", "truncateds", "truncation"),
-    "dones": ("dones", "done", "episode_terminals"),
+    "dones": ("dones", "done", "episode_terminals", "dones_float"),
     "life_losses": ("life_losses",),
     "episode": ("episode", "episode_index", "episode_id", "eps_id"),
+    "starts": ("starts", "episode_starts"),
     "next_observations": (
         *("next_observations", "next_observation", "next_obs", "new_obs", "obs_next", "next_state"),
     ),
@@ -44,14 +45,15 @@ _NAMES = {
 }
 """The names of each role; exports use the first."""
 
+ROLES = tuple(_NAMES)
+
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
 _ROLES = {name: role for role, names in _NAMES.items() for name in names}
-_LIKE_ENDS = {
-    *("episode_starts", "is_first", "is_last", "is_terminal", "step_type", "masks", "dones_float"),
-}
+_MASKS = "masks"
+_LIKE_ENDS = {"is_first", "is_last", "is_terminal", "step_type", _MASKS}
 """Names by which other tables mark ends in other ways."""
 
-_ENDS = ("terminations", "truncations", "dones", "episode")
+_ENDS = ("terminations", "truncations", "dones", "episode", "starts")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +79,12 @@ class Incoming:
     def frame(self) -> Field | Mapping[str, Field]:
         """As `create` takes it."""
         return self.frames[FRAME] if list(self.frames) == [FRAME] else self.frames
+
+
+def marks_ends(names: Iterable[str], losses: Losses) -> bool:
+    """Whether one of these columns marks the ends of episodes."""
+    roles = {*losses.called, *(_ROLES.get(name, "") for name in names)}
+    return not roles.isdisjoint(_ENDS) or not _LIKE_ENDS.isdisjoint(names)
 
 
 def final_name(key: str) -> str:
@@ -108,8 +116,15 @@ class Tables:
         # The columns of observations, next and final ones, by the keys of observations.
         self.frames = {role: self._parts_of(role) for role in _OF_FRAMES}
         self._check_roles(usable, needs_rewards=needs_rewards)
-        self._check_shapes(columns)
         self.n_rows = columns[self._roles["actions"]].shape[0]
+        seen = [columns[name].shape[0] for name in self.frames["observations"].values()]
+        # One episode with the observation after its last step, if nothing says otherwise.
+        self.has_last_row = set(seen) == {self.n_rows + 1} and not (
+            self.frames["next_observations"]
+            or self.frames["final_observations"]
+            or any(role in self._roles for role in _ENDS[-2:])
+        )
+        self._check_shapes(columns)
         # Name and field of extra columns, by their foreign names.
         self.extras: dict[str, tuple[str, Field]] = {}
         for name, role in others.items():
@@ -126,11 +141,21 @@ class Tables:
         else:
             losses.add("rewards: the source has none, so they are 0", max(self.n_rows, 1))
 
+    def _role(self, name: str) -> tuple[str, str]:
+        """The role of a column, "" for none, and its key among several of that role."""
+        shown = self._called.get(name, name)
+        for role, names in self._losses.called.items():
+            for one in names:
+                if f"{shown}/".startswith(f"{one}/"):
+                    return role, shown if len(names) > 1 else shown[len(one) + 1 :]
+        base, _, key = name.partition("/")
+        role = _ROLES.get(base, "")
+        return ("", "") if role in self._losses.called else (role, key)
+
     def _is_usable(self, name: str, column: RowShape) -> bool:
         """Whether a column is asked for and can be read; everything else is a loss."""
-        base, _, key = name.partition("/")
         shown = self._called.get(name, name)
-        role = _ROLES.get(base, "")
+        role, key = self._role(name)
         is_needed = bool(role) and not key and role not in _OF_FRAMES[1:]
         if not self._losses.takes(shown, needed=is_needed and role != "observations"):
             return False
@@ -150,8 +175,7 @@ class Tables:
         """Set the column of each role; gives the other columns, with the role they would have."""
         others: dict[str, str] = {}
         for name in columns:
-            base, _, key = name.partition("/")
-            role = _ROLES.get(base, "")
+            role, key = self._role(name)
             part = f"{role}/{key}" if key else role
             if not role or (key and role not in _OF_FRAMES) or part in self._roles:
                 others[name] = part
@@ -188,14 +212,16 @@ class Tables:
                 self._losses.check_names(self._where)  # it may be misspelled
                 raise FormatError(
                     f"{self._where}: expected a column {role!r}, found "
-                    f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}"
+                    f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}; of another "
+                    f"name, it needs {role}=NAME (-o {role}=NAME)"
                 )
         found = sorted(_LIKE_ENDS.intersection(columns))
         if found and not any(role in self._roles for role in _ENDS):
             raise FormatError(
                 f"{self._where}: ends of episodes: expected terminations, truncations, dones or "
-                f"episode, found {', '.join(found)}; make such a column of these, or pass "
-                f"leave_out={found} for one episode"
+                f"episode, found {', '.join(found)}; name one if it means the same "
+                f"(-o truncations={found[0]}), make such a column, or pass leave_out={found} for "
+                f"one episode"
             )
 
     def _check_shapes(self, columns: Mapping[str, RowShape]) -> None:
@@ -218,6 +244,8 @@ class Tables:
                         f"found {a.dtype} {a.shape[1:]}"
                     )
         lengths = {name: columns[name].shape[0] for name in self._of_steps()}
+        if self.has_last_row:
+            lengths |= dict.fromkeys(first.values(), self.n_rows)
         if len(set(lengths.values())) > 1:
             hint = "a final observation per episode belongs into `final_observations`"
             raise FormatError(f"{self._where}: columns of different lengths: {lengths}; {hint}")
@@ -284,6 +312,9 @@ class Tables:
             if block is None:
                 return
             terminal, ends = self._ends(block, after)
+            if after is None and not ends[-1]:
+                self._losses.add("an unfinished episode at the end of the source: truncated")
+                ends[-1] = self.has_last_row
             stop = n_final + int(ends.sum())
             if final is None:
                 last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}
@@ -296,9 +327,7 @@ class Tables:
                         f"an episode, found {len(found):,} for {stop - n_final:,}"
                     )
             n_final = stop
-            if after is None and not ends[-1]:
-                self._losses.add("an unfinished episode at the end of the source: truncated")
-                ends[-1] = True
+            ends[-1] |= after is None
             rewards = np.zeros(len(ends), self._rewards)
             if "rewards" in self._roles:
                 rewards = block[self._roles["rewards"]].reshape(len(ends))
@@ -329,18 +358,25 @@ class Tables:
         )
         if "dones" in roles:
             done = self._flags(block, "dones")
-            if "terminations" not in roles:
+            masks = block.get(_MASKS) if roles["dones"] == "dones_float" else None
+            if masks is not None and masks.size == len(done):  # of JaxRL: 0 after a terminal step
+                terminal = ~flags(masks, f"{self._where}: {_MASKS}")
+            elif "terminations" not in roles:
                 terminal = done & ~truncated
-            if not {"terminations", "truncations"} & roles.keys():
+            if masks is None and not {"terminations", "truncations"} & roles.keys():
                 self._losses.add(
                     "ends marked as done: taken as terminal, though some may be truncations",
                     int(done.sum()),
                 )
             truncated = truncated | (done & ~terminal)
-        if "episode" in roles:
-            numbers = block[roles["episode"]]
-            is_last = after is None or numbers[-1] != after[roles["episode"]][0]
-            ends = np.append(numbers[1:] != numbers[:-1], is_last)
+        if "episode" in roles or "starts" in roles:
+            if "episode" in roles:
+                numbers = block[roles["episode"]]
+                is_last = after is None or numbers[-1] != after[roles["episode"]][0]
+                ends = np.append(numbers[1:] != numbers[:-1], is_last)
+            else:
+                following = True if after is None else self._flags(after, "starts")[0]
+                ends = np.append(self._flags(block, "starts")[1:], following)
             self._losses.add(
                 "truncations within a numbered episode: left out", int((truncated & ~ends).sum())
             )

@@ -5,8 +5,11 @@ Invariant: nothing is opened or created here.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +66,25 @@ def check_parent(where: Path) -> None:
     except OSError as error:
         what = f"cannot be looked into: {error.strerror}; choose another path"
     raise StoreNotFoundError(f"{where.parent}: {what}")
+
+
+def matching(path: Any, name: str, key: Callable[[str], Any] | None = None) -> list[Path]:
+    """A path, all of a list, or what matches a pattern, in the order of `key`."""
+    if not isinstance(path, (str, os.PathLike)):
+        if not isinstance(path, Iterable):
+            raise SchemaError(
+                f"{name}: expected a path, a list of them or a pattern, found {path!r:.200}"
+            )
+        paths = [match for entry in path for match in matching(entry, name, key)]
+        if not paths:
+            raise StoreNotFoundError(f"{name}: expected one path or more, found an empty list")
+        return paths
+    location, text = absolute_path(path, name), os.fspath(path)
+    if os.path.exists(text) or not glob.has_magic(text):  # Path.exists raises for long names
+        return [location]
+    names = []
+    with contextlib.suppress(ValueError):  # a NUL in the name of a directory
+        names = sorted(glob.glob(text), key=key)
+    if not names:
+        raise StoreNotFoundError(f"{text}: nothing matches this pattern")
+    return [absolute_path(one, name) for one in names]

@@ -94,7 +94,7 @@ def test_help_lists_the_formats_and_what_each_cannot_carry(command):
             2,
             "codec is not an option of a format",
         ),
-        (("arrays", "in.npz"), 2, "Missing argument 'DST'"),
+        (("arrays", "in.npz"), 2, "Missing argument 'SRC...'"),
     ],
 )
 def test_wrong_usage(command, arrays, arguments, status, message):

@@ -11,6 +11,7 @@ from mmreplay import (
     export_dataset,
     import_dataset,
 )
+from mmreplay.exchange.tables import ROLES
 from tests.support.disks.trees import names
 from tests.support.played_episodes import play, write
 
@@ -96,7 +97,9 @@ def test_a_missing_library_is_named_with_the_command_to_install_it(
 def test_options_tell_what_they_can_be():
     formats = {one.name: one for one in mmreplay.exchange_formats()}
     assert formats["arrays"].export_options == {"compressed": ["true", "false"]}
-    assert formats["parquet"].import_options == {"final_observation": ["repeat", "drop"]}
+    known = formats["parquet"].import_options
+    assert known.pop("final_observation") == ["repeat", "drop"]
+    assert known == {role: [] for role in ROLES}
     choices = ["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
     assert formats["parquet"].export_options == {"compression": choices}
     assert formats["robomimic"].export_options == {"next_obs": ["true", "false"]}

@@ -51,9 +51,9 @@ def test_rewards_may_be_missing_if_the_format_has_none():
     assert losses.all()[0].what.startswith("rewards: the source has none")
 
 
-@pytest.mark.parametrize("name", ["episode_starts", "is_last", "step_type", "masks"])
+@pytest.mark.parametrize("name", ["is_first", "is_last", "step_type", "masks"])
 def test_ends_under_a_name_that_says_something_else_are_refused(name):
-    with pytest.raises(FormatError, match=f"expected terminations, .* found {name}; make such a"):
+    with pytest.raises(FormatError, match=f"found {name}; name one .*truncations={name}"):
         tables(FLAT | {name: np.zeros(N)})
     tables(FLAT | {name: np.zeros(N), "dones": np.zeros(N)})
 
@@ -70,6 +70,10 @@ def test_ends_under_a_name_that_says_something_else_are_refused(name):
         ({"terminals": [0] * 6, "episode_terminals": [0, 1, 0, 1, 0, 0]}, [], [1, 3]),
         ({"terminated": [0, 0, 0, 0, 0, 1], "life_losses": [0, 1, 0, 0, 0, 0]}, [1, 5], [5]),
         ({"episode": [0, 0, 1, 1, 1, 2]}, [], [1, 4, 5]),
+        ({"episode_starts": [1, 0, 0, 1, 0, 0]}, [], [2, 5]),
+        ({"episode_starts": [1, 0, 0, 1, 0, 0], "dones": [0, 0, 1, 0, 1, 0]}, [2, 4], [2, 5]),
+        ({"dones_float": [0, 1, 0, 1, 0, 0], "masks": [1, 0, 1, 1, 1, 1]}, [1], [1, 3]),
+        ({"dones_float": [0, 1, 0, 0, 0, 0]}, [1], [1]),
         ({"episode": [4, 4, 4, 4, 2, 2], "dones": [0, 0, 0, 1, 0, 0]}, [3], [3, 5]),
         ({"episode": [4] * 6, "truncated": [0, 0, 1, 0, 0, 0]}, [], [5]),
         ({}, [], []),
