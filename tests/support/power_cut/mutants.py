@@ -169,7 +169,7 @@ _TABLE = """
 5183 | shared tail used again | tail | seal: a tail of several names is replaced before its half is used again |  | others
 5218 | state trusted in a copy | all | state: trusted only in the directory that it names |  | others
 5192 | state trusted though truncated | all | state: trusted only with the blocks beyond its end that it had |  | others
-     | priorities of evicted rows kept | wide | priorities: chunk files go with those of the rows | priorities: chunk | alone
+5177 | priorities of evicted rows kept | wide | priorities: chunk files go with those of the rows | priorities: chunk | alone
 5177 | priorities of lost rows kept | all | priorities: zero past the head after an opening | past the head | alone
 5180 | priorities unsynced | all | flush: priorities durably | priority of | alone
 5173 | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone

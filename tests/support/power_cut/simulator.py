@@ -44,7 +44,7 @@ _SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)
 # Chances, at a call, that it is the last one, and that something else happens before it.
 _MOST_DANGER, _MOST_BUSTLE = 0.6, 0.25
 _INTERRUPTS = 0.1, 0.012  # in the middle of the end of an episode, and elsewhere
-_FAR_ROWS = 110
+_FAR_STEPS, _FAR_STEPS_OF_MANY = 110, 240  # of many, most calls are resets
 _MISTAKES = TypeError, AttributeError, NameError, ImportError
 
 
@@ -184,7 +184,7 @@ class _History:
         at_most = self._luck.choice(calls[least:])
         n_steps = self._luck.randrange(self._luck.choice(steps))
         if self._far:
-            at_most, n_steps = 20_000, _FAR_ROWS
+            at_most, n_steps = 20_000, _FAR_STEPS if self._n < 10 else _FAR_STEPS_OF_MANY
         self._rarely = self._luck.random() < 0.25
         # The next crash soon after: what a recovery left to the page cache may be lost.
         again = self._store.path.exists() and self._luck.random() < 0.3
@@ -306,7 +306,7 @@ class _History:
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
             rows = self._store.returned
-            if self._is_held():  # what matters then is a crash between a reset and the next flush
+            if self._is_held() and not self._far:  # a crash between a reset and the next flush
                 self._left = min(self._left, 6 + self.counts.calls % 40)
             self.writer._timed_flush.flush_in_background(timer=True)
             self._store.flushed = max(self._store.flushed, rows)
