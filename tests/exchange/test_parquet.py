@@ -157,3 +157,18 @@ def test_what_is_no_parquet_is_refused(tmp_path, data):
     with pytest.raises(FormatError, match=r"expected .parquet files, found none"):
         (tmp_path / "in").mkdir()
         import_dataset("parquet", tmp_path / "in", tmp_path / "a.zarr")
+
+
+def test_files_without_ends_of_episodes_are_one_each(tmp_path, quick_disk):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        n = 3 + number
+        rows = {"obs": np.full(n, number, "f4"), "actions": np.arange(n), "rewards": np.ones(n)}
+        pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+    for src in (folder, f"{folder}/*.parquet"):
+        target = tmp_path / f"{type(src).__name__}.zarr"
+        made = import_dataset("parquet", src, target)
+        assert (made.transitions, made.episodes) == (12, 3)
+        with mmreplay.open(target) as store:
+            assert store.episodes["length"].tolist() == [3, 4, 5]

@@ -1,5 +1,6 @@
 """Several files as one dataset: a folder, a list, a pattern; and columns under other names."""
 
+import h5py
 import numpy as np
 import pytest
 
@@ -122,3 +123,24 @@ def test_columns_under_other_names(tmp_path):
         import_dataset("arrays", source, tmp_path / "d.zarr", **names, observations="imagez")
     with pytest.raises(SchemaError, match="robomimic: no such option as 'actions'"):
         import_dataset("robomimic", tmp_path, tmp_path / "d.zarr", actions="act")
+
+
+@pytest.mark.parametrize("format", ["d4rl", "robomimic"])
+def test_a_folder_of_hdf5_files(tmp_path, format):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in (9, 10):
+        with h5py.File(folder / f"run{number}.hdf5", "w") as file:
+            given = columns(number)[0]
+            if format == "d4rl":
+                for name, rows in given.items():
+                    file[name] = rows
+                continue
+            demo = file.create_group("data/demo_0")
+            demo.attrs["num_samples"] = N
+            demo["obs/state"] = given["observations"]
+            demo["actions"] = given["actions"]
+    made = import_dataset(format, folder, tmp_path / "x.zarr")
+    assert (made.transitions, made.episodes) == (2 * N, 2)
+    with mmreplay.open(tmp_path / "x.zarr") as store:
+        assert [store.trajectory(n).action[0] for n in (0, 1)] == [9, 10]
