@@ -7,8 +7,10 @@ One row per step, in the order of time: ``observations``, ``actions``, ``rewards
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import (
     Column,
@@ -84,7 +87,7 @@ def read_columns(
     missing: FinalObservation,
 ) -> Incoming:
     """Columns by name as a dataset; raises FormatError if they do not fit together."""
-    tables = Tables(columns, where, losses, missing)
+    tables, given = Tables(columns, where, losses, missing), columns
     final = {key: columns[name] for key, name in tables.frames["final_observations"].items()}
     if tables.has_last_row:
         for key, name in tables.frames["observations"].items():
@@ -96,7 +99,21 @@ def read_columns(
 
     n_final = min((one.shape[0] for one in final.values()), default=None)
     rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows)
-    return tables.incoming(rows, final_rows if final else None, n_final=n_final)
+    incoming = tables.incoming(rows, final_rows if final else None, n_final=n_final)
+    used = (*tables.used, *tables.frames["final_observations"].values())
+    return _to_the_end(incoming, {name: given[name] for name in used})
+
+
+def _to_the_end(incoming: Incoming, columns: Mapping[str, Column]) -> Incoming:
+    """The same, with a check afterwards that no array has more rows than its header says."""
+
+    def steps() -> Iterator[Steps]:
+        yield from incoming.steps
+        for column in columns.values():
+            if isinstance(column, NpyColumn):
+                column.finish()
+
+    return dataclasses.replace(incoming, steps=steps())
 
 
 def _files(source: Path, losses: Losses, stack: ExitStack) -> Iterator[tuple[str, Column]]:
@@ -110,6 +127,8 @@ def _files(source: Path, losses: Losses, stack: ExitStack) -> Iterator[tuple[str
     archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_file(source))))
     others = [one.filename for one in archive.infolist() if not one.filename.endswith(_SUFFIX)]
     losses.add_names("members that are not arrays", others)
+    if twice := [name for name, n in Counter(archive.namelist()).items() if n > 1]:
+        raise FormatError(f"{source}: expected one member of each name, found two of {twice[0]!r}")
     for about in archive.infolist():
         name = about.filename
         if name.endswith(_SUFFIX):
@@ -169,7 +188,7 @@ def read_ogbench(source: Path, losses: Losses) -> Iterator[Incoming]:
         tables = Tables(made | columns, source, losses, "repeat", needs_rewards=False)
         used = {name: columns[name] for name in tables.used if name not in made}
         rows = blocks(used | {_ENDS: ends}, tables.n_rows, source)
-        yield tables.incoming(_steps(rows, losses, source))
+        yield _to_the_end(tables.incoming(_steps(rows, losses, source)), used | {_ENDS: ends})
 
 
 def _steps(rows: Iterator[Block], losses: Losses, source: object) -> Iterator[Block]:

@@ -116,8 +116,10 @@ def import_dataset(
     chosen = named(format)
     if chosen.read is None:
         raise SchemaError(f"{format}: this format has no import")
-    called = {name: options.pop(name) for name in ROLES if chosen.has_roles and name in options}
-    checked = checked_options(chosen.read, options, format)
+    called = None
+    if chosen.has_roles:
+        called = {role: options.pop(role) for role in ROLES if role in options}
+    checked = checked_options(chosen.read, options, format, ROLES if chosen.has_roles else ())
     where = path_of_new_store(dst, "dst").absolute()
     losses = Losses(columns, leave_out, called)
     found = src if chosen.find is None else chosen.find(src)
@@ -204,22 +206,27 @@ def _one_after_the_other(
         with _reading(source, name), read(source) as incoming:
             found = _fields_of(incoming)
             for what in sorted(expected.keys() | found.keys()):
-                if expected.get(what) != found.get(what):
+                one, other = expected.get(what), found.get(what)
+                if not one or not other or one[0] != other[0] or not np.can_cast(other[1], one[1]):
+                    shown = ("nothing" if it is None else f"{it[1]} {it[0]}" for it in (one, other))
                     raise FormatError(
-                        f"{source}: {what}: expected {expected.get(what)}, as in {sources[0]}, "
-                        f"found {found.get(what)}; import it alone, or choose columns"
+                        f"{source}: {what}: expected {next(shown)}, as in {sources[0]}, found "
+                        f"{next(shown)}; import it alone, or choose columns"
                     )
             yield from incoming.steps
 
 
-def _fields_of(incoming: Incoming) -> dict[str, Any]:
-    """The fields of a dataset's columns by their names."""
-    frames = {
-        "observations" if key == FRAME else f"observations {key}": one
-        for key, one in incoming.frames.items()
-    }
-    rewards = np.dtype(incoming.reward_dtype)
-    return {"actions": incoming.action, "rewards": rewards, **frames, **incoming.extras}
+def _fields_of(incoming: Incoming) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of a dataset's columns by what they are."""
+    fields = {"actions": incoming.action}
+    fields |= {_observation(key): one for key, one in incoming.frames.items()}
+    fields |= {f"column {name}": one for name, one in incoming.extras.items()}
+    out = {name: (one.shape, np.dtype(one.dtype)) for name, one in fields.items()}
+    return out | {"rewards": ((), np.dtype(incoming.reward_dtype))}
+
+
+def _observation(key: str) -> str:
+    return "observations" if key == FRAME else f"observations {key}"
 
 
 def _source_path(src: Any) -> Path:
@@ -257,18 +264,22 @@ def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
             run = next(runs, None)
         if run is None:
             return
-        columns = {"actions": run.action, **run.extras}
-        for key, rows in run.observation.items():
-            columns["observations" if key == FRAME else f"observations {key}"] = rows[:-1]
-        for what, one in fields.items():
+        columns = {"actions": run.action}
+        columns |= {_observation(key): rows[:-1] for key, rows in run.observation.items()}
+        columns |= {f"column {name}": rows for name, rows in run.extras.items()}
+        for what, (shape, dtype) in fields.items():
             rows, n = columns[what], len(run)
-            if rows.shape != (n, *one.shape) or not np.can_cast(rows.dtype, one.dtype):
+            if rows.shape != (n, *shape) or not np.can_cast(rows.dtype, dtype):
                 raise FormatError(
-                    f"{source}: {what}: expected {n:,} rows of {one.shape} {one.dtype}, as in the "
+                    f"{source}: {what}: expected {n:,} rows of {shape} {dtype}, as in the "
                     f"first episode, found {rows.shape} {rows.dtype}; write all episodes in the "
                     f"same way"
                 )
-        yield run
+        frames = {
+            key: rows[:].astype(fields[_observation(key)][1], copy=False)
+            for key, rows in run.observation.items()
+        }
+        yield dataclasses.replace(run, observation=frames)
 
 
 def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -92,7 +92,7 @@ def _choices(kind: Any) -> list[str]:
     return list(get_args(kind)) if get_origin(kind) is Literal else []
 
 
-_HDF5 = files_named(".hdf5", ".h5", ".hdf")
+_HDF5 = files_named(".hdf5", ".h5", ".hdf", needed=True)
 
 _ALL = (
     ExchangeFormat(
@@ -208,16 +208,16 @@ def named(name: object, *, to_export: bool = False) -> ExchangeFormat:
 
 
 def checked_options(
-    call: Callable[..., Any], given: Mapping[str, Any], name: str
+    call: Callable[..., Any], given: Mapping[str, Any], name: str, more: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The options of a format; raises SchemaError for unknown names, and values of other types.
 
-    Formats check numbers themselves.
+    Formats check numbers themselves. `more` are options that were taken before.
     """
     known = _options(call)
     for key, value in given.items():
         if key not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
+            has = f"it has {', '.join([*known, *more])}" if known else "it has none"
             raise SchemaError(f"{name}: no such option as {key!r}; {has}")
         kind, what = known[key], ""
         texts: dict[Any, Any] = {str: str, str | None: (str, type(None))}

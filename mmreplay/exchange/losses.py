@@ -35,7 +35,8 @@ class Loss:
 class Losses:
     """Counts the losses of one import or export, and knows which columns to convert.
 
-    `called` has the names of columns by what they are: ``{"observations": ("images",)}``.
+    `called` has the names of columns by what they are, ``{"observations": ("images",)}``; None if
+    nobody can say so.
     """
 
     def __init__(
@@ -50,14 +51,17 @@ class Losses:
             role: _names(role, given.split(",") if isinstance(given, str) else given) or ()
             for role, given in (called or {}).items()
         }
-        named = itertools.chain.from_iterable(self.called.values())
+        self.has_roles = called is not None
+        named = [*itertools.chain.from_iterable(self.called.values())]
+        if len({*named}) < len(named):
+            raise SchemaError(f"expected a column to be one thing, found {called!r:.200}")
         self._unseen = {*(self._columns or ()), *self._leave_out, *named}
         self._counts: dict[str, int] = {}
 
     def add(self, what: str, count: int = 1) -> None:
         """Count `count` more; 0 adds nothing."""
         if count:
-            what = printable(what)
+            what = printable(what).replace("\n", "\\n")
             self._counts[what] = self._counts.get(what, 0) + count
 
     def add_names(self, what: str, names: Iterable[str]) -> None:
@@ -65,6 +69,10 @@ class Losses:
         found = sorted(names)
         more = ", ..." if len(found) > _SHOWN else ""
         self.add(f"{what}: {', '.join(found[:_SHOWN])}{more}", len(found))
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether `leave_out` names a column, or a group that it is in."""
+        return any(f"{name}/".startswith(f"{one}/") for one in self._leave_out)
 
     def takes(self, name: str, *, needed: bool = False) -> bool:
         """Whether to convert a column; counts it otherwise.

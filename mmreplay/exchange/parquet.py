@@ -54,7 +54,10 @@ def read(
     size = block_steps(row_bytes({name: columns[name] for name in names}))
     last = {final_name(key): name for key, name in final.items()}
     blocks = (
-        {name: _rows(part[name], columns[name], f"{path}: {name}") for name in names}
+        {
+            name: _rows(part[name], columns[name], f"{path}: {name}", name in final.values())
+            for name in names
+        }
         for path, part in columns_below(paths, names, size)
     )
     yield tables.incoming(one | {key: one[name] for key, name in last.items()} for one in blocks)
@@ -66,7 +69,13 @@ def episode_files(folder: Path, losses: Losses) -> list[Path]:
     with open_parquet(paths[0]) as file:
         if marks_ends(file.schema_arrow.names, losses):
             return []
-    return files_below(folder, losses)
+    filled = []
+    for path in files_below(folder, losses):
+        with open_parquet(path) as file:
+            if file.metadata.num_rows:
+                filled.append(path)
+    losses.add("files without rows", len(paths) - len(filled))
+    return filled
 
 
 def _shapes_of(paths: list[Path], losses: Losses) -> dict[str, RowShape]:
@@ -130,8 +139,8 @@ def columns_below(
                 yield path, dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
-def _rows(array: Any, about: RowShape, name: str) -> Array:
-    if name.rpartition(": ")[2].startswith("final_observations"):
+def _rows(array: Any, about: RowShape, name: str, is_final: bool) -> Array:
+    if is_final:
         array = array.drop_null()
     return from_arrow(array, about.shape[1:], about.dtype, name)
 

@@ -64,13 +64,15 @@ def add_other_files(source: Path, used: Callable[[str], Any], losses: Losses) ->
     losses.add_names("files that are not read", others)
 
 
-def files_named(*suffixes: str) -> Callable[[Path, Losses], list[Path]]:
+def files_named(*suffixes: str, needed: bool = False) -> Callable[[Path, Losses], list[Path]]:
     """A function that lists the files of a folder whose names end like this, by their numbers."""
 
     def files(folder: Path, losses: Losses) -> list[Path]:
         names = [name for name in source_files(folder) if name.endswith(suffixes)]
         if names:
             add_other_files(folder, names.__contains__, losses)
+        elif needed:
+            raise FormatError(f"{folder}: expected {', '.join(suffixes)} files, found none")
         return sorted((folder / name for name in names), key=by_numbers)
 
     return files

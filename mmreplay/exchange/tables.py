@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.runs import Steps
-from mmreplay.errors import FormatError
+from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import RowShape
 from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, key_name, reward_dtype
 from mmreplay.exchange.losses import Losses
@@ -83,8 +83,9 @@ class Incoming:
 
 def marks_ends(names: Iterable[str], losses: Losses) -> bool:
     """Whether one of these columns marks the ends of episodes."""
-    roles = {*losses.called, *(_ROLES.get(name, "") for name in names)}
-    return not roles.isdisjoint(_ENDS) or not _LIKE_ENDS.isdisjoint(names)
+    used = {name for name in names if not losses.leaves_out(name)}
+    roles = {*losses.called, *(_ROLES.get(name, "") for name in used)}
+    return not roles.isdisjoint(_ENDS) or not _LIKE_ENDS.isdisjoint(used)
 
 
 def final_name(key: str) -> str:
@@ -111,6 +112,7 @@ class Tables:
         self._where, self._losses, self._missing = where, losses, missing
         self._called, self._problem = called or {}, ""
         self._roles: dict[str, str] = {}
+        self._has_masks = "dones_float" in columns
         usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
         others = self._assign_roles(usable)
         # The columns of observations, next and final ones, by the keys of observations.
@@ -147,7 +149,12 @@ class Tables:
         for role, names in self._losses.called.items():
             for one in names:
                 if f"{shown}/".startswith(f"{one}/"):
-                    return role, shown if len(names) > 1 else shown[len(one) + 1 :]
+                    key = shown[len(one) :]
+                    if len(names) == 1:
+                        return role, key[1:]
+                    others = self._losses.called.get("observations", ())
+                    as_seen = others if len(others) == len(names) else names
+                    return role, as_seen[names.index(one)] + key
         base, _, key = name.partition("/")
         role = _ROLES.get(base, "")
         return ("", "") if role in self._losses.called else (role, key)
@@ -157,7 +164,8 @@ class Tables:
         shown = self._called.get(name, name)
         role, key = self._role(name)
         is_needed = bool(role) and not key and role not in _OF_FRAMES[1:]
-        if not self._losses.takes(shown, needed=is_needed and role != "observations"):
+        is_flag = is_needed and role != "observations"
+        if not self._losses.takes(shown, needed=is_flag or (name == _MASKS and self._has_masks)):
             return False
         problem: str = getattr(column, "problem", "")
         if not problem and not is_numeric(column.dtype):
@@ -204,6 +212,13 @@ class Tables:
         return {key: found[name] for key, name in keys.items()}
 
     def _check_roles(self, columns: Mapping[str, RowShape], *, needs_rewards: bool) -> None:
+        for role, names in self._losses.called.items():
+            if role not in self._roles and not self.frames.get(role):
+                self._losses.check_names(self._where)
+                raise SchemaError(
+                    f"{self._where}: {role}: expected the name of a column, found "
+                    f"{', '.join(names)}; only observations may be several columns, or a group"
+                )
         wanted = {"observations": bool(self.frames["observations"])}
         wanted["actions"] = "actions" in self._roles
         wanted["rewards"] = "rewards" in self._roles or not needs_rewards
@@ -212,8 +227,9 @@ class Tables:
                 self._losses.check_names(self._where)  # it may be misspelled
                 raise FormatError(
                     f"{self._where}: expected a column {role!r}, found "
-                    f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}; of another "
-                    f"name, it needs {role}=NAME (-o {role}=NAME)"
+                    f"{', '.join(sorted(columns)) or 'none'}{self._problem:.400}"
+                    + f"; name it with {role}=NAME (-o {role}=NAME)"
+                    * self._losses.has_roles
                 )
         found = sorted(_LIKE_ENDS.intersection(columns))
         if found and not any(role in self._roles for role in _ENDS):
@@ -314,7 +330,9 @@ class Tables:
             terminal, ends = self._ends(block, after)
             if after is None and not ends[-1]:
                 self._losses.add("an unfinished episode at the end of the source: truncated")
-                ends[-1] = self.has_last_row
+                # A final observation that is left is that of this episode.
+                n_left = (n_known or 0) - n_final - int(ends.sum())
+                ends[-1] = n_left == 1
             stop = n_final + int(ends.sum())
             if final is None:
                 last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}
@@ -359,6 +377,7 @@ class Tables:
         if "dones" in roles:
             done = self._flags(block, "dones")
             masks = block.get(_MASKS) if roles["dones"] == "dones_float" else None
+            masks = None if "terminations" in roles else masks
             if masks is not None and masks.size == len(done):  # of JaxRL: 0 after a terminal step
                 terminal = ~flags(masks, f"{self._where}: {_MASKS}")
             elif "terminations" not in roles:

@@ -84,7 +84,7 @@ def matching(path: Any, name: str, key: Callable[[str], Any] | None = None) -> l
         return [location]
     names = []
     with contextlib.suppress(ValueError):  # a NUL in the name of a directory
-        names = sorted(glob.glob(text), key=key)
+        names = sorted(glob.glob(text, recursive=True), key=key)
     if not names:
         raise StoreNotFoundError(f"{text}: nothing matches this pattern")
     return [absolute_path(one, name) for one in names]

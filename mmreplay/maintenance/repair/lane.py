@@ -66,7 +66,8 @@ def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bo
     stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
     if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
         stop = 0  # nothing that could be sampled
-    later = [span for span in stretches if span[0] >= stop]
+    first = max(reader.metadata["first"], floor_row(reader.base))
+    later = [(max(start, first), end) for start, end in stretches if start >= stop and end > first]
     if stop > 0:
         sums, n_finals = damage.wrong_sums, damage.n_finals
         copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums)
@@ -74,10 +75,9 @@ def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bo
         empty_lane(target, reader)
     if skip_damaged and later:
         _append_rows(target, damage, later)
-    first = max(reader.metadata["first"], floor_row(reader.base))
     kept = n_transitions([target])
     lost = max(damage.n_transitions([(first, reader.head)]) - kept, 0)
-    beyond = damage.n_transitions((max(start, first), end) for start, end in later)
+    beyond = damage.n_transitions(later)
     return LaneRepair(
         name,
         kept,

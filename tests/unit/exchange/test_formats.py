@@ -84,7 +84,8 @@ def test_a_missing_library_is_named_with_the_command_to_install_it(
         monkeypatch.setitem(sys.modules, module, None)
     store = write(tmp_path / "a.zarr", play())
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "x.parquet").touch()
+    for suffix in ("parquet", "hdf5"):
+        (tmp_path / "in" / f"x.{suffix}").touch()
     expected = r"needs \w+: pip install \"mmreplay\[exchange\]\""
     with pytest.raises(MissingExtraError, match=expected):
         import_dataset(name, tmp_path / "in", tmp_path / "b.zarr")
