@@ -35,9 +35,8 @@ from mmreplay.writing.log import Log
 
 _NEVER = 1 << 62
 _NICE = 10
-"""Of the sealing thread. Environments that step in threads of their own wait for the slowest of
-these at each step: one that has to share its core holds up all of them. So frames are compressed
-while cores are idle, mostly between the steps, and a writer that needs the room helps."""
+"""Of the sealing thread: environments in threads of their own wait for the slowest at each step, so
+frames are compressed while cores are idle, and a writer that needs the room helps."""
 
 
 class Background:
@@ -56,8 +55,7 @@ class Background:
         self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
         wake: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake = wake
-        # The loop holds no reference to a lane while it waits, so a writer that was dropped
-        # without close goes, and its lock with it; the thread is woken to see that, and ends.
+        # The loop holds no lane while it waits: a writer dropped without close goes, and its lock.
         owner = weakref.ref(self, wake.put)
         run, stop = functools.partial(_flush_loop, owner, wake), functools.partial(wake.put, False)
         self._flushing = Thread(run, "mmreplay-flush", stop)

@@ -6,6 +6,7 @@ attributes; a lane with an array that cannot be opened is not read further.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from mmreplay.format import layout, parse
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.maintenance.verify.report import ByteCount, Notes, reason
 from mmreplay.storage import priority_column
-from mmreplay.storage.lane_metadata import LaneDocument, read_lane
+from mmreplay.storage.lane_metadata import LaneDocument, read_document, read_lane
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
@@ -77,10 +78,7 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; `logs` is None if it cannot be opened.
-
-    `metadata` is attributes.mmreplay of the lane's own document, empty if it cannot be opened.
-    """
+    """The zarr.json files of one lane; `logs` is None, `metadata` empty if it cannot be opened."""
 
     def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
         self._path, self._notes, self._tally = path, notes, tally
@@ -101,6 +99,9 @@ class Documents:
         if isinstance(error.__cause__, FileNotFoundError):
             text = "missing"
         self._notes.find(file, text, file.removesuffix("zarr.json").rstrip("/"))
+        with contextlib.suppress(MmreplayError, OSError):  # what named that file may be the damage
+            for text in root_problems(read_document(self._path)):
+                self._find("", text)
 
     def _compare_all(self, lane: LaneDocument) -> tuple[Log, Log]:
         """Compare all documents; returns the logs that they describe."""
@@ -135,7 +136,7 @@ class Documents:
             return
         if spec is not None:
             log.specs[PRIORITIES] = spec
-            self._compare(log, spec, own["rows"])
+            self._compare(log, layout.named_axes(spec, *log.axes), own["rows"])
             if has_sums:
                 log.sums[PRIORITIES] = layout.checksum_spec(PRIORITIES)
                 self._compare_sums(log, spec, own["rows"])

@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
+import mmreplay
 from mmreplay import verify
 from tests.support.documents import drop_copy
 from tests.support.tampering.findings import messages
@@ -89,3 +91,24 @@ def test_a_copy_that_differs_from_the_documents_themselves(lz4_store, change, te
 def test_a_closed_lane_needs_no_copy(lz4_store):
     drop_copy(lz4_store)
     assert verify(lz4_store).sound
+
+
+@pytest.mark.parametrize(
+    ("file", "sound", "damaged", "text"),
+    [
+        ("zarr.json", "low_prob", "loe_prob", "attributes.mmreplay: expected crc32c"),
+        ("priorities/zarr.json", '"step"', '"ster"', "dimension_names[0]: expected 'step'"),
+    ],
+)
+def test_a_damaged_name_is_found_in_its_own_file(tmp_path, file, sound, damaged, text):
+    """Not only where an array of that name is missing, or in the copy that differs."""
+    path = tmp_path / "a.zarr"
+    frame, action = mmreplay.Field((3,), "float32"), mmreplay.Field((), "int64")
+    extras = {"low_prob": mmreplay.Field((), "float32")}
+    with mmreplay.PrioritizedReplayBuffer(path, 9, frame, action, extras=extras) as buffer:
+        buffer.reset(np.zeros(3, "f4"))
+        buffer.step(0, 1.0, np.zeros(3, "f4"), terminated=True, low_prob=0.5)
+        buffer.update_priorities([0], [1.0])
+    document = (path / file).read_text()
+    (path / file).write_text(document.replace(sound, damaged, 1))
+    assert any(one.startswith(text) for one in messages(path, file))
