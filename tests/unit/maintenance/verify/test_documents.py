@@ -105,7 +105,8 @@ def test_a_damaged_name_is_found_in_its_own_file(tmp_path, file, sound, damaged,
     path = tmp_path / "a.zarr"
     frame, action = mmreplay.Field((3,), "float32"), mmreplay.Field((), "int64")
     extras = {"low_prob": mmreplay.Field((), "float32")}
-    with mmreplay.PrioritizedReplayBuffer(path, 9, frame, action, extras=extras) as buffer:
+    given = {"frame": frame, "action": action, "extras": extras}
+    with mmreplay.PrioritizedReplayBuffer(path, capacity=9, **given) as buffer:
         buffer.reset(np.zeros(3, "f4"))
         buffer.step(0, 1.0, np.zeros(3, "f4"), terminated=True, low_prob=0.5)
         buffer.update_priorities([0], [1.0])
