@@ -37,7 +37,7 @@ _NAMES = {
     "dones": ("dones", "done", "episode_terminals", "dones_float"),
     "life_losses": ("life_losses",),
     "episode": ("episode", "episode_index", "episode_id", "eps_id"),
-    "starts": ("starts", "episode_starts"),
+    "episode_starts": ("episode_starts",),
     "next_observations": (
         *("next_observations", "next_observation", "next_obs", "new_obs", "obs_next", "next_state"),
     ),
@@ -49,11 +49,11 @@ ROLES = tuple(_NAMES)
 
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
 _ROLES = {name: role for role, names in _NAMES.items() for name in names}
-_MASKS = "masks"
+_JAXRL_ENDS, _MASKS = "dones_float", "masks"
 _LIKE_ENDS = {"is_first", "is_last", "is_terminal", "step_type", _MASKS}
 """Names by which other tables mark ends in other ways."""
 
-_ENDS = ("terminations", "truncations", "dones", "episode", "starts")
+_ENDS = ("terminations", "truncations", "dones", "episode", "episode_starts")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ class Tables:
         self._where, self._losses, self._missing = where, losses, missing
         self._called, self._problem = called or {}, ""
         self._roles: dict[str, str] = {}
-        self._has_masks = "dones_float" in columns
+        self._is_jaxrl = _JAXRL_ENDS in columns
         usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
         others = self._assign_roles(usable)
         # The columns of observations, next and final ones, by the keys of observations.
@@ -124,7 +124,7 @@ class Tables:
         self.has_last_row = set(seen) == {self.n_rows + 1} and not (
             self.frames["next_observations"]
             or self.frames["final_observations"]
-            or any(role in self._roles for role in _ENDS[-2:])
+            or {"episode", "episode_starts"} & self._roles.keys()
         )
         self._check_shapes(columns)
         # Name and field of extra columns, by their foreign names.
@@ -165,7 +165,7 @@ class Tables:
         role, key = self._role(name)
         is_needed = bool(role) and not key and role not in _OF_FRAMES[1:]
         is_flag = is_needed and role != "observations"
-        if not self._losses.takes(shown, needed=is_flag or (name == _MASKS and self._has_masks)):
+        if not self._losses.takes(shown, needed=is_flag or (name == _MASKS and self._is_jaxrl)):
             return False
         problem: str = getattr(column, "problem", "")
         if not problem and not is_numeric(column.dtype):
@@ -376,26 +376,27 @@ class Tables:
         )
         if "dones" in roles:
             done = self._flags(block, "dones")
-            masks = block.get(_MASKS) if roles["dones"] == "dones_float" else None
-            masks = None if "terminations" in roles else masks
-            if masks is not None and masks.size == len(done):  # of JaxRL: 0 after a terminal step
+            masks = block.get(_MASKS, done[:0])
+            is_jaxrl = roles["dones"] == _JAXRL_ENDS and "terminations" not in roles
+            has_masks = is_jaxrl and masks.size == len(done)
+            if has_masks:  # 0 after a terminal step
                 terminal = ~flags(masks, f"{self._where}: {_MASKS}")
             elif "terminations" not in roles:
                 terminal = done & ~truncated
-            if masks is None and not {"terminations", "truncations"} & roles.keys():
+            if not has_masks and not {"terminations", "truncations"} & roles.keys():
                 self._losses.add(
                     "ends marked as done: taken as terminal, though some may be truncations",
                     int(done.sum()),
                 )
             truncated = truncated | (done & ~terminal)
-        if "episode" in roles or "starts" in roles:
+        if "episode" in roles or "episode_starts" in roles:
             if "episode" in roles:
                 numbers = block[roles["episode"]]
                 is_last = after is None or numbers[-1] != after[roles["episode"]][0]
                 ends = np.append(numbers[1:] != numbers[:-1], is_last)
             else:
-                following = True if after is None else self._flags(after, "starts")[0]
-                ends = np.append(self._flags(block, "starts")[1:], following)
+                following = True if after is None else self._flags(after, "episode_starts")[0]
+                ends = np.append(self._flags(block, "episode_starts")[1:], following)
             self._losses.add(
                 "truncations within a numbered episode: left out", int((truncated & ~ends).sum())
             )
