@@ -11,7 +11,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,22 +22,25 @@ from mmreplay.batches.runs import Steps
 from mmreplay.errors import (
     EmptyBufferError,
     FormatError,
-    MmreplayError,
     SchemaError,
     StoreExistsError,
-    StoreNotFoundError,
 )
-from mmreplay.exchange.formats import ExchangeFormat, checked_options, named
+from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
-from mmreplay.exchange.source_files import by_numbers, check_claim, check_row, source_files
+from mmreplay.exchange.source_files import check_claim, check_row
+from mmreplay.exchange.sources import (
+    fields_of,
+    find_sources,
+    observation_name,
+    one_after_the_other,
+    reading,
+)
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
-from mmreplay.schema import FRAME
 from mmreplay.storage.lane_metadata import path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
-from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
 
@@ -123,16 +125,16 @@ def import_dataset(
     where = path_of_new_store(dst, "dst").absolute()
     losses = Losses(columns, leave_out, called)
     found = src if chosen.find is None else chosen.find(src)
-    sources, source_bytes = _sources(found, chosen, losses)
+    sources, source_bytes = find_sources(found, chosen, losses)
     what = sources[0] if isinstance(sources[0], Path) else "src"
     with contextlib.ExitStack() as stack:
         read = functools.partial(chosen.read, losses=losses, **checked)
-        with _reading(what, format):
+        with reading(what, format):
             incoming = stack.enter_context(read(sources[0]))
         if len(sources) == 1:
             losses.check_names(what)
         else:
-            steps = _one_after_the_other(incoming, sources, read, format)
+            steps = one_after_the_other(incoming, sources, read, format)
             incoming = dataclasses.replace(incoming, steps=steps, n_steps=0)
         folder = stack.enter_context(staging_directory(where))
         built = Path(str(folder)) / where.name
@@ -179,93 +181,17 @@ def import_dataset(
     return made
 
 
-def _sources(given: Any, chosen: ExchangeFormat, losses: Losses) -> tuple[list[Any], float]:
-    """What is read, one after the other, and the bytes of all files."""
-    if not isinstance(given, (str, os.PathLike, list, tuple)) and chosen.takes_arrays:
-        return [given], math.inf
-    paths = [_source_path(one) for one in user_paths.matching(given, "src", by_numbers)]
-    if len(paths) > 1 and chosen.files is None:
-        raise SchemaError(f"{chosen.name}: expected one source, found {len(paths)}; import each")
-    found: list[Any] = []
-    n_bytes = 0
-    for path in paths:
-        with _reading(path, chosen.name):
-            n_bytes += sum(source_files(path).values())
-            inside = chosen.files(path, losses) if chosen.files and path.is_dir() else []
-        found += inside or [path]
-    return found, n_bytes
-
-
-def _one_after_the_other(
-    first: Incoming, sources: Sequence[Path], read: Callable[[Path], Any], name: str
-) -> Iterator[Steps]:
-    """The steps of several sources; raises FormatError unless they have the same fields."""
-    yield from first.steps
-    expected = _fields_of(first)
-    for source in sources[1:]:
-        with _reading(source, name), read(source) as incoming:
-            found = _fields_of(incoming)
-            for what in sorted(expected.keys() | found.keys()):
-                one, other = expected.get(what), found.get(what)
-                if not one or not other or one[0] != other[0] or not np.can_cast(other[1], one[1]):
-                    shown = ("nothing" if it is None else f"{it[1]} {it[0]}" for it in (one, other))
-                    raise FormatError(
-                        f"{source}: {what}: expected {next(shown)}, as in {sources[0]}, found "
-                        f"{next(shown)}; import it alone, or choose columns"
-                    )
-            yield from incoming.steps
-
-
-def _fields_of(incoming: Incoming) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of a dataset's columns by what they are."""
-    fields = {"actions": incoming.action}
-    fields |= {_observation(key): one for key, one in incoming.frames.items()}
-    fields |= {f"column {name}": one for name, one in incoming.extras.items()}
-    out = {name: (one.shape, np.dtype(one.dtype)) for name, one in fields.items()}
-    return out | {"rewards": ((), np.dtype(incoming.reward_dtype))}
-
-
-def _observation(key: str) -> str:
-    return "observations" if key == FRAME else f"observations {key}"
-
-
-def _source_path(src: Any) -> Path:
-    source = user_paths.absolute_path(src, "src")
-    if not os.path.lexists(source):
-        raise StoreNotFoundError(f"{source}: there is no such file or directory")
-    try:  # only a link that the caller named is followed
-        return source.resolve(strict=True) if source.is_symlink() else source
-    except (OSError, RuntimeError) as error:
-        raise StoreNotFoundError(f"{source}: this link leads to itself or to nothing") from error
-
-
-@contextlib.contextmanager
-def _reading(source: object, name: str) -> Iterator[None]:
-    """Whatever a library raises for an invalid file, as FormatError."""
-    try:
-        yield
-    except MmreplayError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError):
-            check_limit(error, source)
-        raise FormatError(
-            f"{source}: cannot be read as {name}: {type(error).__name__}: {error!s:.300}; see "
-            f"`mmreplay import --help` for the formats"
-        ) from error
-
-
 def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
     """The steps; raises FormatError for rows that do not match the fields."""
-    runs, fields = iter(incoming.steps), _fields_of(incoming)
+    runs, fields = iter(incoming.steps), fields_of(incoming)
     del fields["rewards"]
     while True:
-        with _reading(source, name):
+        with reading(source, name):
             run = next(runs, None)
         if run is None:
             return
         columns = {"actions": run.action}
-        columns |= {_observation(key): rows[:-1] for key, rows in run.observation.items()}
+        columns |= {observation_name(key): rows[:-1] for key, rows in run.observation.items()}
         columns |= {f"column {name}": rows for name, rows in run.extras.items()}
         for what, (shape, dtype) in fields.items():
             rows, n = columns[what], len(run)
@@ -276,7 +202,7 @@ def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
                     f"same way"
                 )
         frames = {
-            key: rows[:].astype(fields[_observation(key)][1], copy=False)
+            key: rows[:].astype(fields[observation_name(key)][1], copy=False)
             for key, rows in run.observation.items()
         }
         yield dataclasses.replace(run, observation=frames)
