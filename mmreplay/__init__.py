@@ -35,6 +35,7 @@ from mmreplay.errors import (
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
+    UnsupportedError,
 )
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.lazy_frames import LazyFrames
@@ -112,6 +113,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "Trajectory",
+    "UnsupportedError",
     "VectorWriter",
     "Writer",
     "__version__",
