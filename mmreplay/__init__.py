@@ -20,6 +20,7 @@ from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.datasets.load import load
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.datasets.statistics import Statistics
 from mmreplay.datasets.wrappers import Decorated, Mixture
 from mmreplay.errors import (
     ClosedError,
@@ -108,6 +109,7 @@ __all__ = [
     "SequenceBatch",
     "Settings",
     "Snapshot",
+    "Statistics",
     "Step",
     "Store",
     "StoreExistsError",

@@ -23,6 +23,7 @@ from mmreplay.datasets import subsets
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
+from mmreplay.datasets.statistics import Statistics, statistics_of
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
@@ -195,6 +196,31 @@ class Dataset(WindowSource["Dataset"]):
         size = whole_number("n", n)
         replace = true_or_false("replace", replace)
         return self.draws.trajectories(self.generator, size, replace=replace)
+
+    def statistics(
+        self,
+        fields: Sequence[str] | None = None,
+        quantiles: Sequence[float] = (0.01, 0.99),
+        *,
+        seed: int = 0,
+    ) -> dict[str, Statistics]:
+        """Mean, deviation, bounds and quantiles of what these transitions hold, by field.
+
+        Of the values before each step, as stored: no final observations, stacks or returns. Columns
+        that are not requested are not read, and a piece of the others at a time. Of images, which
+        are fields of two axes or more and 1,024 numbers or more, at most 1,000 are read.
+
+        Args:
+            fields: ``observation``, or of dict observations ``observation.KEY``; ``action``,
+                ``reward``, and extras by name. None for all.
+            quantiles: which ones, in [0, 1].
+            seed: of the samples.
+
+        Raises:
+            EmptyBufferError: there is no transition.
+            SchemaError: no such field, a value out of its range, or another store at the path.
+        """
+        return statistics_of(self.store.live, self.draws, self._selection, fields, quantiles, seed)
 
     @property
     def paths(self) -> tuple[Path, ...]:

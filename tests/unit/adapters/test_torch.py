@@ -267,9 +267,9 @@ def test_stateful_data_loader_goes_on_in_the_middle_of_an_epoch(stores, kind, wo
         if workers:
             given["multiprocessing_context"] = "fork"
         if kind != "by number":
-            data = mmreplay.load(stores("one lane"), seed=3)
-            data = mmreplay.Decorated(data, noise) if kind == "decorated" else data
-            iterable = loader(data, 32, epochs=2)
+            plain = mmreplay.load(stores("one lane"), seed=3)
+            source = mmreplay.Decorated(plain, noise) if kind == "decorated" else plain
+            iterable = loader(source, 32, epochs=2)
             return StatefulDataLoader(iterable, batch_size=None, **given)
         data, collate = TransitionDataset(stores("one lane")), TransitionDataset.collate
         return StatefulDataLoader(data, batch_size=32, shuffle=True, collate_fn=collate, **given)

@@ -61,21 +61,25 @@ def loaded(path, seed=3, **settings):
     return mmreplay.load(path, seed=seed, stack=None, **settings)
 
 
+def mixed(data):
+    return Mixture([data, loaded(data.store.path, seed=4)], [1, 2])
+
+
 WRAPPERS = {
     "Decorated": lambda data: Decorated(data, noise),
     "Hindsight": lambda data: Hindsight(data, reward),
     "Decorated Hindsight": lambda data: Decorated(Hindsight(data, reward), noise),
-    "Mixture": lambda data: Mixture([data, loaded(data.store.path, seed=4)], [1, 2]),
-    "Decorated Mixture": lambda data: Decorated(WRAPPERS["Mixture"](data), noise),
+    "Mixture": mixed,
+    "Decorated Mixture": lambda data: Decorated(mixed(data), noise),
 }
 WHOLE = {"trajectory", "sample_trajectories"}
 WINDOWS = {"sample_sequences", "sequence_batches", "sample_portions"}
 LACKS = {
-    "Decorated": WHOLE,
-    "Hindsight": WHOLE | WINDOWS | {"transitions"},
+    "Decorated": WHOLE | {"statistics"},
+    "Hindsight": WHOLE | WINDOWS | {"transitions", "statistics"},
     "Mixture": WHOLE
     | WINDOWS
-    | {"batches", "transitions", "ids", "episodes", "store", "select", "split"},
+    | {"batches", "transitions", "ids", "episodes", "store", "select", "split", "statistics"},
 }
 CALLS = {
     "__len__": len,
@@ -98,6 +102,7 @@ CALLS = {
     "split": lambda data: [part.sample(4) for part in data.split(0.5, seed=1)],
     "state_dict": lambda data: data.state_dict(),
     "load_state_dict": lambda data: data.load_state_dict(data.state_dict()),
+    "statistics": lambda data: data.statistics(["action"])["action"].mean,
     "refresh": lambda data: len(data.refresh()),
     "close": lambda data: data.close(),
 }
