@@ -311,3 +311,22 @@ def test_arrays_that_are_views_of_others_keep_their_values_and_dtypes(stores):
     tensors = to_tensors(changed)
     assert tensors.non_terminal.dtype == torch.bool
     assert np.array_equal(tensors.observation.numpy(), batch.observation[..., ::-1])
+
+
+def test_fields_are_normalised_and_come_back_as_tensors(stores):
+    with mmreplay.load(stores("dict"), stack=None) as data:
+        normal = mmreplay.transforms.Normalize.fit(data, ["observation.place", "action"], "min_max")
+        batch, name = data.sample(8), "observation.place"
+        values = torch.tensor(batch.observation["place"], requires_grad=True)
+        found = normal.apply(name, values)
+        assert found.dtype == torch.float32
+        assert np.allclose(
+            found.detach(), normal.apply(name, batch.observation["place"]), atol=1e-6
+        )
+        back = normal.inverse(name, found)
+        assert torch.allclose(back, values, atol=1e-4)
+        back.sum().backward()
+        assert torch.allclose(values.grad, torch.ones(8, 2))
+        actions = normal.apply("action", torch.from_numpy(batch.action))  # whole numbers
+        assert torch.allclose(normal.inverse("action", actions), torch.tensor(batch.action).float())
+        assert normal.inverse(name, found.half()).dtype == torch.float16
