@@ -63,6 +63,16 @@ class Statistics:
     n_nonfinite: Ids
     sampled: bool
 
+    def to_json(self) -> dict[str, Any]:
+        """Everything as lists and numbers; None for what is not finite."""
+        out = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        for name, one in out.items():
+            if isinstance(one, np.ndarray):
+                values = one.astype(object)
+                values[~np.isfinite(one)] = None
+                out[name] = values.tolist()
+        return out
+
 
 def statistics_of(
     live: LiveLanes,
@@ -223,10 +233,11 @@ class _Moments:
     ) -> Statistics:
         """With quantiles (Q, k)."""
         std = np.sqrt(self._squares / np.maximum(self._n, 1))
-        std[self._low == self._high] = 0  # and not what rounding left
+        is_same = self._low == self._high  # of these without what rounding left
+        mean, std = np.where(is_same, self._low, self._mean), np.where(is_same, 0, std)
         mean, std, low, high = (
             np.where(self._n > 0, one, np.nan).reshape(shape)
-            for one in (self._mean, std, self._low, self._high)
+            for one in (mean, std, self._low, self._high)
         )
         n_nonfinite = (self._count - self._n).reshape(shape)
         values = quantiles.reshape(-1, *shape)

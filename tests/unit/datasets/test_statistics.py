@@ -1,5 +1,7 @@
 """Statistics of fields: numpy's over the transitions, from pieces, without what is not asked for."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -149,7 +151,10 @@ def test_values_that_are_not_finite_are_counted_and_left_out(tmp_path, monkeypat
         assert np.allclose(found, expected, rtol=1e-12)
     for part in (one.mean, one.std, one.min, one.max, one.quantiles[0]):
         assert np.isnan(part[2])
-    assert (one.mean[3], one.std[3]) == (pytest.approx(0.1), 0)  # 0 exactly
+    plain = json.loads(json.dumps(one.to_json(), allow_nan=False))
+    assert (plain["mean"][2:], plain["n_nonfinite"]) == ([None, 0.1], [8, 17, 50, 0])
+    assert (plain["quantiles"], plain["count"]) == ([[*one.quantiles[0, :2], None, 0.1]], 50)
+    assert (one.mean[3], one.std[3]) == (0.1, 0)  # exactly
 
 
 def test_only_what_is_asked_for_is_read_and_of_images_a_sample(data_of, monkeypatch):
