@@ -34,13 +34,13 @@ def test_a_line_for_each_element_and_one_for_a_field_of_many(command, store):
         == """\
 store.zarr: 5 transitions
 
-field                           mean     std   min   1 %  99 %   max  not finite
-observation.state[0]               2   1.414     0  0.04  3.96     4           0
-observation.state[1]            0.25       0  0.25  0.25  0.25  0.25           2
-observation.camera, all 1,024      2   1.414     0                 4           0
-action                             3       0     3     3     3     3           0
-reward                             1  0.7071     0  0.02  1.98     2           0
-force, all 40                   21.5   11.63     0                43           0
+field                          mean     std   min   1 %  99 %   max  not finite
+observation.state[0]              2   1.414     0  0.04  3.96     4           0
+observation.state[1]           0.25       0  0.25  0.25  0.25  0.25           2
+observation.camera, all 1,024     2   1.414     0                 4           0
+action                            3       0     3     3     3     3           0
+reward                            1  0.7071     0  0.02  1.98     2           0
+force, all 40                  21.5   11.63     0                43           0
 """
     )
 
