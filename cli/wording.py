@@ -123,6 +123,17 @@ def table(
     return out
 
 
+def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Lines of columns, all of them right-aligned but this one; rich is slow for many rows."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        pairs = enumerate(zip(row, widths, strict=True))
+        cells = [one.ljust(w) if place == left else one.rjust(w) for place, (one, w) in pairs]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
 def grid(rows: Iterable[tuple[str, str]]) -> Table:
     """A table of names and values."""
     out = table(("", ""), rows)

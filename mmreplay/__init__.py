@@ -20,6 +20,7 @@ from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.datasets.load import load
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.datasets.statistics import Statistics
 from mmreplay.datasets.wrappers import Decorated, Mixture
 from mmreplay.errors import (
     ClosedError,
@@ -35,6 +36,7 @@ from mmreplay.errors import (
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
+    UnsupportedError,
 )
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.lazy_frames import LazyFrames
@@ -107,11 +109,13 @@ __all__ = [
     "SequenceBatch",
     "Settings",
     "Snapshot",
+    "Statistics",
     "Step",
     "Store",
     "StoreExistsError",
     "StoreNotFoundError",
     "Trajectory",
+    "UnsupportedError",
     "VectorWriter",
     "Writer",
     "__version__",

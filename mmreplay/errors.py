@@ -31,6 +31,10 @@ class SchemaError(MmreplayError, ValueError):
     """The data, or the order of calls, does not fit what the store was made for."""
 
 
+class UnsupportedError(SchemaError, AttributeError):
+    """A wrapper does not have this method of a dataset; the message says what to use instead."""
+
+
 class StoreNotFoundError(MmreplayError, FileNotFoundError):
     """There is no store at this path."""
 

@@ -284,6 +284,15 @@ class Schema:
         """The extra columns' paths in the store, by name."""
         return {name: f"extras/{name}" for name in self.extras}
 
+    @property
+    def field_paths(self) -> dict[str, str]:
+        """The columns' paths by the names of their fields, as ``observation.KEY`` or ``action``."""
+        prefix = "observation." if self.is_dict else ""
+        frames = self.frame_paths if self.is_dict else {"observation": self.frame_paths[FRAME]}
+        own = {f"{prefix}{key}": path for key, path in frames.items()}
+        own |= {"action": "actions", "reward": "rewards"}
+        return own | self.extra_paths | own  # an extra may be called observation
+
     def columns(self) -> dict[str, Field]:
         """Every declared column by its path in the store."""
         out = {path: self.frames[key] for key, path in self.frame_paths.items()}

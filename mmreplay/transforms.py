@@ -7,8 +7,8 @@ changes, and the same arrays otherwise.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -171,17 +171,19 @@ class PixelsToFloat:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Normalize:
-    """Observations minus their mean, divided by their standard deviation, as float32.
+    """Fields minus their mean, divided by their standard deviation, as float32.
 
     Args:
-        mean: broadcast against an observation with its batch axis, so (*frame) fits
-            (B, k, *frame). A dict for dict observations; other keys stay as they are.
+        mean: of ``observation``, or a dict by the names of `Dataset.statistics`, such as
+            ``observation.KEY`` and ``action``; other fields stay as they are. Broadcast against a
+            field with its batch axis, so (*frame) fits (B, k, *frame).
         std: the same, above 0.
         epsilon: added to `std`.
         clip: largest distance from the mean, in standard deviations; None for no limit.
 
     Raises:
-        SchemaError: a value out of its range; when called, one that cannot be broadcast.
+        SchemaError: a value out of its range; with `Decorated`, rewards that are returns over more
+            than one step; when called, no such field, or one that cannot be broadcast.
     """
 
     mean: npt.ArrayLike | Mapping[str, npt.ArrayLike]
@@ -190,43 +192,132 @@ class Normalize:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        mean, std = _by_key(self.mean), _by_key(self.std)
+        mean, std = _by_name(self.mean), _by_name(self.std)
         if mean.keys() != std.keys():
             raise SchemaError(
-                f"Normalize: expected mean and std of the same keys, found {sorted(mean)} and "
+                f"Normalize: expected mean and std of the same fields, found {sorted(mean)} and "
                 f"{sorted(std)}"
             )
-        for key, value in std.items():
+        for name, value in std.items():
             if not (np.asarray(value, np.float64) + self.epsilon > 0).all():
                 raise SchemaError(
-                    f"Normalize: std: expected numbers above 0, found {value!r} {key}"
+                    f"Normalize: std: expected numbers above 0, found {value!r} of {name}"
                 )
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
-        """Normalise both observations."""
-        if isinstance(batch.observation, dict) != isinstance(self.mean, Mapping):
-            raise SchemaError(
-                "Normalize: expected mean and std as dicts for dict observations, and as arrays "
-                "for others"
-            )
-        mean, std = _by_key(self.mean), _by_key(self.std)
-        keys = tuple(self.mean) if isinstance(self.mean, Mapping) else None
-        return _changed(
-            batch, keys, lambda: lambda frames, key: self._scaled(frames, mean[key], std[key])
-        )
+    @classmethod
+    def fit(cls, data: Any, fields: Sequence[str] | None = None, mode: str = "mean_std") -> Self:
+        """Made from the statistics of a dataset or buffer; uint8 images are left alone.
 
-    def _scaled(self, frames: Array, mean: npt.ArrayLike, std: npt.ArrayLike) -> Array:
-        try:
-            out = np.subtract(frames, mean, dtype=np.float64)
-            out /= np.asarray(std, np.float64) + self.epsilon
-        except ValueError as error:
+        Args:
+            data: what has `statistics`.
+            fields: by their names there; None for observations and actions that are floats.
+            mode: ``mean_std``, or what becomes -1 and 1: ``min_max``, or ``quantiles`` 0.01 and
+                0.99. An element that is always the same becomes 0.
+
+        Raises:
+            EmptyBufferError: there is no transition.
+            SchemaError: no such field or mode, nothing to normalise, or stacks on the last axis.
+        """
+        if mode not in {"mean_std", "min_max", "quantiles"}:
             raise SchemaError(
-                f"Normalize: mean {np.shape(mean)} and std {np.shape(std)} cannot be broadcast "
-                f"against {frames.shape}"
-            ) from error
+                f"mode: expected 'mean_std', 'min_max' or 'quantiles', found {mode!r:.80}"
+            )
+        levels = (0.01, 0.99) if mode == "quantiles" else ()
+        found = data.statistics(_fitted(data, fields), levels)
+        mean, std = {}, {}
+        for name, one in found.items():
+            center, spread = one.mean, one.std
+            if mode != "mean_std":
+                low, high = one.quantiles if mode == "quantiles" else (one.min, one.max)
+                center, spread = high / 2 + low / 2, high / 2 - low / 2
+            mean[name] = np.where(np.isfinite(center), center, 0)
+            std[name] = np.where(spread > 0, spread, 1)
+        return cls(mean, std, epsilon=0)
+
+    def check(self, settings: Settings) -> None:
+        """Refuse rewards that are returns over several steps."""
+        if "reward" in _by_name(self.mean) and settings.n_step > 1:
+            raise SchemaError(
+                f"Normalize: reward: expected n_step=1, found {settings.n_step}: its mean is of "
+                f"single rewards; leave it out of the fields"
+            )
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+        """Normalise the fields; next observations as observations."""
+        wanted, seen = {*_by_name(self.mean)}, set()
+
+        def changed(name: str, values: Any) -> Any:
+            if isinstance(values, dict):
+                return {key: changed(name + key, one) for key, one in values.items()}
+            seen.add(name)
+            return self.apply(name, values) if name in wanted else values
+
+        observation = "observation." if isinstance(batch.observation, dict) else "observation"
+        out = dataclasses.replace(
+            batch,
+            observation=changed(observation, batch.observation),
+            next_observation=changed(observation, batch.next_observation),
+            action=changed("action", batch.action),
+            reward=changed("reward", batch.reward),
+            extras=changed("", batch.extras),
+        )
+        if not wanted <= seen:
+            raise SchemaError(
+                f"Normalize: expected some of {sorted(seen)}, found {sorted(wanted - seen)}"
+            )
+        return out
+
+    def apply(self, name: str, x: Any) -> Any:
+        """Values of one field as in a normalised batch, such as those that a policy gets.
+
+        Args:
+            name: of the field.
+            x: (..., *shape), an array or a tensor of PyTorch.
+
+        Returns:
+            float32; of a tensor its own dtype if that is a float.
+
+        Raises:
+            SchemaError: another field, or values that cannot be broadcast.
+        """
+        values, mean, std = self._parts(name, x)
+        values = (values - mean) / std
         if self.clip is not None:
-            np.clip(out, -self.clip, self.clip, out=out)
-        return out.astype(np.float32)
+            values = values.clip(-self.clip, self.clip)
+        return values.astype(np.float32) if isinstance(values, np.ndarray) else values
+
+    def inverse(self, name: str, x: Any) -> Any:
+        """What `apply` made `x` of, such as the actions of a policy; raises as `apply`.
+
+        `x` keeps its dtype if that is a float.
+        """
+        values, mean, std = self._parts(name, x)
+        values = values * std + mean
+        is_float = isinstance(x, np.ndarray) and x.dtype.kind == "f"
+        return values.astype(x.dtype) if is_float else values
+
+    def _parts(self, name: str, x: Any) -> tuple[Any, Any, Any]:
+        """Values, mean and deviation: float64, or tensors of the dtype of `x`."""
+        means, stds = _by_name(self.mean), _by_name(self.std)
+        if name not in means:
+            raise SchemaError(f"Normalize: expected one of {sorted(means)}, found {name!r:.80}")
+        mean, std = np.asarray(means[name], np.float64), np.asarray(stds[name], np.float64)
+        std = std + self.epsilon
+        is_tensor = hasattr(x, "new_tensor")
+        shape = np.shape(x)
+        try:
+            fits = np.broadcast_shapes(shape, mean.shape, std.shape) == tuple(shape)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise SchemaError(
+                f"Normalize: {name}: mean {mean.shape} and std {std.shape} cannot be broadcast "
+                f"against {tuple(shape)}"
+            )
+        if not is_tensor:
+            return np.asarray(x, np.float64), mean, std
+        x = x if x.is_floating_point() else x.float()
+        return x, x.new_tensor(mean), x.new_tensor(std)
 
 
 def _changed(batch: Batch, keys: tuple[str, ...] | None, draw: Callable[[], Function]) -> Batch:
@@ -252,8 +343,25 @@ def _changed(batch: Batch, keys: tuple[str, ...] | None, draw: Callable[[], Func
     )
 
 
-def _by_key(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {"": value}
+def _fitted(data: Any, given: Sequence[str] | None) -> list[str]:
+    """The fields that `Normalize.fit` normalises; SchemaError if there is none, or it cannot."""
+    schema, settings = data.schema, data.settings
+    columns = {name: schema.columns()[path] for name, path in schema.field_paths.items()}
+    images = {n for n, one in columns.items() if one.dtype == np.uint8 and len(one.shape) > 1}
+    seen = {n for n, path in schema.field_paths.items() if path in schema.frame_paths.values()}
+    usual = [n for n in columns if n in seen | {"action"} and columns[n].dtype.kind == "f"]
+    out = [name for name in (usual if given is None else given) if name not in images]
+    is_joined = settings.stack_axis == -1 and settings.stack is not None
+    if not out or (is_joined and not seen.isdisjoint(out)):
+        raise SchemaError(
+            f"fields: expected some that are neither images nor stacked on the last axis, found "
+            f"{out} of {[*columns]}; PixelsToFloat is for images"
+        )
+    return out
+
+
+def _by_name(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {"observation": value}
 
 
 def _size(frames: Array, axes: Axes, *least: int) -> tuple[int, int]:

@@ -184,9 +184,10 @@ class _Rows:
 
 
 def _rows(data: Any, kind: Kind, settings: Mapping[str, Any]) -> _Rows:
-    source = opened(data, settings)
     if kind not in ("transitions", "episodes"):
         raise SchemaError(f"rows: expected 'transitions' or 'episodes', found {kind!r:.80}")
+    needed = "trajectory" if kind == "episodes" else "transitions"
+    source = opened(data, settings, needs=("ids", needed))
     uuids = uuids_of(source)
     known = source.ids if kind == "transitions" else source.episodes
     if not len(known):

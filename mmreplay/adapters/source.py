@@ -18,8 +18,8 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.load import load
+from mmreplay.datasets.source import Source
 from mmreplay.errors import SchemaError
-from mmreplay.reading.live_lanes import LiveLanes
 
 
 class LoadSettings(TypedDict, total=False):
@@ -34,21 +34,32 @@ class LoadSettings(TypedDict, total=False):
     clip_reward: tuple[float, float] | None
 
 
-def opened(data: Any, settings: Mapping[str, Any], prefetch: int = 0) -> Any:
-    """A dataset as it is, or stores loaded with these settings; SchemaError of both."""
+def opened(
+    data: Any, settings: Mapping[str, Any], prefetch: int = 0, *, needs: Sequence[str] = ()
+) -> Any:
+    """A dataset as it is, or stores loaded with these settings; SchemaError of both.
+
+    UnsupportedError if it, or what it wraps, does not have all that the adapter `needs`.
+    """
     if isinstance(data, (str, os.PathLike, Sequence)):
         return load(data, **settings, prefetch=prefetch)
+    if not isinstance(data, Source):
+        raise SchemaError(
+            f"data: expected a path, a list of paths, or what mmreplay.load returns, found {data!r}"
+        )
     if settings:
         raise SchemaError(
             f"{', '.join(settings)}: expected no settings, as the {type(data).__name__} has its "
             f"own; give a path, or give them to mmreplay.load"
         )
+    data.check_has(*needs)
     return data
 
 
 def uuids_of(data: Any) -> tuple[str, ...]:
     """Identifies the stores of a dataset for `reading_listed`; call it before listing ids."""
-    return _lanes_of(data).uuids
+    uuids: tuple[str, ...] = data.store.live.uuids
+    return uuids
 
 
 @contextlib.contextmanager
@@ -57,7 +68,7 @@ def reading_listed(data: Any, uuids: tuple[str, ...]) -> Iterator[None]:
     try:
         yield
     finally:
-        _lanes_of(data).check_same(
+        data.store.live.check_same(
             uuids, "whose transitions were listed", "list them again: create this object again"
         )
 
@@ -66,7 +77,7 @@ class Listed:
     """Transitions by number: i is the transition with the i-th smallest id at creation."""
 
     def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
-        self.data = opened(data, settings)
+        self.data = opened(data, settings, needs=("ids", "transitions"))
         self._uuids = uuids_of(self.data)
         self.ids = self.data.ids
 
@@ -89,11 +100,3 @@ def with_each(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {name: with_each(one, change) for name, one in value.items()}
     return change(value)
-
-
-def _lanes_of(data: Any) -> LiveLanes:
-    """The lanes of a dataset, also of a wrapped one."""
-    while not hasattr(data, "store"):
-        data = data.data
-    live: LiveLanes = data.store.live
-    return live

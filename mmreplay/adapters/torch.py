@@ -203,7 +203,7 @@ class Loader(torch.utils.data.IterableDataset):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue there with the next `for`; see `Dataset.load_state_dict`."""
+        """Continue that `for` with the next one; see `Dataset.load_state_dict`."""
         self.data.load_state_dict(state)
         self._seen = int(self._set[1])
 
@@ -230,8 +230,8 @@ def loader(
         batch_size: B; the last batch of an epoch may be smaller.
         prefetch: of a path, batches to read ahead in threads.
         device: where the tensors are.
-        epochs: how many a `for` goes through; None for no end. After `load_state_dict` the rest of
-            an epoch counts as one, and the epochs before it are not subtracted.
+        epochs: how many a `for` goes through; None for no end. After `load_state_dict` the next
+            `for` continues the one that was interrupted, and counts its epochs, too.
         shuffle: True, False or ``full``; as for `Dataset.batches`.
         shuffle_rows: rows of a pool; as for `Dataset.batches`.
         rank: number of this process; None takes it from `torch.distributed`, if that is running.
@@ -242,9 +242,9 @@ def loader(
 
     Raises:
         MmreplayError: as `load`; SchemaError of settings beside a dataset, and as
-            `Dataset.batches` when an epoch begins.
+            `Dataset.batches` when an epoch begins; UnsupportedError of a `Mixture`.
     """
-    source = opened(data, settings, prefetch)
+    source = opened(data, settings, prefetch, needs=("batches",))
     given = {
         "batch_size": batch_size,
         "shuffle": shuffle,

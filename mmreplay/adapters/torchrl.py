@@ -130,7 +130,7 @@ class StoreStorage(LazyStackStorage):
     """
 
     def __init__(self, data: Any, *, device: Any = "cpu", **settings: Unpack[LoadSettings]) -> None:
-        self.data = opened(data, settings)
+        self.data = opened(data, settings, needs=("ids", "transitions"))
         to_tensordict(self.data.transitions([]), self.data.settings)  # raises for names
         self._uuids = uuids_of(self.data)
         # A live buffer grows with each step, and looks up ids by index.

@@ -10,8 +10,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import EllipsisType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from mmreplay.datasets import subsets
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
+from mmreplay.datasets.statistics import Statistics, statistics_of
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
@@ -32,12 +32,13 @@ from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.sampling.draws import Windows
 from mmreplay.sampling.selection import Selection
+from mmreplay.schema import Schema
 from mmreplay.system import forks
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
 
-class Dataset(WindowSource):
+class Dataset(WindowSource["Dataset"]):
     """Stores loaded for training, read-only; made by `mmreplay.load`. A context manager.
 
     A pickle of it, for a spawned process, holds paths, settings and random state: unpickling opens
@@ -49,6 +50,10 @@ class Dataset(WindowSource):
         generator: draws the samples.
     """
 
+    _refuses: ClassVar[Mapping[str, str]] = {
+        "update_priorities": "it samples uniformly; a PrioritizedReplayBuffer samples by priority"
+    }
+    store: Store
     settings: Settings
     generator: np.random.Generator
 
@@ -96,6 +101,11 @@ class Dataset(WindowSource):
         """The most batches that are read ahead; see `load`."""
         return self.read_ahead.n
 
+    @property
+    def schema(self) -> Schema:
+        """What a row holds."""
+        return self.store.schema
+
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         return self.draws.look(lambda transitions: transitions.n_transitions)
@@ -111,9 +121,10 @@ class Dataset(WindowSource):
         """Draw the random numbers of a batch of `sample`."""
         return self.draws.transitions(generator, size, replace, group)
 
-    def _batches(self, given: EpochArguments) -> Iterator[Batch]:
-        gatherer = self.draws.gatherer
-        return self.read_batches(given, lambda _: gatherer)
+    def _batches(self, given: EpochArguments, windows: Windows | None) -> Iterator[Any]:
+        draws = self.draws
+        gatherer = draws.gatherer if windows is None else draws.sequence_gatherer(windows)
+        return self.read_batches(given, lambda _: gatherer, windows)
 
     def read_batches(
         self,
@@ -137,110 +148,40 @@ class Dataset(WindowSource):
         return self._epochs.read(request, read_each)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of this object's batches: random state, seed, epoch and position.
-
-        Taken between two batches, it is the state after the last one that was returned.
-        """
+        """See `Source`."""
         bits = self.generator.bit_generator
         with bits.lock:
             return {"generator": copy.deepcopy(bits.state), **self._epochs.state()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was called on this object or another one of the same store.
+    def _restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        bits, restore = state_of_bits(state, self.generator), self._epochs.restoring(state)
 
-        `batches` or `sequence_batches` with the same arguments continues in the middle of the
-        epoch, also if the store was moved or copied; `batches` also if rows were added.
+        def both() -> None:
+            restore()
+            self.generator.bit_generator.state = bits
 
-        Raises:
-            SchemaError: a value that `state_dict` did not return.
-        """
-        bits = state_of_bits(state, self.generator)
-        self._epochs.load(state)
-        self.generator.bit_generator.state = bits
+        return both
 
-    def transitions(
-        self,
-        ids: npt.ArrayLike,
-        out: Batch | None = None,
-        *,
-        stack: int | EllipsisType | None = ...,
-        n_step: int | None = None,
-        gamma: float | None = None,
-        padding: str | None = None,
-        stack_axis: int | None = None,
-        clip_reward: tuple[float, float] | None = None,
-    ) -> Batch:
-        """The transitions with these ids, (B,) integers, in `out` if given.
-
-        `stack` and what follows are as for `load`; if left out, as in this object's settings.
-
-        Raises:
-            InvalidIdError: an id that is not a valid transition, named.
-        """
-        given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
-        changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-        if clip_reward is not None:
-            changes["clip_reward"] = clip_reward
-        if stack is not ...:
-            changes["stack"] = stack
-        gatherer = self.draws.gatherer
+    def _transitions(self, ids: npt.ArrayLike, out: Batch | None, changes: dict[str, Any]) -> Batch:
+        live, gatherer = self.store.live, self.draws.gatherer
         if changes:
-            gatherer = self.store.live.gatherer(dataclasses.replace(self.settings, **changes))
-        return self.store.live.gather(self.store.live.valid_ids(ids), gatherer, out)
+            gatherer = live.gatherer(dataclasses.replace(self.settings, **changes))
+        return live.gather(live.valid_ids(ids), gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode, by its index in `episodes`; see `Store.trajectory`."""
         return self.store.numbered_trajectory(number, lambda: self.episodes)
 
-    def _sample_windows(
+    def _sample_sequences(
         self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
         return self.read_ahead.next(
             self.store.live, self.generator, self.draws.sequences, (windows, size), out
         )
 
-    def sequence_batches(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        boundary: str = "drop",
-        stride: int = 1,
-        epochs: int | None = 1,
-        *,
-        shuffle: bool | Literal["full"] = True,
-        shuffle_rows: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        epoch: int | None = None,
-    ) -> Iterator[SequenceBatch]:
-        """Every window once per epoch; an epoch's last batch may be smaller.
-
-        The arguments up to `stride` are those of `sample_sequences`, the others those of `batches`.
-
-        Raises:
-            EmptyBufferError: no episode has such a window.
-            SchemaError: as for `batches`.
-        """
-        order = shuffle, shuffle_rows, rank, world_size
-        given = EpochArguments(batch_size, epochs, *order, drop_last, epoch)
-        windows = Windows(length, burn_in, boundary, stride)
-        gatherer = self.draws.sequence_gatherer(windows)
-        return self.read_batches(given, lambda _: gatherer, windows)
-
-    def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
-        """Draw B windows of T = `length` steps: an episode by its length, then a window in it.
-
-        Only whole episodes of T steps or more are drawn; the windows of one are equally likely.
-
-        Raises:
-            EmptyBufferError: no whole episode has as many steps.
-            SchemaError: a value out of its range.
-        """
-        size = whole_number("batch_size", batch_size)
+    def _sample_portions(self, size: int, windows: Windows) -> SequenceBatch:
         return self.read_ahead.next(
-            self.store.live, self.generator, self.draws.portions, (Windows(length), size)
+            self.store.live, self.generator, self.draws.portions, (windows, size)
         )
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
@@ -256,60 +197,54 @@ class Dataset(WindowSource):
         replace = true_or_false("replace", replace)
         return self.draws.trajectories(self.generator, size, replace=replace)
 
+    def statistics(
+        self,
+        fields: Sequence[str] | None = None,
+        quantiles: Sequence[float] = (0.01, 0.99),
+        *,
+        seed: int = 0,
+    ) -> dict[str, Statistics]:
+        """Mean, deviation, bounds and quantiles of what these transitions hold, by field.
+
+        Of the values before each step, as stored: no final observations, stacks or returns. Columns
+        that are not requested are not read, and a piece of the others at a time. Of images, which
+        are fields of two axes or more and 1,024 numbers or more, at most 1,000 are read.
+
+        Args:
+            fields: ``observation``, or of dict observations ``observation.KEY``; ``action``,
+                ``reward``, and extras by name. None for all.
+            quantiles: which ones, in [0, 1].
+            seed: of the samples.
+
+        Raises:
+            EmptyBufferError: there is no transition.
+            SchemaError: no such field, a value out of its range, or another store at the path.
+        """
+        return statistics_of(self.store.live, self.draws, self._selection, fields, quantiles, seed)
+
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The directories of the stores, in the order of their lanes."""
+        """See `Source`."""
         return self.store.paths
 
     @property
     def ids(self) -> Ids:
-        """Every valid transition id, ascending."""
+        """See `EpochSource`."""
         return self.draws.look(lambda transitions: transitions.ids())
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """Whole retained episodes: see `Store.episodes`; and ``env``, counted over all lanes.
-
-        In a selection, the episodes whose steps are all selected.
-        """
+        """See `EpochSource`."""
         return subsets.episode_table(self.store, self._selection)
 
-    def select(
-        self, *, episodes: subsets.EpisodeChoice | None = None, ids: subsets.IdChoice | None = None
+    def _select(
+        self, episodes: subsets.EpisodeChoice | None, ids: subsets.IdChoice | None
     ) -> Dataset:
-        """Some of the transitions, as another dataset; rows added later are not in it.
-
-        It reads the same store with the same settings, and does not close it. Its random state
-        follows from this object's seed and from the selection. It samples uniformly, also if
-        this object samples by priority.
-
-        Args:
-            episodes: (n,) bool over `episodes`, numbers in it, or a function of it that returns
-                either. A running episode is selected with the steps that it has.
-            ids: ids, (n,) bool over `ids`, or a function of them that returns either. With both
-                arguments, the transitions that are in both.
-
-        Raises:
-            EmptyBufferError: nothing is selected.
-            InvalidIdError: an id that cannot be sampled here, named.
-            SchemaError: no such episode, a mask of another length, or neither argument.
-        """
         return self._selected(
             subsets.chosen(self.store, self._selection, episodes, ids, lambda: self.ids)
         )
 
-    def split(self, fraction: float, *, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Two datasets, as from `select`, with each episode in one of them.
-
-        Args:
-            fraction: of the episodes that are in the first, in (0, 1), rounded; each has at least
-                one.
-            seed: determines which; the same episodes and seed give the same parts.
-
-        Raises:
-            SchemaError: a fraction out of its range, or fewer than two episodes.
-        """
-        seed = whole_number("seed", seed, 0)
+    def _split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         one, other = subsets.parts(self.store, self._selection, fraction, seed)
         return self._selected(one), self._selected(other)
 
@@ -320,25 +255,16 @@ class Dataset(WindowSource):
         return out
 
     def refresh(self) -> Self:
-        """Take the newest rows and lanes of live stores; see `Store.refresh`.
-
-        Batches that were read ahead are discarded, so the next one shows these rows.
-        """
+        """See `Source`."""
         self.store.refresh()
         self.read_ahead.drop()
         return self
 
     def close(self) -> None:
-        """Close the store; a selection leaves it open."""
+        """See `Source`."""
         if self._selection is None:
             self.store.close()
         self.read_ahead.close()  # afterwards, so that no other thread begins to read ahead again
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         capacity = getattr(self, "capacity", None)

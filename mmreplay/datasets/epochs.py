@@ -99,6 +99,7 @@ class _Position:
     epoch: int = 0
     position: int = 0
     order: dict[str, Any] | None = None  # determines the others; None if no batch was returned
+    done: int = 0  # epochs that its call of `batches` had completed before
 
 
 class Epochs:
@@ -114,13 +115,14 @@ class Epochs:
         """Seed, epoch and position, as JSON values."""
         return {"seed": self.seed, **dataclasses.asdict(self._at)}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken; raises SchemaError if it is not a valid state."""
+    def restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """What continues where `state` was taken; SchemaError if it is not a valid state."""
         try:
             seed = whole_number("seed", state["seed"], 0)
             at = _Position(
                 whole_number("epoch", state["epoch"], 0),
                 whole_number("position", state["position"], 0),
+                done=whole_number("done", state["done"], 0),
             )
             if at.position:
                 order = state["order"]
@@ -135,8 +137,12 @@ class Epochs:
             raise SchemaError(
                 f"state: expected what state_dict() returned, found another: {error!s:.200}"
             ) from error
-        self.seed, self.unshared_seed, self._next, self._at = seed, None, at.epoch, at
-        self._loaded = at if at.position else None
+
+        def restore() -> None:
+            self.seed, self.unshared_seed, self._next, self._at = seed, None, at.epoch, at
+            self._loaded = at if at.position or at.done else None
+
+        return restore
 
     def check(self, request: Request) -> None:
         """Refuse what ranks cannot share, and what does not fit a loaded state."""
@@ -147,7 +153,14 @@ class Epochs:
                 f"a sequence of them; found {self.unshared_seed}, with which each rank may "
                 f"shuffle differently; give every rank the same, such as seed=0"
             )
-        if loaded is None or loaded.order is None or given.epoch not in {None, loaded.epoch}:
+        if loaded is None or given.epoch not in {None, loaded.epoch}:
+            return
+        if given.epoch is None and given.epochs and given.epochs <= loaded.done:
+            raise SchemaError(
+                f"epochs: expected more than the {loaded.done:,} that the call of the loaded state "
+                f"had completed, found {given.epochs:,}; give all that it had, or {_INSTEAD}"
+            )
+        if loaded.order is None:
             return
         for name, value in request.order().items():
             known = loaded.order.get(name)
@@ -164,7 +177,8 @@ class Epochs:
         given = request.given
         loaded = self._loaded
         kept: KeptFrames | None = None
-        for done in itertools.count() if given.epochs is None else range(given.epochs):
+        first = 0 if loaded is None or given.epoch is not None else loaded.done
+        for done in itertools.count(first) if given.epochs is None else range(first, given.epochs):
             number = self._next if given.epoch is None else given.epoch + done
             begin = loaded if loaded is not None and loaded.epoch == number else _Position(number)
             loaded = None
@@ -178,12 +192,13 @@ class Epochs:
                     self._next, self._loaded = number + 1, None
                 # Not of the batches that were read ahead.
                 stop = min(start + given.batch_size, epoch.size)
-                self._at = _Position(number, stop, epoch.order)
+                self._at = _Position(number, stop, epoch.order, done)
                 if len(batch):
                     yield batch
             if not starts:
                 self._next, self._loaded = number + 1, None
-            self._at = _Position(number + 1)
+            is_last = done + 1 == given.epochs
+            self._at = _Position(number + 1, done=0 if is_last else done + 1)
 
     def _begin(self, at: _Position, request: Request) -> _Epoch:
         """An epoch that begins or continues."""

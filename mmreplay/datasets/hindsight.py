@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,16 @@ import numpy.typing as npt
 from mmreplay.arguments import check_number, check_takes
 from mmreplay.batches.batch import Batch, Column
 from mmreplay.batches.transitions import TransitionGatherer
+from mmreplay.datasets.around import Around
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.epochs import EpochArguments
-from mmreplay.datasets.source import Around, EpochSource
 from mmreplay.datasets.store_draws import Draw
 from mmreplay.episode_index import Index, Span, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
 from mmreplay.reading.store import Store
-from mmreplay.schema import Field
+from mmreplay.sampling.draws import Windows
+from mmreplay.schema import Field, Schema
 
 STRATEGIES = ("future", "final", "episode")
 
@@ -42,7 +43,7 @@ GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
 """Called with (N, *goal) achieved and desired, and extras of (N, ...): one number per step."""
 
 
-class Hindsight(Around, EpochSource):
+class Hindsight(Around["Hindsight"]):
     """A dataset or buffer with goals that the episode reached in a share of its samples.
 
     Observations are dicts with an achieved and a desired goal, as in Gymnasium-Robotics. A
@@ -82,7 +83,23 @@ class Hindsight(Around, EpochSource):
         the strategies of section 4.5.
     """
 
+    _refuses: ClassVar[Mapping[str, str]] = {
+        "transitions": "relabel(ids) gives them with goals, and `data.transitions(ids)` without",
+        **dict.fromkeys(
+            (
+                *("sample_sequences", "sequence_batches", "sample_portions", "sample_windows"),
+                *("windows", "window_batches"),
+            ),
+            "goals are drawn for single transitions; use `data`, which has the recorded goals",
+        ),
+        **dict.fromkeys(
+            ("trajectory", "sample_trajectories", "statistics"),
+            "of what is stored, with the recorded goals, call this of `data`",
+        ),
+    }
+
     data: Dataset
+    schema: Schema
 
     def __init__(
         self,
@@ -131,11 +148,6 @@ class Hindsight(Around, EpochSource):
         )
         self._gatherer = TransitionGatherer(self.schema, data.settings)
 
-    @property
-    def store(self) -> Store:
-        """The store that is read."""
-        return self.data.store
-
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
         return self.data.read_ahead.next(
             self.store.live, self.generator, self._begin, (size, replace, group), out
@@ -156,7 +168,7 @@ class Hindsight(Around, EpochSource):
         relabelling = self._relabelling(self.generator, np.size(ids))
         return self.store.live.gather(self.store.live.valid_ids(ids), relabelling, out)
 
-    def _batches(self, given: EpochArguments) -> Iterator[Batch]:
+    def _batches(self, given: EpochArguments, windows: Windows | None) -> Iterator[Batch]:  # noqa: ARG002 (none)
         return self.data.read_batches(given, self._relabelling_by)
 
     def _relabelling(self, generator: np.random.Generator, size: int) -> _Relabelling:

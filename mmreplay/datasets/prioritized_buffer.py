@@ -124,23 +124,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self._sampler
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Dataset.state_dict`; with the number of batches, on which beta depends.
+        """See `Source`; with the number of batches, on which beta depends.
 
         Priorities are not in it: they stay in the store.
         """
         return {**super().state_dict(), "batches": self.sampler.n_batches}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Dataset.load_state_dict`; restores beta, too, if the state has it.
+    def _restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """See `Source`; restores beta, too, if the state has it."""
+        restore, sampler = super()._restoring(state), self.sampler
+        n_batches = whole_number("batches", state.get("batches", sampler.n_batches), 0)
 
-        Raises:
-            SchemaError: a value that `state_dict` did not return.
-        """
-        sampler, n_batches = self.sampler, self.sampler.n_batches
-        if isinstance(state, Mapping):  # else it is refused below
-            n_batches = whole_number("batches", state.get("batches", n_batches), 0)
-        super().load_state_dict(state)
-        sampler.n_batches = n_batches
+        def both() -> None:
+            restore()
+            sampler.n_batches = n_batches
+
+        return both
 
     @property
     def beta(self) -> float:

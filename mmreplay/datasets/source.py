@@ -1,27 +1,41 @@
-"""What datasets, buffers and their wrappers share: how batches are requested.
+"""What datasets, buffers and their wrappers share: their methods, and which of them a class lacks.
 
-Invariant: the arguments of a request are checked and documented here only.
+Invariants:
+- The arguments of a request are checked and documented here only.
+- A public method or property of `Dataset` exists in a wrapper, or is in its `_refuses`.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.epochs import EpochArguments
+from mmreplay.datasets.subsets import EpisodeChoice, IdChoice
+from mmreplay.errors import UnsupportedError
 from mmreplay.ids import Ids
+from mmreplay.reading.store import Store
 from mmreplay.sampling.draws import Windows
+from mmreplay.schema import Schema
+
+Part = TypeVar("Part")
 
 
 class Source(abc.ABC):
-    """Samples batches."""
+    """Samples batches. A context manager."""
+
+    _refuses: ClassVar[Mapping[str, str]] = {}
+    """Methods and properties that this class does not have: why, and what to do instead."""
 
     if TYPE_CHECKING:  # attributes of some classes, properties of others
 
@@ -33,9 +47,32 @@ class Source(abc.ABC):
         def generator(self) -> np.random.Generator:
             """Draws the samples."""
 
+        @property
+        def schema(self) -> Schema:
+            """What a row of a batch holds."""
+
+    else:  # so that a type checker reports what a class does not have
+
+        def __getattr__(self, name: str) -> NoReturn:
+            self.check_has(name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def check_has(self, *names: str) -> None:
+        """Raise UnsupportedError if this object, or what it wraps, refuses one of these."""
+        for name in names:
+            if why := self._refuses.get(name):
+                raise UnsupportedError(f"{type(self).__name__}.{name}: {why}")
+        data = vars(self).get("data")
+        if isinstance(data, Source):
+            data.check_has(*names)
+
+    @property
     @abc.abstractmethod
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
+    def paths(self) -> tuple[Path, ...]:
+        """The directories of the stores, in the order of their lanes."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
 
     def sample(
         self,
@@ -70,12 +107,69 @@ class Source(abc.ABC):
         return self._sample(batch_size, out, replace, group)
 
     @abc.abstractmethod
-    def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
-        """See `sample`."""
+    def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch: ...
+
+    @abc.abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """The position of this object's batches: random state, seed, epoch and position, as JSON.
+
+        Taken between two batches, it is the state after the last one that was returned. A wrapper
+        has that of its data, a `Mixture` those of its sources, and its weights.
+        """
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called on this object, or on another one like it.
+
+        `batches` or `sequence_batches` with the same arguments then returns what that call had not
+        returned, also if the store was moved or copied; `batches` also if rows were added.
+
+        Raises:
+            SchemaError: a value that `state_dict` did not return; nothing was changed.
+        """
+        self._restoring(state)()
+
+    @abc.abstractmethod
+    def _restoring(self, state: Mapping[str, Any]) -> Callable[[], None]: ...
+
+    @abc.abstractmethod
+    def refresh(self) -> Self:
+        """Take the newest rows and lanes of live stores; see `Store.refresh`.
+
+        Batches that were read ahead are discarded, so the next one shows these rows.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the stores; a selection leaves them open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class EpochSource(Source):
-    """Has epochs, too."""
+class EpochSource(Source, Generic[Part]):
+    """Has ids, episodes, epochs, and subsets, of type `Part`."""
+
+    @property
+    @abc.abstractmethod
+    def ids(self) -> Ids:
+        """Every valid transition id, ascending."""
+
+    @property
+    @abc.abstractmethod
+    def episodes(self) -> npt.NDArray[np.void]:
+        """Whole retained episodes: see `Store.episodes`; and ``env``, counted over all lanes.
+
+        In a selection, the episodes whose steps are all selected.
+        """
+
+    if TYPE_CHECKING:  # an attribute of some classes, a property of others
+
+        @property
+        def store(self) -> Store:
+            """The store that is read."""
 
     def batches(
         self,
@@ -94,12 +188,12 @@ class EpochSource(Source):
         Each call continues with the next epoch's order, so a loop over calls shuffles again. The
         order follows from the seed and the epoch's number: ranks must be in the same epoch, so
         each calls this equally often, or names the epoch. The first call after `load_state_dict`
-        continues the epoch of that state, after the batches that were returned. The goals of
+        continues the call of that state, after the batches that were returned. The goals of
         `Hindsight` follow from the epoch and the position in it, as the order does.
 
         Args:
             batch_size: B; an epoch's last batch may be smaller.
-            epochs: how many; None for no end. The rest of a continued epoch counts as one.
+            epochs: how many; None for no end. A continued call counts those that it had completed.
             shuffle: True takes stretches of consecutive steps in random order, and shuffles those
                 that fit into a pool, so compressed frames are decoded about once per epoch.
                 ``full`` puts every transition anywhere, and decodes a chunk for almost each of
@@ -112,7 +206,7 @@ class EpochSource(Source):
             drop_last: leave out batches that not every rank can fill, so that all ranks get the
                 same number of batches of the same size.
             epoch: the number of the first epoch, 0 or more; None continues after the last one
-                that this object began.
+                that this object began. That of a loaded state is continued, and counts as one.
 
         Raises:
             SchemaError: a value out of its range; several ranks whose seed is neither a whole
@@ -122,15 +216,85 @@ class EpochSource(Source):
             EmptyBufferError: there is no transition.
         """
         order = shuffle, shuffle_rows, rank, world_size
-        return self._batches(EpochArguments(batch_size, epochs, *order, drop_last, epoch))
+        return self._batches(EpochArguments(batch_size, epochs, *order, drop_last, epoch), None)
 
     @abc.abstractmethod
-    def _batches(self, given: EpochArguments) -> Iterator[Batch]:
-        """See `batches`."""
+    def _batches(self, given: EpochArguments, windows: Windows | None) -> Iterator[Any]: ...
+
+    def select(self, *, episodes: EpisodeChoice | None = None, ids: IdChoice | None = None) -> Part:
+        """Some of the transitions, as another dataset; rows added later are not in it.
+
+        It reads the same store with the same settings, and does not close it. Its random state
+        follows from this object's seed and from the selection. It samples uniformly, also if
+        this object samples by priority. A wrapper gives itself around a selection of its data.
+
+        Args:
+            episodes: (n,) bool over `episodes`, numbers in it, or a function of it that returns
+                either. A running episode is selected with the steps that it has.
+            ids: ids, (n,) bool over `ids`, or a function of them that returns either. With both
+                arguments, the transitions that are in both.
+
+        Raises:
+            EmptyBufferError: nothing is selected.
+            InvalidIdError: an id that cannot be sampled here, named.
+            SchemaError: no such episode, a mask of another length, or neither argument.
+        """
+        return self._select(episodes, ids)
+
+    @abc.abstractmethod
+    def _select(self, episodes: EpisodeChoice | None, ids: IdChoice | None) -> Part: ...
+
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Part, Part]:
+        """Two datasets, as from `select`, with each episode in one of them.
+
+        Args:
+            fraction: of the episodes that are in the first, in (0, 1), rounded; each has at least
+                one.
+            seed: determines which; the same episodes and seed give the same parts.
+
+        Raises:
+            SchemaError: a fraction out of its range, or fewer than two episodes.
+        """
+        return self._split(fraction, whole_number("seed", seed, 0))
+
+    @abc.abstractmethod
+    def _split(self, fraction: float, seed: int) -> tuple[Part, Part]: ...
 
 
-class WindowSource(EpochSource):
-    """Has windows, too."""
+class WindowSource(EpochSource[Part]):
+    """Has transitions by id and windows, too."""
+
+    def transitions(
+        self,
+        ids: npt.ArrayLike,
+        out: Batch | None = None,
+        *,
+        stack: int | EllipsisType | None = ...,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        padding: str | None = None,
+        stack_axis: int | None = None,
+        clip_reward: tuple[float, float] | None = None,
+    ) -> Batch:
+        """The transitions with these ids, (B,) integers, in `out` if given.
+
+        `stack` and what follows are as for `load`; if left out, as in this object's settings.
+
+        Raises:
+            InvalidIdError: an id that is not a valid transition, named.
+        """
+        given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
+        changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+        if clip_reward is not None:
+            changes["clip_reward"] = clip_reward
+        if stack is not ...:
+            changes["stack"] = stack
+        return self._transitions(ids, out, changes)
+
+    @abc.abstractmethod
+    def _transitions(
+        self, ids: npt.ArrayLike, out: Batch | None, changes: dict[str, Any]
+    ) -> Batch: ...
 
     def sample_sequences(
         self,
@@ -162,40 +326,51 @@ class WindowSource(EpochSource):
             SchemaError: a value out of its range.
         """
         windows = Windows(length, burn_in, boundary, stride)
-        return self._sample_windows(whole_number("batch_size", batch_size), windows, out)
+        return self._sample_sequences(whole_number("batch_size", batch_size), windows, out)
 
     @abc.abstractmethod
-    def _sample_windows(
+    def _sample_sequences(
         self, size: int, windows: Windows, out: SequenceBatch | None
-    ) -> SequenceBatch:
-        """See `sample_sequences`."""
+    ) -> SequenceBatch: ...
 
+    def sequence_batches(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        boundary: str = "drop",
+        stride: int = 1,
+        epochs: int | None = 1,
+        *,
+        shuffle: bool | Literal["full"] = True,
+        shuffle_rows: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        epoch: int | None = None,
+    ) -> Iterator[SequenceBatch]:
+        """Every window once per epoch; an epoch's last batch may be smaller.
 
-class Around(Source):
-    """Wraps one source, and has its settings, random state, ids and `update_priorities`."""
+        The arguments up to `stride` are those of `sample_sequences`, the others those of `batches`.
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
-        if hasattr(data, "update_priorities"):
-            self.update_priorities = data.update_priorities
+        Raises:
+            EmptyBufferError: no episode has such a window.
+            SchemaError: as for `batches`.
+        """
+        order = shuffle, shuffle_rows, rank, world_size
+        given = EpochArguments(batch_size, epochs, *order, drop_last, epoch)
+        return self._batches(given, Windows(length, burn_in, boundary, stride))
 
-    @property
-    def settings(self) -> Settings:
-        """How transitions are rebuilt: the data's."""
-        settings: Settings = self.data.settings
-        return settings
+    def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
+        """Draw B windows of T = `length` steps: an episode by its length, then a window in it.
 
-    @property
-    def generator(self) -> np.random.Generator:
-        """Draws the samples: the data's."""
-        generator: np.random.Generator = self.data.generator
-        return generator
+        Only whole episodes of T steps or more are drawn; the windows of one are equally likely.
 
-    @property
-    def ids(self) -> Ids:
-        """Every valid transition id, ascending; AttributeError if the data has none."""
-        return np.asarray(self.data.ids, np.int64)
+        Raises:
+            EmptyBufferError: no whole episode has as many steps.
+            SchemaError: a value out of its range.
+        """
+        return self._sample_portions(whole_number("batch_size", batch_size), Windows(length))
 
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
-        return len(self.data)
+    @abc.abstractmethod
+    def _sample_portions(self, size: int, windows: Windows) -> SequenceBatch: ...

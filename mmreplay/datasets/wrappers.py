@@ -9,9 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,10 @@ from mmreplay.arguments import check_takes
 from mmreplay.batches.batch import Batch, arrays_of
 from mmreplay.batches.sequences import AnyBatch, SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.datasets.around import Around
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.epochs import EpochArguments
-from mmreplay.datasets.source import Around, Source, WindowSource
+from mmreplay.datasets.source import Source, WindowSource
 from mmreplay.datasets.store_draws import check_groups, draw_seed, own_generator
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Array
@@ -37,10 +40,8 @@ Function = Callable[[Any, np.random.Generator], Any]
 """Takes a whole batch, and the generator for its draws; returns a batch."""
 
 
-class Decorated(Around, WindowSource):
+class Decorated(Around["Decorated"], WindowSource["Decorated"]):
     """A dataset, a buffer or a wrapper of one, each of whose batches goes through functions.
-
-    Methods that the data does not have raise its AttributeError.
 
     Args:
         data: what to sample from.
@@ -60,6 +61,12 @@ class Decorated(Around, WindowSource):
         functions: as given.
     """
 
+    _refuses: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("trajectory", "sample_trajectories", "statistics"),
+        "its functions change batches and nothing else; of what is stored, call this of `data`",
+    )
+    schema: Schema
+
     def __init__(self, data: Source, *functions: Function) -> None:
         given: tuple[Any, ...] = functions
         for function in given:
@@ -69,35 +76,40 @@ class Decorated(Around, WindowSource):
                     f"create an instance of it, as in RandomShift(4)"
                 )
             check_takes("functions", function, "batch", "generator")
-            if hasattr(function, "check"):
-                function.check(data.settings)
+        self.schema = _schema_of(data)
         super().__init__(data)
         self.functions = functions
-        self.schema = _schema_of(data)
+        self._check(data.settings)
+
+    def _check(self, settings: Settings) -> None:
+        """Let the functions refuse these settings."""
+        for function in self.functions:
+            if hasattr(function, "check"):
+                function.check(settings)
 
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
-        batch: Batch = self.data.sample(size, replace=replace, group=group)
-        return self._decorated(batch, out)
+        return self._decorated(self.data.sample(size, replace=replace, group=group), out)
 
-    def _sample_windows(
+    def _sample_sequences(
         self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
-        batch: SequenceBatch = self.data.sample_sequences(size, *dataclasses.astuple(windows))
+        batch = self.data.sample_sequences(size, **dataclasses.asdict(windows))
         return self._decorated(batch, out)
 
-    def transitions(self, ids: npt.ArrayLike, out: Batch | None = None) -> Batch:
-        """The transitions with these ids, (B,) integers, in `out` if given.
+    def _sample_portions(self, size: int, windows: Windows) -> SequenceBatch:
+        return self._decorated(self.data.sample_portions(size, windows.length), None)
 
-        Raises:
-            InvalidIdError: an id that is not a valid transition, named.
-        """
-        return self._decorated_undrawn(self.data.transitions(ids), out)
+    def _transitions(self, ids: npt.ArrayLike, out: Batch | None, changes: dict[str, Any]) -> Batch:
+        self._check(dataclasses.replace(self.settings, **changes))
+        return self._decorated_undrawn(self.data.transitions(ids, **changes), out)
 
-    def _batches(self, given: EpochArguments) -> Iterator[Batch]:
-        batches = self.data.batches(**dataclasses.asdict(given))
+    def _batches(self, given: EpochArguments, windows: Windows | None) -> Iterator[Any]:
+        method: Any = self.data.batches if windows is None else self.data.sequence_batches
+        of_windows = {} if windows is None else dataclasses.asdict(windows)
+        batches = method(**dataclasses.asdict(given), **of_windows)
         return (self._decorated_undrawn(batch) for batch in batches)
 
-    def _decorated_undrawn(self, batch: Batch, out: Batch | None = None) -> Batch:
+    def _decorated_undrawn(self, batch: AnyBatch, out: AnyBatch | None = None) -> AnyBatch:
         """As `_decorated`, of a batch for which the data drew no random number."""
         draw_seed(self.generator)  # so that the functions draw others for the next batch
         return self._decorated(batch, out)
@@ -148,6 +160,27 @@ class Mixture(Source):
         4.1: symmetric sampling, half of each batch from either source.
     """
 
+    _refuses: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("batches", "sequence_batches", "window_batches"),
+            "sources drawn by weight share no epoch; use sample(), one of `data`, or "
+            "mmreplay.load(mixture.paths)",
+        ),
+        **dict.fromkeys(
+            ("ids", "transitions", "windows", "episodes", "trajectory", "store"),
+            "ids and numbers mean something within a source only; use one of `data`",
+        ),
+        **dict.fromkeys(
+            ("sample_sequences", "sample_portions", "sample_trajectories", "sample_windows"),
+            "it mixes single transitions; use the sources in `data`",
+        ),
+        **dict.fromkeys(
+            ("select", "split", "statistics"),
+            "each source has its own; use those in `data`",
+        ),
+    }
+    schema: Schema
+
     def __init__(
         self,
         data: Sequence[Source],
@@ -169,7 +202,7 @@ class Mixture(Source):
                 f"another name with mark="
             )
         extras = {**schema.extras, mark: Field((), "int64")}
-        self.schema: Schema = dataclasses.replace(schema, extras=extras)
+        self.schema = dataclasses.replace(schema, extras=extras)
         self.exact = exact
         self._mark = mark
         self.weights = np.ones(len(self.data)) if weights is None else weights
@@ -177,10 +210,14 @@ class Mixture(Source):
     @property
     def weights(self) -> Floats:
         """Each source's share; their sum is 1. Can be changed between batches."""
-        return self._weights.copy()
+        share: Floats = self._weights / self._weights.sum()
+        return share
 
     @weights.setter
     def weights(self, given: npt.ArrayLike) -> None:
+        self._weights = self._checked(given)
+
+    def _checked(self, given: npt.ArrayLike) -> Floats:
         try:
             weights = np.array(given, np.float64)
         except (TypeError, ValueError) as error:
@@ -191,7 +228,7 @@ class Mixture(Source):
                 f"weights: expected {len(self.data)} numbers, 0 or more and not all 0, found "
                 f"{given!r}"
             )
-        self._weights: Floats = weights / weights.sum()
+        return weights
 
     @property
     def settings(self) -> Settings:
@@ -203,9 +240,51 @@ class Mixture(Source):
         """The first source's. The split of batches follows from the random states of all."""
         return self.data[0].generator
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """See `Source`; of all sources."""
+        return tuple(path for source in self.data for path in source.paths)
+
     def __len__(self) -> int:
-        """Transitions that can be sampled, of all sources."""
+        """See `Source`; of all sources."""
         return sum(map(len, self.data))
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Source`."""
+        states = [source.state_dict() for source in self.data]
+        return {"sources": states, "weights": self._weights.tolist()}
+
+    def _restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        try:
+            states, weights = [*state["sources"]], self._checked(state["weights"])
+            parts = [
+                source._restoring(one)  # noqa: SLF001 (of another source)
+                for source, one in zip(self.data, states, strict=True)
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(
+                f"state: expected what state_dict() of a Mixture of {len(self.data)} sources "
+                f"returned, found another: {error!s:.200}"
+            ) from error
+
+        def restore() -> None:
+            for part in parts:
+                part()
+            self._weights = weights
+
+        return restore
+
+    def refresh(self) -> Self:
+        """See `Source`."""
+        for source in self.data:
+            source.refresh()
+        return self
+
+    def close(self) -> None:
+        """See `Source`; all of them."""
+        with contextlib.ExitStack() as stack:
+            for source in self.data:
+                stack.callback(source.close)
 
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
         unit = group or 1
@@ -270,7 +349,7 @@ class Mixture(Source):
                 dataset.update_priorities(wanted[here], values[here])
 
     def __repr__(self) -> str:
-        return f"<mmreplay.Mixture {list(self.data)!r} weights={self._weights.tolist()}>"
+        return f"<mmreplay.Mixture {list(self.data)!r} weights={self.weights.tolist()}>"
 
 
 def _check_alike(data: Sequence[Source]) -> Schema:
@@ -293,15 +372,12 @@ def _check_alike(data: Sequence[Source]) -> Schema:
 
 def _schema_of(source: object) -> Schema:
     """The schema of a source's batches; SchemaError if it is not a source."""
-    schema = getattr(source, "schema", None)
-    if schema is None:
-        schema = getattr(getattr(source, "store", None), "schema", None)
-    if not isinstance(schema, Schema) or not callable(getattr(source, "sample", None)):
+    if not isinstance(source, Source):
         raise SchemaError(
             f"data: expected what mmreplay.load returns, a replay buffer, or a wrapper of one, "
             f"found {source!r}"
         )
-    return schema
+    return source.schema
 
 
 def _unshared(batch: AnyBatch) -> AnyBatch:

@@ -34,6 +34,7 @@ Commands:
   record    Record a Gymnasium environment.
   info      Show what is in a store.
   episodes  List the episodes.
+  stats     Show means, bounds and quantiles of the fields.
   view      Show every step in a web page.
   verify    Check a store for damage.
   repair    Make a damaged store sound again.

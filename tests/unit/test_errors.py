@@ -13,6 +13,7 @@ CLASSES = [one for name, one in vars(errors).items() if name.endswith("Error")]
 
 BUILTINS = {
     "SchemaError": ValueError,
+    "UnsupportedError": AttributeError,
     "StoreNotFoundError": FileNotFoundError,
     "StoreExistsError": FileExistsError,
     "EmptyBufferError": LookupError,

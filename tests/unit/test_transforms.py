@@ -169,7 +169,11 @@ def test_observations_are_normalised_frame_by_frame():
 
 def test_the_keys_of_a_dict_are_normalised_by_their_own():
     given = {"a": np.ones((3, 2)), "b": np.ones((3,)), "c": np.ones((3,))}
-    out = Normalize({"a": [1, 0], "b": 3}, {"a": 1, "b": 2}, epsilon=0)(batch_of(given), None)
+    mean, std = (
+        {"observation.a": [1, 0], "observation.b": 3},
+        {"observation.a": 1, "observation.b": 2},
+    )
+    out = Normalize(mean, std, epsilon=0)(batch_of(given), None)
     assert out.observation["a"].tolist() == [[0, 1]] * 3
     assert out.observation["b"].tolist() == [-1] * 3
     assert out.observation["c"] is given["c"]
@@ -184,7 +188,7 @@ def test_the_keys_of_a_dict_are_normalised_by_their_own():
         (lambda: ClipReward(1, 1), "low < high"),
         (lambda: Normalize(0, -1), "above 0"),
         (lambda: Normalize(0, [1, float("nan")]), "above 0"),
-        (lambda: Normalize({"a": 0}, {"b": 1}), "same keys"),
+        (lambda: Normalize({"a": 0}, {"b": 1}), "same fields"),
     ],
 )
 def test_a_value_out_of_its_range_is_refused(make, message):
@@ -202,9 +206,9 @@ def test_a_value_out_of_its_range_is_refused(make, message):
         (RandomShift(1, axes=(1, 1)), images((4, 5, 5)), "height and width of observations"),
         (RandomShift(1, ("rgb",)), {"image": images((4, 5, 5))}, "keys: .*'rgb'"),
         (Normalize([1, 2, 3], 1), images((4, 2)), "cannot be broadcast against .4, 2."),
-        (Normalize({"x": 1}, {"x": 1}), images((4, 2)), "as dicts for dict observations"),
-        (Normalize(1, 1), {"x": images((4, 2))}, "as dicts for dict observations"),
-        (Normalize({"y": 1}, {"y": 1}), {"x": images((4, 2))}, "keys: .*'y'"),
+        (Normalize([[1, 2]], 1), np.zeros(2), "cannot be broadcast against .2,."),
+        (Normalize({"x": 1}, {"x": 1}), images((4, 2)), "some of .*'observation', .* found .'x'."),
+        (Normalize(1, 1), {"x": images((4, 2))}, "'observation.x', .* found .'observation'."),
     ],
 )
 def test_an_observation_that_does_not_fit_is_refused(transform, observation, message):

@@ -162,6 +162,57 @@ def test_after_a_restart_in_the_middle_of_an_epoch_the_loader_goes_on(stores):
     assert len(expected) == 6 + 10
 
 
+@pytest.mark.parametrize("n_batches", [0, 4, 10, 23, 30])
+def test_a_loader_that_goes_on_counts_epochs_from_the_beginning_of_its_training(stores, n_batches):
+    with mmreplay.load(stores("one lane"), seed=3) as data:
+        ids_of(data.batches(100, epochs=4))  # used before
+        batches = loader(data, 32, epochs=3)
+        iterator = iter(batches)
+        for _ in range(n_batches):
+            next(iterator)
+        state, rest = pickle.loads(pickle.dumps(batches.state_dict())), ids_of(iterator)
+    again = loader(stores("one lane"), 32, epochs=3)
+    again.load_state_dict(state)
+    assert ids_of(again) == rest
+    assert n_batches + len(rest) == 3 * 10
+
+
+def noise(batch, generator):
+    return dataclasses.replace(batch, reward=generator.random(batch.reward.shape, "float32"))
+
+
+def rewards_of(batches):
+    return [batch.reward.tolist() for batch in batches]
+
+
+def test_a_loader_of_a_decorated_dataset_goes_on(stores):
+    def made(seed):
+        data = mmreplay.load(stores("one lane"), seed=seed, prefetch=1)
+        return loader(mmreplay.Decorated(data, noise), 32, epochs=2)
+
+    batches = made(3)
+    iterator = iter(batches)
+    some = rewards_of(next(iterator) for _ in range(13))
+    state, rest = pickle.loads(pickle.dumps(batches.state_dict())), rewards_of(iterator)
+    again = made(9)
+    again.load_state_dict(state)
+    assert rewards_of(again) == rest
+    assert len(rest) == 7
+    assert not {*map(tuple, some)} & {*map(tuple, rest)}
+
+
+def test_what_a_loader_cannot_read_is_refused_when_it_is_made(stores):
+    data = mmreplay.load(stores("one lane"))
+    mixture = mmreplay.Mixture([data, data])
+    for source in (mixture, mmreplay.Decorated(mixture, noise)):
+        with pytest.raises(mmreplay.UnsupportedError, match=r"^Mixture\.batches: .* use sample"):
+            loader(source, 8)
+        with pytest.raises(mmreplay.UnsupportedError, match=r"^Mixture\.ids: "):
+            TransitionDataset(source)
+    with pytest.raises(mmreplay.SchemaError, match=r"data: expected a path, .*, found 7"):
+        loader(7, 8)
+
+
 def test_loader_of_a_live_buffer_takes_what_is_there_when_an_epoch_begins(tmp_path):
     fields = {"frame": Field((3,)), "action": ACTION}
     with mmreplay.ReplayBuffer(tmp_path / "live.zarr", stack=None, **fields) as buffer:
@@ -208,29 +259,32 @@ def test_workers_that_begin_anew_take_the_epoch_that_is_set(stores):
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["iterable", "by number"])
+@pytest.mark.parametrize("kind", ["iterable", "decorated", "by number"])
 def test_stateful_data_loader_goes_on_in_the_middle_of_an_epoch(stores, kind, workers):
     def made():
         torch.manual_seed(0)
         given = {"num_workers": workers}
         if workers:
             given["multiprocessing_context"] = "fork"
-        if kind == "iterable":
-            iterable = loader(stores("one lane"), 32, seed=3, prefetch=0)
+        if kind != "by number":
+            plain = mmreplay.load(stores("one lane"), seed=3)
+            source = mmreplay.Decorated(plain, noise) if kind == "decorated" else plain
+            iterable = loader(source, 32, epochs=2)
             return StatefulDataLoader(iterable, batch_size=None, **given)
         data, collate = TransitionDataset(stores("one lane")), TransitionDataset.collate
         return StatefulDataLoader(data, batch_size=32, shuffle=True, collate_fn=collate, **given)
 
     batches = made()
     iterator = iter(batches)
-    given = [next(iterator).id.tolist() for _ in range(3)]
+    n_epochs = 1 if kind == "by number" else 2
+    given = [next(iterator).id.tolist() for _ in range(9 * n_epochs - 6)]
     state = pickle.loads(pickle.dumps(batches.state_dict()))
-    rest = ids_of(iterator)
+    rest = [(batch.id.tolist(), batch.reward.tolist()) for batch in iterator]
     again = made()
     again.load_state_dict(state)
-    assert ids_of(again) == rest
-    assert len(set(flat(given)) & set(flat(rest))) == 0
-    assert len(flat(given)) + len(flat(rest)) == 300
+    assert [(batch.id.tolist(), batch.reward.tolist()) for batch in again] == rest
+    every = flat(given) + flat(ids for ids, _ in rest)
+    assert sorted(every) == sorted(n_epochs * [*range(300)])
 
 
 # ---------------------------------------------------------------- by number
@@ -257,3 +311,22 @@ def test_arrays_that_are_views_of_others_keep_their_values_and_dtypes(stores):
     tensors = to_tensors(changed)
     assert tensors.non_terminal.dtype == torch.bool
     assert np.array_equal(tensors.observation.numpy(), batch.observation[..., ::-1])
+
+
+def test_fields_are_normalised_and_come_back_as_tensors(stores):
+    with mmreplay.load(stores("dict"), stack=None) as data:
+        normal = mmreplay.transforms.Normalize.fit(data, ["observation.place", "action"], "min_max")
+        batch, name = data.sample(8), "observation.place"
+        values = torch.tensor(batch.observation["place"], requires_grad=True)
+        found = normal.apply(name, values)
+        assert found.dtype == torch.float32
+        assert np.allclose(
+            found.detach(), normal.apply(name, batch.observation["place"]), atol=1e-6
+        )
+        back = normal.inverse(name, found)
+        assert torch.allclose(back, values, atol=1e-4)
+        back.sum().backward()
+        assert torch.allclose(values.grad, torch.ones(8, 2))
+        actions = normal.apply("action", torch.from_numpy(batch.action))  # whole numbers
+        assert torch.allclose(normal.inverse("action", actions), torch.tensor(batch.action).float())
+        assert normal.inverse(name, found.half()).dtype == torch.float16

@@ -168,5 +168,3 @@ def test_windows_are_decorated_in_memory_of_their_own(path, stack):
         assert found.id.tolist() != plain.id.tolist()
         with pytest.raises(SchemaError, match="expected a SequenceBatch"):
             decorated.sample_sequences(4, 3, out=decorated.sample(4))
-        with pytest.raises(AttributeError, match=r"'Mixture' .* no attribute 'sample_sequences'"):
-            Decorated(mmreplay.Mixture([data])).sample_sequences(4, 3)

@@ -147,6 +147,40 @@ def test_an_epoch_goes_on_where_it_was_left(stores, kind, given):
         assert ids_of(again.batches(64, **given)) == third
 
 
+@pytest.mark.parametrize("n_batches", [0, 1, 19, 20, 38, 47, 57, 58])
+@pytest.mark.parametrize("used", [0, 5])
+def test_epochs_of_a_call_that_goes_on_are_counted_from_its_beginning(stores, n_batches, used):
+    given = {"epochs": 3, **SMALL}
+    with stores("one lane", seed=3) as data, stores("one lane", seed=8) as again:
+        for _ in data.batches(999, epochs=used):
+            pass
+        size = len(data) // 19 + 1  # 19 batches an epoch
+        batches = data.batches(size, **given)
+        some = [next(batches, None) for _ in range(n_batches)]
+        again.load_state_dict(json.loads(json.dumps(data.state_dict())))
+        rest = ids_of(batches)
+        assert (len(some) + len(rest), some[-1:] != [None]) == (max(57, n_batches), n_batches < 58)
+        if n_batches < 58:
+            assert ids_of(again.batches(size, **given)) == rest
+        follows = ids_of(data.batches(size, **given))
+        assert ids_of(again.batches(size, **given)) == follows
+        assert len(follows) == 57
+
+
+def test_fewer_epochs_than_a_call_had_completed_are_refused(stores):
+    with stores("one lane", seed=3) as data, stores("one lane") as again:
+        some = ids_of(itertools.islice(data.batches(len(data) // 4, epochs=3), 9))
+        again.load_state_dict(data.state_dict())
+        for epochs in (1, 2):
+            with pytest.raises(SchemaError, match=r"epochs: .* than the 2 that .*, found .*epoch="):
+                again.batches(64, epochs=epochs)
+        assert not ids_of(again.batches(64, epochs=0))
+        rest = ids_of(again.batches(len(data) // 4, epoch=2))  # names the epoch: that one alone
+        assert sorted(flat(data.batches(64, epoch=2))) == sorted(
+            [*some[8], *itertools.chain(*rest)]
+        )
+
+
 def test_an_epoch_of_windows_goes_on(stores):
     given = {"length": 20, "burn_in": 4, "stride": 3, **SMALL}
     with stores("many environments", seed=3) as data, stores("many environments") as again:
@@ -226,6 +260,7 @@ def test_an_epoch_of_windows_does_not_go_on_after_rows_have_come(make, story):
         {"generator": 3},
         {"seed": -1},
         {"epoch": "a"},
+        {"done": None},
         {"position": 1.5},
         {"order": 7},
         {"order": None},
@@ -241,7 +276,7 @@ def test_what_is_no_state_is_refused_and_changes_nothing(stores, wrong):
     with stores("one lane", seed=3) as data, stores("one lane", seed=3) as twin:
         begun(twin, 1)
         state = twin.state_dict() | wrong if isinstance(wrong, dict) and wrong else wrong
-        with pytest.raises(SchemaError, match=r"state: |seed: |epoch: |position: |lanes: "):
+        with pytest.raises(SchemaError, match=r"state: |seed: |epoch: |position: |done: |lanes: "):
             data.load_state_dict(state)
         with stores("one lane", seed=3) as other:
             assert data.sample(9).id.tolist() == other.sample(9).id.tolist()
