@@ -69,14 +69,13 @@ def _rows(name: str, one: Statistics) -> Iterator[tuple[str, ...]]:
             cells = [_number(part[index]) for part in values]
             yield f"{name}{place}", *cells, f"{one.n_nonfinite[index]:,}"
         return
-    n = one.count - one.n_nonfinite
-    some = n > 0
-    mean, std, n = one.mean[some], one.std[some], n[some]
-    whole = np.average(mean, weights=n)
-    spread = np.average(std**2 + (mean - whole) ** 2, weights=n) ** 0.5
-    cells = [_number(part) for part in (whole, spread, one.min[some].min())]
-    most, odd = _number(one.max[some].max()), f"{one.n_nonfinite.sum():,}"
-    yield f"{name}, all {one.mean.size:,}", *cells, "", "", most, odd
+    some = np.isfinite(one.mean)
+    n, mean = some.sum() or np.nan, one.mean[some]
+    center = mean.sum() / n
+    spread = np.sqrt((one.std[some] ** 2 + (mean - center) ** 2).sum() / n)
+    low, high = one.min[some].min(initial=np.inf), one.max[some].max(initial=-np.inf)
+    cells = [_number(center), _number(spread), _number(low), "", "", _number(high)]
+    yield f"{name}, all {one.mean.size:,}", *cells, f"{one.n_nonfinite.sum():,}"
 
 
 def _number(value: float) -> str:

@@ -18,10 +18,11 @@ from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.datasets.load import load
+from mmreplay.datasets.mixture import Mixture
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.datasets.statistics import Statistics
-from mmreplay.datasets.wrappers import Decorated, Mixture
+from mmreplay.datasets.wrappers import Decorated
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,

@@ -284,7 +284,7 @@ class Normalize:
         values = (values - mean) / std
         if self.clip is not None:
             values = values.clip(-self.clip, self.clip)
-        return values.astype(np.float32) if isinstance(values, np.ndarray) else values
+        return values.astype(np.float32) if hasattr(values, "astype") else values
 
     def inverse(self, name: str, x: Any) -> Any:
         """What `apply` made `x` of, such as the actions of a policy; raises as `apply`.
@@ -302,19 +302,18 @@ class Normalize:
         if name not in means:
             raise SchemaError(f"Normalize: expected one of {sorted(means)}, found {name!r:.80}")
         mean, std = np.asarray(means[name], np.float64), np.asarray(stds[name], np.float64)
-        std = std + self.epsilon
-        is_tensor = hasattr(x, "new_tensor")
-        shape = np.shape(x)
+        shape = tuple(np.shape(x))
         try:
-            fits = np.broadcast_shapes(shape, mean.shape, std.shape) == tuple(shape)
+            fits = np.broadcast_shapes(shape, mean.shape, std.shape) == shape
         except ValueError:
             fits = False
         if not fits:
             raise SchemaError(
                 f"Normalize: {name}: mean {mean.shape} and std {std.shape} cannot be broadcast "
-                f"against {tuple(shape)}"
+                f"against {shape}"
             )
-        if not is_tensor:
+        std = std + self.epsilon
+        if not hasattr(x, "new_tensor"):
             return np.asarray(x, np.float64), mean, std
         x = x if x.is_floating_point() else x.float()
         return x, x.new_tensor(mean), x.new_tensor(std)

@@ -10,7 +10,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.datasets import subsets
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
-from mmreplay.datasets.source import WindowSource
+from mmreplay.datasets.source import Source, WindowSource
 from mmreplay.datasets.statistics import Statistics, statistics_of
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
 from mmreplay.errors import ClosedError, MmreplayError
@@ -50,9 +50,6 @@ class Dataset(WindowSource["Dataset"]):
         generator: draws the samples.
     """
 
-    _refuses: ClassVar[Mapping[str, str]] = {
-        "update_priorities": "it samples uniformly; a PrioritizedReplayBuffer samples by priority"
-    }
     store: Store
     settings: Settings
     generator: np.random.Generator
@@ -277,5 +274,6 @@ class Dataset(WindowSource["Dataset"]):
         return f"<mmreplay.{type(self).__name__} {self.store.path} {n}{what}>"
 
 
+Source.of_datasets = frozenset({"store", *(name for name in dir(Dataset) if name[0] != "_")})
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()
 forks.after_fork_in_child(_DATASETS, lambda dataset: dataset.after_fork_in_child())

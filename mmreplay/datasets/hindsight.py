@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,21 +83,10 @@ class Hindsight(Around["Hindsight"]):
         the strategies of section 4.5.
     """
 
-    _refuses: ClassVar[Mapping[str, str]] = {
-        "transitions": "relabel(ids) gives them with goals, and `data.transitions(ids)` without",
-        **dict.fromkeys(
-            (
-                *("sample_sequences", "sequence_batches", "sample_portions", "sample_windows"),
-                *("windows", "window_batches"),
-            ),
-            "goals are drawn for single transitions; use `data`, which has the recorded goals",
-        ),
-        **dict.fromkeys(
-            ("trajectory", "sample_trajectories", "statistics"),
-            "of what is stored, with the recorded goals, call this of `data`",
-        ),
-    }
-
+    _lacks = (
+        "goals are drawn for single transitions, by sample(), batches() and relabel(); use its "
+        "`data`, which has the recorded goals"
+    )
     data: Dataset
     schema: Schema
 

@@ -2,7 +2,7 @@
 
 Invariants:
 - The arguments of a request are checked and documented here only.
-- A public method or property of `Dataset` exists in a wrapper, or is in its `_refuses`.
+- A wrapper has a public method or property of `Dataset`, or refuses it by name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ Part = TypeVar("Part")
 class Source(abc.ABC):
     """Samples batches. A context manager."""
 
-    _refuses: ClassVar[Mapping[str, str]] = {}
-    """Methods and properties that this class does not have: why, and what to do instead."""
+    of_datasets: ClassVar[frozenset[str]]
+    """The public methods and properties of `Dataset`."""
+    _lacks: ClassVar[str] = ""
+    """Why a wrapper does not have all of these, and what to use instead."""
 
     if TYPE_CHECKING:  # attributes of some classes, properties of others
 
@@ -58,10 +60,10 @@ class Source(abc.ABC):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def check_has(self, *names: str) -> None:
-        """Raise UnsupportedError if this object, or what it wraps, refuses one of these."""
+        """Raise UnsupportedError if this object, or what it wraps, lacks one of these."""
         for name in names:
-            if why := self._refuses.get(name):
-                raise UnsupportedError(f"{type(self).__name__}.{name}: {why}")
+            if self._lacks and name in self.of_datasets and not hasattr(type(self), name):
+                raise UnsupportedError(f"{type(self).__name__}.{name}: {self._lacks}")
         data = vars(self).get("data")
         if isinstance(data, Source):
             data.check_has(*names)

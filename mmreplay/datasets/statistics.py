@@ -89,32 +89,25 @@ def statistics_of(
         raise SchemaError(f"fields: expected some of {[*paths]}, found {names!r:.80}")
     for level in quantiles:
         check_number("quantiles", level, 1)
-    seed, pieces = whole_number("seed", seed, 0), _Pieces(live)
+    levels, seed, uuids = np.array(quantiles, float), whole_number("seed", seed, 0), live.uuids
     sample = draws.look(lambda of: distinct_ids(of, min(_SAMPLE_ROWS, of.n_transitions), seed))
     every = live.look(lambda index: _every(index, selection))
-    images = [name for name in names if _is_image(columns[paths[name]])]
-    groups = [([name for name in names if name not in images], every, np.sort(sample))]
-    for name in images:
-        most = min(_SAMPLE_BYTES // columns[paths[name]].row_bytes, _IMAGE_ROWS)
-        some = np.sort(sample[: max(most, 1)])
-        groups.append(([name], [(some.size, some.take)], some))
     out = {}
-    for group, parts, chosen in groups:
-        found = pieces.moments([paths[name] for name in group], parts)
-        for name, moments in zip(group, found, strict=True):
-            values = pieces.quantiles(paths[name], chosen, np.array(quantiles, np.float64))
-            shape = columns[paths[name]].shape
-            is_sampled = name in images and chosen.size < sample.size
-            out[name] = moments.statistics(shape, values, sampled=is_sampled)
-    return {name: out[name] for name in names}
-
-
-def _is_image(field: Field) -> bool:
-    return len(field.shape) > 1 and math.prod(field.shape) >= _IMAGE_NUMBERS
+    for name in names:
+        field, some = columns[paths[name]], sample
+        if len(field.shape) > 1 and math.prod(field.shape) >= _IMAGE_NUMBERS:
+            some = sample[: max(min(_SAMPLE_BYTES // field.row_bytes, _IMAGE_ROWS), 1)]
+        is_part = some.size < sample.size
+        some = np.sort(some)
+        reader, moments = _Reader(live, uuids, paths[name], field), _Moments(field)
+        for rows in reader.rows([(some.size, some.take)] if is_part else every):
+            moments.add(rows)
+        out[name] = moments.statistics(reader.quantiles(some, levels), sampled=is_part)
+    return out
 
 
 def _every(index: Index, selection: Selection | None) -> list[Part]:
-    """All transitions that can be sampled, and perhaps others."""
+    """All transitions that can be sampled, and entries that are none."""
     if selection is not None:
         now = selection.now(index)
         return [(now.n_transitions, now.at)]
@@ -132,68 +125,51 @@ class _Steps(NamedTuple):
     pending: tuple[()] = ()
 
 
-class _Columns(NamedTuple):
-    """A `Rebuilder`: columns at some ids, as they are stored."""
+class _Reader:
+    """Reads one column of the lanes with these uuids, a piece at a time; a `Rebuilder`."""
 
-    paths: Sequence[str]
+    def __init__(self, live: LiveLanes, uuids: tuple[str, ...], path: str, field: Field) -> None:
+        self._live, self._uuids, self._path = live, uuids, path
+        self._numbers = math.prod(field.shape)
+        self._size = max(_PIECE_BYTES // field.row_bytes, 1)
 
     def locate(self, _: Index, ids: Ids) -> _Steps:
-        """The steps."""
+        """See `Rebuilder`."""
         return _Steps(ids)
 
-    def fetch(
-        self, columns: Mapping[str, Column], steps: _Steps, _: list[Array] | None
-    ) -> list[Array]:
-        """One array per column."""
-        return [columns[path].take(steps.ids) for path in self.paths]
+    def fetch(self, columns: Mapping[str, Column], steps: _Steps, _: Array | None) -> Array:
+        """See `Rebuilder`."""
+        return columns[self._path].take(steps.ids)
 
-
-class _Pieces:
-    """Reads columns of the lanes that there are now, a piece at a time."""
-
-    def __init__(self, live: LiveLanes) -> None:
-        self._live, self._uuids, self._columns = live, live.uuids, live.schema.columns()
-
-    def _of(self, paths: Sequence[str], parts: Sequence[Part]) -> Iterator[list[Array]]:
-        """Of each column the rows that can still be sampled, (m, numbers)."""
-        size = max(_PIECE_BYTES // sum(self._columns[path].row_bytes for path in paths), 1)
+    def rows(self, parts: Sequence[Part]) -> Iterator[Array]:
+        """Those that can still be sampled: (m, numbers) each."""
         for n, ids_of in parts:
-            for start in range(0, n, size):
-                valid = not_evicted(ids_of(np.arange(start, min(start + size, n))))
-                rows = self._live.gather(functools.partial(self._checked, valid), _Columns(paths))
-                yield [one.reshape(len(one), math.prod(one.shape[1:])) for one in rows]
+            for start in range(0, n, self._size):
+                ids = ids_of(np.arange(start, min(start + self._size, n)))
+                rows = self._live.gather(functools.partial(self._valid, not_evicted(ids)), self)
+                yield rows.reshape(len(rows), self._numbers)
 
-    def _checked(self, valid: Callable[[Index], Ids], index: Index) -> Ids:
+    def _valid(self, valid: Callable[[Index], Ids], index: Index) -> Ids:
         self._live.check_same(self._uuids, "whose statistics are computed", "compute them again")
         return valid(index)
 
-    def moments(self, paths: Sequence[str], parts: Sequence[Part]) -> list[_Moments]:
-        """Of each column."""
-        out = [_Moments(math.prod(self._columns[path].shape)) for path in paths]
-        for rows in self._of(paths, parts) if paths else ():
-            for moments, values in zip(out, rows, strict=True):
-                moments.add(values)
-        return out
-
-    def quantiles(self, path: str, ids: Ids, levels: Doubles) -> Doubles:
-        """Of one column at these ids: (Q, numbers)."""
-        numbers = math.prod(self._columns[path].shape)
-        out = np.empty((levels.size, numbers))
+    def quantiles(self, ids: Ids, levels: Doubles) -> Doubles:
+        """Of the rows at these ids: (Q, numbers)."""
+        out = np.empty((levels.size, self._numbers))
         width = max(_SAMPLE_BYTES // (8 * ids.size), 1)  # numbers that are in memory together
-        for first in range(0, numbers if levels.size else 0, width):
-            values = np.full((min(width, numbers - first), ids.size), np.nan)
-            start = 0
-            for (rows,) in self._of([path], [(ids.size, ids.take)]):
-                values[:, start : start + len(rows)] = rows[:, first : first + width].T
-                start += len(rows)
+        for first in range(0, self._numbers if levels.size else 0, width):
+            values = np.full((min(width, self._numbers - first), ids.size), np.nan)
+            stop = 0
+            for rows in self.rows([(ids.size, ids.take)]):
+                start, stop = stop, stop + len(rows)
+                values[:, start:stop] = rows[:, first : first + width].T
             values[~np.isfinite(values)] = np.nan
             values.sort(axis=1)  # NaN comes last
             last = np.maximum(np.isfinite(values).sum(1) - 1, 0)
-            places = levels[:, None] * last
-            low = places.astype(np.int64)
-            share = places - low
+            share, low = np.modf(levels[:, None] * last)
             lower, upper = (
-                np.take_along_axis(values, at.T, 1).T for at in (low, np.minimum(low + 1, last))
+                np.take_along_axis(values, at.T.astype(np.int64), 1).T
+                for at in (low, np.minimum(low + 1, last))
             )
             out[:, first : first + width] = lower * (1 - share) + upper * share
         return out
@@ -205,7 +181,8 @@ class _Moments:
     Source: Chan, Golub, LeVeque 1983, Algorithms for Computing the Sample Variance, equation 2.1.
     """
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, field: Field) -> None:
+        self._shape, k = field.shape, math.prod(field.shape)
         self._count, self._n = 0, np.zeros(k, np.int64)
         self._mean, self._squares = np.zeros((2, k))
         self._low, self._high = np.full(k, np.inf), np.full(k, -np.inf)
@@ -228,17 +205,15 @@ class _Moments:
         self._n += n
         self._count += len(rows)
 
-    def statistics(
-        self, shape: tuple[int, ...], quantiles: Doubles, *, sampled: bool
-    ) -> Statistics:
+    def statistics(self, quantiles: Doubles, *, sampled: bool) -> Statistics:
         """With quantiles (Q, k)."""
-        std = np.sqrt(self._squares / np.maximum(self._n, 1))
         is_same = self._low == self._high  # of these without what rounding left
-        mean, std = np.where(is_same, self._low, self._mean), np.where(is_same, 0, std)
+        mean = np.where(is_same, self._low, self._mean)
+        std = np.where(is_same, 0, np.sqrt(self._squares / np.maximum(self._n, 1)))
         mean, std, low, high = (
-            np.where(self._n > 0, one, np.nan).reshape(shape)
+            np.where(self._n > 0, one, np.nan).reshape(self._shape)
             for one in (mean, std, self._low, self._high)
         )
-        n_nonfinite = (self._count - self._n).reshape(shape)
-        values = quantiles.reshape(-1, *shape)
-        return Statistics(mean, std, low, high, values, self._count, n_nonfinite, sampled)
+        values = quantiles.reshape(-1, *self._shape)
+        odd = (self._count - self._n).reshape(self._shape)
+        return Statistics(mean, std, low, high, values, self._count, odd, sampled)

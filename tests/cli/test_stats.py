@@ -18,7 +18,7 @@ def store(folder):
         nan = np.nan if step > 2 else 0.25
         return {"state": [step, nan], "camera": np.full((32, 32), step, "uint8")}
 
-    extras = {"force": Field((40,), "float32")}
+    extras = {"force": Field((40,), "float32"), "none": Field((33,), "float32", fill=np.nan)}
     with mmreplay.create("store.zarr", fields, Field((), "int64"), extras=extras) as writer:
         writer.reset(frame(0))
         for step in range(5):
@@ -41,6 +41,7 @@ observation.camera, all 1,024     2   1.414     0                 4           0
 action                            3       0     3     3     3     3           0
 reward                            1  0.7071     0  0.02  1.98     2           0
 force, all 40                  21.5   11.63     0                43           0
+none, all 33                   none    none  none              none         165
 """
     )
 

@@ -205,7 +205,7 @@ def test_what_a_loader_cannot_read_is_refused_when_it_is_made(stores):
     data = mmreplay.load(stores("one lane"))
     mixture = mmreplay.Mixture([data, data])
     for source in (mixture, mmreplay.Decorated(mixture, noise)):
-        with pytest.raises(mmreplay.UnsupportedError, match=r"^Mixture\.batches: .* use sample"):
+        with pytest.raises(mmreplay.UnsupportedError, match=r"^Mixture\.batches: .*; use sample"):
             loader(source, 8)
         with pytest.raises(mmreplay.UnsupportedError, match=r"^Mixture\.ids: "):
             TransitionDataset(source)

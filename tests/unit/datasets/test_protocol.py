@@ -16,7 +16,7 @@ FIELDS = {
     "frame": {"observation": Field((3,)), "achieved_goal": GOAL, "desired_goal": GOAL},
     "action": Field((), "int64"),
 }
-OWN = {"after_fork_in_child", "begin_sample", "check_has", "prefetch", "read_batches"}
+OWN = {"after_fork_in_child", "begin_sample", "check_has", "of_datasets", "read_batches"}
 """For the rest of the package, or of one class only."""
 
 
@@ -72,14 +72,14 @@ WRAPPERS = {
     "Mixture": mixed,
     "Decorated Mixture": lambda data: Decorated(mixed(data), noise),
 }
-WHOLE = {"trajectory", "sample_trajectories"}
+WHOLE = {"trajectory", "sample_trajectories", "statistics", "prefetch"}
 WINDOWS = {"sample_sequences", "sequence_batches", "sample_portions"}
 LACKS = {
-    "Decorated": WHOLE | {"statistics"},
-    "Hindsight": WHOLE | WINDOWS | {"transitions", "statistics"},
+    "Decorated": WHOLE,
+    "Hindsight": WHOLE | WINDOWS | {"transitions"},
     "Mixture": WHOLE
     | WINDOWS
-    | {"batches", "transitions", "ids", "episodes", "store", "select", "split", "statistics"},
+    | {"batches", "transitions", "ids", "episodes", "store", "select", "split"},
 }
 CALLS = {
     "__len__": len,
@@ -94,6 +94,7 @@ CALLS = {
     "ids": lambda data: data.ids,
     "episodes": lambda data: data.episodes,
     "paths": lambda data: data.paths,
+    "prefetch": lambda data: data.prefetch,
     "store": lambda data: data.store.path,
     "schema": lambda data: data.schema.action,
     "settings": lambda data: data.settings,
@@ -157,8 +158,6 @@ def test_priorities_are_updated_through_wrappers_and_only_where_there_are_some(
             WRAPPERS[kind](buffer).update_priorities([number], [7.0])
             assert buffer.priorities([number]) > 6
         part = WRAPPERS["Decorated Hindsight"](buffer).select(ids=[1, 2])
-        with pytest.raises(UnsupportedError, match=r"^Dataset\.update_priorities: it samples unif"):
-            part.update_priorities([1], [1.0])
         assert not hasattr(part, "update_priorities")
         with pytest.raises(AttributeError, match="'Decorated' object has no attribute 'smaple'"):
             part.smaple(3)
