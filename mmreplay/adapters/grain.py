@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mmreplay.adapters.source import Listed, fields_of, with_each
+from mmreplay.adapters.source import Listed
+from mmreplay.batches.batch import fields_of, with_each
 
 __all__ = ["TransitionSource"]
 

@@ -6,9 +6,8 @@ Invariant: ids that were listed of one store never show transitions of another t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypedDict, Unpack
 
@@ -77,18 +76,6 @@ class Listed:
         with reading_listed(self.data, self._uuids):
             batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
         return batch
-
-
-def fields_of(batch: Any) -> dict[str, Any]:
-    """The fields of a batch or trajectory by name."""
-    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-
-
-def with_each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A value, or those in nested dicts, changed."""
-    if isinstance(value, dict):
-        return {name: with_each(one, change) for name, one in value.items()}
-    return change(value)
 
 
 def _lanes_of(data: Any) -> LiveLanes:

@@ -12,9 +12,9 @@ from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 
-from mmreplay.adapters.source import Listed, LoadSettings, fields_of, opened, with_each
+from mmreplay.adapters.source import Listed, LoadSettings, opened
 from mmreplay.arguments import whole_number
-from mmreplay.batches.batch import Batch, shapes_of
+from mmreplay.batches.batch import Batch, fields_of, shapes_of, with_each
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.errors import MissingExtraError, SchemaError
 

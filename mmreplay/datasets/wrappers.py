@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from mmreplay.arguments import check_takes
 from mmreplay.batches.batch import Batch, arrays_of
-from mmreplay.batches.sequences import AnyBatch, SequenceBatch
+from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import AnyBatch, FieldWindows, WindowBatch
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.epochs import EpochArguments
-from mmreplay.datasets.source import Around, Source, WindowSource
+from mmreplay.datasets.source import Around, Source, Windowed, WindowSource
 from mmreplay.datasets.store_draws import check_groups, draw_seed, own_generator
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Array
@@ -79,11 +80,33 @@ class Decorated(Around, WindowSource):
         batch: Batch = self.data.sample(size, replace=replace, group=group)
         return self._decorated(batch, out)
 
-    def _sample_windows(
+    def _sample_sequences(
         self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
-        batch: SequenceBatch = self.data.sample_sequences(size, *dataclasses.astuple(windows))
+        kind = windows.length, windows.burn_in, windows.boundary, windows.stride
+        batch: SequenceBatch = self.data.sample_sequences(size, *kind)
         return self._decorated(batch, out)
+
+    def field_windows(self, windows: Windowed, boundary: str) -> FieldWindows:
+        """See `Source.field_windows`."""
+        fields: FieldWindows = self.data.field_windows(windows, boundary)
+        return fields
+
+    def _sample_windows(
+        self, size: int, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch:
+        batch: WindowBatch = self.data.sample_windows(size, fields)
+        return self._decorated(batch, out)
+
+    def _windows(
+        self, ids: npt.ArrayLike, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch:
+        batch: WindowBatch = self.data.windows(ids, fields)
+        return self._decorated_undrawn(batch, out)
+
+    def _window_batches(self, given: EpochArguments, fields: FieldWindows) -> Iterator[WindowBatch]:
+        batches = self.data.window_batches(windows=fields, **dataclasses.asdict(given))
+        return (self._decorated_undrawn(batch) for batch in batches)
 
     def transitions(self, ids: npt.ArrayLike, out: Batch | None = None) -> Batch:
         """The transitions with these ids, (B,) integers, in `out` if given.
@@ -91,13 +114,14 @@ class Decorated(Around, WindowSource):
         Raises:
             InvalidIdError: an id that is not a valid transition, named.
         """
-        return self._decorated_undrawn(self.data.transitions(ids), out)
+        batch: Batch = self.data.transitions(ids)
+        return self._decorated_undrawn(batch, out)
 
     def _batches(self, given: EpochArguments) -> Iterator[Batch]:
         batches = self.data.batches(**dataclasses.asdict(given))
         return (self._decorated_undrawn(batch) for batch in batches)
 
-    def _decorated_undrawn(self, batch: Batch, out: Batch | None = None) -> Batch:
+    def _decorated_undrawn(self, batch: AnyBatch, out: AnyBatch | None = None) -> AnyBatch:
         """As `_decorated`, of a batch for which the data drew no random number."""
         draw_seed(self.generator)  # so that the functions draw others for the next batch
         return self._decorated(batch, out)
@@ -306,6 +330,8 @@ def _schema_of(source: object) -> Schema:
 
 def _unshared(batch: AnyBatch) -> AnyBatch:
     """The same batch, with observations that are writeable and do not share memory."""
+    if isinstance(batch, WindowBatch):
+        return batch
     seen, following = batch.observation, batch.next_observation
     if isinstance(seen, dict) and isinstance(following, dict):
         pairs = {key: _own(seen[key], following[key]) for key in seen}

@@ -197,6 +197,10 @@ class Index:
         """(start, stop): all transitions of a lane that can be sampled lie in there."""
         return self.window(lane)[1:]
 
+    def extents(self) -> tuple[Ids, Ids, Ids]:
+        """Of each lane the ids of its oldest and past its newest row, and its environments."""
+        return self._firsts, self._stops, self._n
+
     def present(self, lane: int, start: int, stop: int) -> Flags:
         """Which of [start, stop), all of it in the extent of the lane, are transitions."""
         if self._lanes[lane].gaps.is_full:
@@ -239,12 +243,17 @@ class Index:
             out[start:stop] = self.at(np.arange(start, stop))
         return out
 
-    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """See `Transitions`."""
+    def outside(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which ids are of no row that can be sampled: (B,)."""
         lanes = ids >> LANE_SHIFT
         out: Flags = (lanes < 0) | (lanes >= self.n_lanes)
         lanes[out] = 0
         out |= (ids < self._firsts.take(lanes)) | (ids >= self._stops.take(lanes))
+        return out
+
+    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """See `Transitions`."""
+        out = self.outside(ids)
         inside = (~out).nonzero()[0]
         out[inside] = self._step.take(ids[inside]) <= 0
         return out
@@ -419,6 +428,29 @@ class Index:
         runs_on = runs.nonzero()[0]
         steps = Steps(ids, stride, back, left, left, ended, finals, runs_on, tuple(pending))
         return Span(steps, back, oldest, left)
+
+    # ------------------------------------------------------------ rows of an environment
+
+    def across(self, ids: Ids, offsets: Ids) -> tuple[Ids, Ids]:
+        """The ids so many rows from those of each id, (B, n), and the numbers of their steps.
+
+        The numbers are 0 where there is no transition that can be sampled.
+        """
+        lanes = ids >> LANE_SHIFT
+        out: Ids = ids[:, None] + offsets * self._n.take(lanes)[:, None]
+        low, stop = self._firsts.take(lanes)[:, None], self._stops.take(lanes)[:, None]
+        steps = self._step.take(np.clip(out, low, stop - 1))
+        steps[(out < low) | (out >= stop)] = 0
+        return out, steps
+
+    def ends_from(self, ids: Ids) -> Ids:
+        """The ids of the first ends of episodes from each row on, (n,); -1 if none ends."""
+        out = np.empty_like(ids)
+        for lane, here in self._by_lane(ids):
+            n, entries = self._lanes[lane].n, ids[here] & ROW_MASK
+            rows = self._lanes[lane].finals.last_rows(entries)
+            out[here] = np.where(rows < 0, -1, ids[here] + (rows - entries // n) * n)
+        return out
 
     # ------------------------------------------------------------ episodes
 

@@ -121,7 +121,7 @@ def test_out_is_filled_again(load, stack, n_step, stack_axis):
 def test_a_batch_has_the_fields_of_the_interface(load):
     assert [one.name for one in dataclasses.fields(SequenceBatch)] == [
         "observation", "next_observation", "action", "reward", "discount", "non_terminal",
-        "extras", "mask", "step", "first", "id", "weight", "burn_in",
+        "extras", "mask", "step", "first", "id", "weight", "burn_in", "terminated", "truncated",
     ]  # fmt: skip
     batch = load().sample_sequences(2, 3)
     dtypes = {"mask": "bool", "step": "int64", "first": "bool", "id": "int64", "weight": "float32"}
