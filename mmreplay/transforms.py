@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
-from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import OBSERVATION, AnyBatch, WindowBatch
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
 
@@ -52,7 +52,7 @@ class RandomShift:
     def __post_init__(self) -> None:
         whole_number("pad", self.pad, 0)
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:
         """Shift both observations."""
 
         def draw() -> Function:
@@ -92,7 +92,7 @@ class RandomCrop:
         for side in self.size:
             whole_number("size", side)
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:
         """Crop both observations."""
 
         def draw() -> Function:
@@ -137,8 +137,12 @@ class ClipReward:
                 f"mmreplay.load, or to the buffer, instead"
             )
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:  # noqa: ARG002  draws nothing
         """Clip the rewards."""
+        if isinstance(batch, WindowBatch):
+            return _fields_changed(
+                batch, lambda name, one: one.clip(self.low, self.high) if name == "reward" else one
+            )
         return dataclasses.replace(batch, reward=batch.reward.clip(self.low, self.high))
 
 
@@ -155,7 +159,7 @@ class PixelsToFloat:
 
     keys: tuple[str, ...] | None = None
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:  # noqa: ARG002  draws nothing
         """Divide both observations."""
 
         def divided(frames: Array, _: str) -> Array:
@@ -202,18 +206,20 @@ class Normalize:
                     f"Normalize: std: expected numbers above 0, found {value!r} {key}"
                 )
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:  # noqa: ARG002  draws nothing
         """Normalise both observations."""
-        if isinstance(batch.observation, dict) != isinstance(self.mean, Mapping):
-            raise SchemaError(
-                "Normalize: expected mean and std as dicts for dict observations, and as arrays "
-                "for others"
-            )
         mean, std = _by_key(self.mean), _by_key(self.std)
         keys = tuple(self.mean) if isinstance(self.mean, Mapping) else None
-        return _changed(
-            batch, keys, lambda: lambda frames, key: self._scaled(frames, mean[key], std[key])
-        )
+
+        def scaled(frames: Array, key: str) -> Array:
+            if key not in mean:
+                raise SchemaError(
+                    "Normalize: expected mean and std as dicts for dict observations, and as "
+                    "arrays for others"
+                )
+            return self._scaled(frames, mean[key], std[key])
+
+        return _changed(batch, keys, lambda: scaled)
 
     def _scaled(self, frames: Array, mean: npt.ArrayLike, std: npt.ArrayLike) -> Array:
         try:
@@ -229,11 +235,15 @@ class Normalize:
         return out.astype(np.float32)
 
 
-def _changed(batch: Batch, keys: tuple[str, ...] | None, draw: Callable[[], Function]) -> Batch:
-    """A batch whose images went through a function, which `draw` returns per observation."""
+def _changed(
+    batch: AnyBatch, keys: tuple[str, ...] | None, draw: Callable[[], Function]
+) -> AnyBatch:
+    """A batch whose images went through a function, which `draw` returns per observation.
 
-    def changed(observation: Observation) -> Observation:
-        function = draw()
+    Windows of observations, of whatever key and offset, go through one.
+    """
+
+    def changed(observation: Observation, function: Function) -> Observation:
         if not isinstance(observation, dict):
             return function(observation, "")
         if strange := sorted({*(keys or ())} - observation.keys()):
@@ -245,11 +255,28 @@ def _changed(batch: Batch, keys: tuple[str, ...] | None, draw: Callable[[], Func
             for key, frames in observation.items()
         }
 
+    if isinstance(batch, WindowBatch):
+        one_for_all = draw()
+
+        def of_field(name: str, field: Any) -> Any:
+            whole, _, key = name.partition(".")
+            if whole != OBSERVATION:
+                return field
+            if key:
+                return one_for_all(field, key) if keys is None or key in keys else field
+            return changed(field, one_for_all)
+
+        return _fields_changed(batch, of_field)
     return dataclasses.replace(
         batch,
-        observation=changed(batch.observation),
-        next_observation=changed(batch.next_observation),
+        observation=changed(batch.observation, draw()),
+        next_observation=changed(batch.next_observation, draw()),
     )
+
+
+def _fields_changed(batch: WindowBatch, change: Callable[[str, Any], Any]) -> WindowBatch:
+    fields = {name: change(name, one) for name, one in batch.fields.items()}
+    return dataclasses.replace(batch, fields=fields)
 
 
 def _by_key(value: Any) -> Mapping[str, Any]:

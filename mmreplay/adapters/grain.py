@@ -1,4 +1,4 @@
-"""Grain: a store as a random access source of transitions.
+"""Grain: a store as a random access source of transitions, or of windows around them.
 
 Invariant: number i is the transition with the i-th smallest id at the time when the source was
 created, in every worker and after a restart.
@@ -7,14 +7,17 @@ created, in every worker and after a restart.
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, Unpack
 
 import numpy.typing as npt
 
-from mmreplay.adapters.source import Listed
+from mmreplay.adapters.source import Listed, LoadSettings
 from mmreplay.batches.batch import fields_of, with_each
+from mmreplay.batches.windows import WindowBatch
+from mmreplay.datasets.source import Windowed
+from mmreplay.ids import Ids
 
-__all__ = ["TransitionSource"]
+__all__ = ["TransitionSource", "WindowSource"]
 
 
 class TransitionSource(Listed):
@@ -66,4 +69,34 @@ class TransitionSource(Listed):
         """The transitions and settings: Grain compares this text with that of a checkpoint."""
         names = ", ".join(path.name for path in self.data.paths)
         which = zlib.crc32(self.ids.tobytes())
-        return f"<TransitionSource {names}: {len(self)} ids {which:08x}, {self.data.settings}>"
+        return f"<{type(self).__name__} {names}: {len(self)} ids {which:08x}, {self._read_as}>"
+
+    @property
+    def _read_as(self) -> object:
+        return self.data.settings
+
+
+class WindowSource(TransitionSource):
+    """Windows by number: those around the transition that `TransitionSource` has at that number.
+
+    A dict of arrays each, the fields of `WindowBatch`; steps beyond an episode are masked.
+
+    Args:
+        data, settings: as for `TransitionSource`.
+        windows: offsets by name, as for `Dataset.sample_windows`.
+
+    Raises:
+        MmreplayError: as `TransitionSource`; SchemaError of windows as `Dataset.sample_windows`.
+    """
+
+    def __init__(self, data: Any, windows: Windowed, **settings: Unpack[LoadSettings]) -> None:
+        super().__init__(data, **settings)
+        self._windows = self.data.field_windows(windows, "pad")
+
+    def _batch(self, ids: Ids) -> WindowBatch:
+        batch: WindowBatch = self.data.windows(ids, self._windows)
+        return batch
+
+    @property
+    def _read_as(self) -> object:
+        return self._windows

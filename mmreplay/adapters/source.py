@@ -14,10 +14,10 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.load import load
 from mmreplay.errors import SchemaError
+from mmreplay.ids import Ids
 from mmreplay.reading.live_lanes import LiveLanes
 
 
@@ -72,10 +72,12 @@ class Listed:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def _read(self, numbers: npt.ArrayLike) -> Batch:
+    def _read(self, numbers: npt.ArrayLike) -> Any:
         with reading_listed(self.data, self._uuids):
-            batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
-        return batch
+            return self._batch(self.ids[np.asarray(numbers)])
+
+    def _batch(self, ids: Ids) -> Any:
+        return self.data.transitions(ids)
 
 
 def _lanes_of(data: Any) -> LiveLanes:

@@ -85,7 +85,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
 
     def locate(self, index: Index, ids: Ids) -> Span:
         """Look up the windows whose first steps after the burn-in are these, (B,)."""
-        return index.span(ids)
+        return index.span(ids, int(self._ahead[-1]))
 
     def renewed(self, index: Index, span: Span) -> Span:
         """The same windows in an index that has followed its lanes since."""

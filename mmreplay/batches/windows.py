@@ -61,6 +61,9 @@ class WindowBatch:
 AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch, WindowBatch)
 
 
+Paths = dict[str, str | dict[str, str]]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
     """One column of a window: its name, its offsets, flat, and their shape."""
@@ -79,13 +82,12 @@ class FieldWindows:
     boundary: str
 
     @classmethod
-    def of(cls, windows: Any, boundary: str, schema: Schema) -> FieldWindows:
-        """From names and offsets as a user gave them; SchemaError for others than there are."""
+    def of(cls, windows: Any, boundary: str, known: Paths) -> FieldWindows:
+        """From names and offsets as a user gave them; SchemaError if one is not `known`."""
         if isinstance(windows, cls):
             return windows
         if boundary not in BOUNDARIES:
             raise SchemaError(f"boundary: expected one of {BOUNDARIES}, found {boundary!r:.80}")
-        known = _paths(schema)
         if not isinstance(windows, Mapping) or not windows:
             raise SchemaError(
                 f"windows: expected offsets by name, as {{'action': range(8)}}; found "
@@ -124,21 +126,26 @@ class FieldWindows:
 
 
 def _asked(name: str, given: Any) -> Asked:
-    try:
-        offsets = np.asarray(given)
-    except ValueError:  # of several lengths
-        offsets = np.empty(0)
-    is_whole = offsets.dtype.kind in "iu" and offsets.size
-    if not is_whole or (offsets > _FARTHEST).any() or (offsets < -_FARTHEST).any():
+    shape: tuple[int, ...]
+    if isinstance(given, range):  # as most are; the other way takes longer
+        offsets, shape = tuple(given), (len(given),)
+    else:
+        try:
+            array = np.asarray(given)
+        except ValueError:  # of several lengths
+            array = np.empty(0)
+        is_whole = array.dtype.kind in "iu"
+        offsets, shape = tuple(array.ravel().tolist()) if is_whole else (), array.shape
+    if not offsets or min(offsets) < -_FARTHEST or max(offsets) > _FARTHEST:
         raise SchemaError(
             f"windows: {name}: expected steps from the drawn one, whole numbers from "
             f"-{_FARTHEST:,} to {_FARTHEST:,}, one or more; found {given!r:.80}"
         )
     is_seen = name == OBSERVATION or name.startswith(f"{OBSERVATION}.")
-    return Asked(name, tuple(offsets.ravel().tolist()), offsets.shape, is_seen)
+    return Asked(name, offsets, shape, is_seen)
 
 
-def _paths(schema: Schema) -> dict[str, str | dict[str, str]]:
+def paths_of(schema: Schema) -> Paths:
     """The path of the column of each name, or the paths by key of dict observations."""
     frames = schema.frame_paths
     own = {"action": "actions", "reward": "rewards", "non_terminal": "non_terminals"}
@@ -153,12 +160,17 @@ class WindowGatherer(BatchGatherer[WindowBatch]):
 
     def __init__(self, schema: Schema, windows: FieldWindows) -> None:
         super().__init__(schema, Settings())
-        paths = _paths(schema)
+        paths = paths_of(schema)
         self._columns = [(one, paths[one.name]) for one in windows.columns]
+        # Columns with the same offsets are looked up once.
+        self._offsets = {
+            (one.offsets, one.is_seen): np.array(one.offsets, np.int64) for one in windows.columns
+        }
+        self._reach = windows.frames[1]
 
     def locate(self, index: Index, ids: Ids) -> Span:
         """Look up the episodes around these steps, (B,)."""
-        return index.span(ids)
+        return index.span(ids, self._reach)
 
     def renewed(self, index: Index, span: Span) -> Span:
         """The same windows in an index that has followed its lanes since."""
@@ -179,11 +191,12 @@ class WindowGatherer(BatchGatherer[WindowBatch]):
         batch = self._allocate(columns, size) if out is None else self._fitting(columns, out, size)
         batch.id[:] = span.steps.ids
         batch.weight.fill(1)
-        known: dict[tuple[tuple[int, ...], bool], tuple[Ids, npt.NDArray[np.bool_]]] = {}
+        found_at = {
+            (offsets, is_seen): _places(span, times, is_seen=is_seen)
+            for (offsets, is_seen), times in self._offsets.items()
+        }
         for one, paths in self._columns:
-            if (one.offsets, one.is_seen) not in known:
-                known[one.offsets, one.is_seen] = _places(span, one)
-            places, inside = known[one.offsets, one.is_seen]
+            places, inside = found_at[one.offsets, one.is_seen]
             batch.mask[one.name][...] = inside.reshape(size, *one.shape)
             found: Any = batch.fields[one.name]
             if isinstance(paths, str):
@@ -219,10 +232,10 @@ class WindowGatherer(BatchGatherer[WindowBatch]):
         return WindowBatch(fields, masks, np.empty(size, np.int64), np.empty(size, np.float32))
 
 
-def _places(span: Span, one: Asked) -> tuple[Ids, npt.NDArray[np.bool_]]:
+def _places(span: Span, times: Ids, *, is_seen: bool) -> tuple[Ids, npt.NDArray[np.bool_]]:
     """Where the rows of a column stand, and which lie in the episode: (B, n) each."""
-    times = np.array(one.offsets, np.int64)
-    low, high = -span.back[:, None], (span.left + (one.is_seen - 1))[:, None]
+    low, high = -span.back[:, None], (span.left + (is_seen - 1))[:, None]
     inside = (times >= low) & (times <= high)
-    times = np.clip(times, low, high)
-    return span.steps.frames(times) if one.is_seen else span.steps.at(times), inside
+    if not inside.all():
+        times = np.minimum(np.maximum(times, low), high)
+    return span.steps.frames(times) if is_seen else span.steps.at(times), inside

@@ -232,7 +232,7 @@ class Dataset(WindowSource):
 
     def field_windows(self, windows: Windowed, boundary: str) -> FieldWindows:
         """See `Source.field_windows`."""
-        fields = FieldWindows.of(windows, boundary, self.store.schema)
+        fields = FieldWindows.of(windows, boundary, self.draws.names)
         fields.check_evicting(evicts=self.store.live.evicts)
         return fields
 

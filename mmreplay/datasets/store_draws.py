@@ -21,7 +21,7 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.crossing import CrossingGatherer
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
-from mmreplay.batches.windows import FieldWindows, WindowBatch, WindowGatherer
+from mmreplay.batches.windows import FieldWindows, WindowBatch, WindowGatherer, paths_of
 from mmreplay.datasets.subsets import check_lanes
 from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
@@ -132,6 +132,7 @@ class StoreDraws:
         kept = functools.lru_cache(_KINDS)
         self._window_sampler = kept(functools.partial(WindowSampler, selection=selection))
         self._portion_sampler = kept(functools.partial(PortionSampler, selection=selection))
+        self.names = paths_of(store.schema)  # that windows may have
         of = store.schema, settings
         self._sequence_gatherer = kept(functools.partial(SequenceGatherer, *of))
         self._crossing_gatherer = kept(functools.partial(CrossingGatherer, *of))

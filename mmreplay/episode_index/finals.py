@@ -123,13 +123,12 @@ class LaneFinals:
         self._sort()
         rows, envs = np.divmod(entries, n)
         keys = (envs << LANE_SHIFT) + rows
-        out = np.full(entries.shape, -1)
-        left = np.arange(entries.size)
-        for ends in (self._old, self._new):
-            found = ends[ends.searchsorted(keys[left])]
-            here = found >> LANE_SHIFT == envs[left]
-            out[left[here]] = found[here] & ROW_MASK
-            left = left[~here]
+        out = self._old[self._old.searchsorted(keys)]
+        left = (out >> LANE_SHIFT != envs).nonzero()[0]
+        out &= ROW_MASK
+        if left.size:
+            found = self._new[self._new.searchsorted(keys[left])]
+            out[left] = np.where(found >> LANE_SHIFT == envs[left], found & ROW_MASK, -1)
         return out
 
     def _sort(self) -> None:

@@ -25,6 +25,7 @@ Flags = npt.NDArray[np.bool_]
 _NONE = np.empty(0, np.int64)
 _NO_ROW: Pending = ()
 _PIECE = 1 << 20
+_FAR = 1 << 62
 
 
 class Column(Protocol):
@@ -404,26 +405,31 @@ class Index:
             f"observation",
         )
 
-    def span(self, ids: Ids) -> Span:
-        """These transitions, with all of their episodes; raises as `steps`."""
+    def span(self, ids: Ids, reach: int = _FAR) -> Span:
+        """These transitions, with all of their episodes; raises as `steps`.
+
+        Frames are wanted up to `reach` steps from each one on.
+        """
         lanes = ids >> LANE_SHIFT
         n = self._n.take(lanes)
         back = self._step.take(ids)
         back -= 1
         oldest = np.minimum(back, (ids - self._firsts.take(lanes)) // n)
-        left = self._room(ids)
-        over, runs = np.zeros((2, ids.size), np.bool_)
+        left, near = np.empty_like(ids), np.zeros(ids.size, np.bool_)
+        runs = np.zeros(ids.size, np.bool_)
         pending = []
         for lane, here in self._by_lane(ids):
             one, entries = self._lanes[lane], ids[here] & ROW_MASK
             lasts = one.finals.last_rows(entries)
-            over[here] = lasts >= 0
-            left[here] = np.where(lasts >= 0, lasts - entries // one.n + 1, left[here])
-            if not over[here].all() and one.live:
-                runs[here] = ~over[here]
+            over = lasts >= 0
+            left[here] = np.where(over, lasts, one.head - 1) - entries // one.n + 1
+            is_near = left[here] <= reach
+            near[here] = over & is_near
+            if one.live and (goes_on := is_near & ~over).any():
+                runs[here] = goes_on
                 pending.append((lane, one.finals.word))
-        ended = over.nonzero()[0]
-        finals = self._places((ids + (left - 1) * n)[ended])
+        ended = near.nonzero()[0]
+        finals = self._places((ids + (left - 1) * n)[ended]) if ended.size else _NONE
         stride = self._stride or n
         runs_on = runs.nonzero()[0]
         steps = Steps(ids, stride, back, left, left, ended, finals, runs_on, tuple(pending))
