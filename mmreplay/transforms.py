@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
 from mmreplay.batches.settings import Settings
-from mmreplay.batches.windows import OBSERVATION, AnyBatch, WindowBatch
+from mmreplay.batches.windows import AnyBatch, WindowBatch, is_seen
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
 
@@ -140,9 +140,10 @@ class ClipReward:
     def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:  # noqa: ARG002  draws nothing
         """Clip the rewards."""
         if isinstance(batch, WindowBatch):
-            return _fields_changed(
-                batch, lambda name, one: one.clip(self.low, self.high) if name == "reward" else one
-            )
+            fields: dict[str, Any] = dict(batch.fields)
+            if "reward" in fields:
+                fields["reward"] = fields["reward"].clip(self.low, self.high)
+            return dataclasses.replace(batch, fields=fields)
         return dataclasses.replace(batch, reward=batch.reward.clip(self.low, self.high))
 
 
@@ -240,12 +241,13 @@ def _changed(
 ) -> AnyBatch:
     """A batch whose images went through a function, which `draw` returns per observation.
 
-    Windows of observations, of whatever key and offset, go through one.
+    All windows of observations go through one.
     """
 
-    def changed(observation: Observation, function: Function) -> Observation:
+    def changed(observation: Observation, function: Function, key: str = "") -> Observation:
         if not isinstance(observation, dict):
-            return function(observation, "")
+            is_named = keys is None or not key or key in keys
+            return function(observation, key) if is_named else observation
         if strange := sorted({*(keys or ())} - observation.keys()):
             raise SchemaError(
                 f"keys: expected some of {sorted(observation)} of the observation, found {strange}"
@@ -256,27 +258,15 @@ def _changed(
         }
 
     if isinstance(batch, WindowBatch):
-        one_for_all = draw()
-
-        def of_field(name: str, field: Any) -> Any:
-            whole, _, key = name.partition(".")
-            if whole != OBSERVATION:
-                return field
-            if key:
-                return one_for_all(field, key) if keys is None or key in keys else field
-            return changed(field, one_for_all)
-
-        return _fields_changed(batch, of_field)
+        function, fields = draw(), dict(batch.fields)
+        for name in filter(is_seen, fields):
+            fields[name] = changed(fields[name], function, name.partition(".")[2])
+        return dataclasses.replace(batch, fields=fields)
     return dataclasses.replace(
         batch,
         observation=changed(batch.observation, draw()),
         next_observation=changed(batch.next_observation, draw()),
     )
-
-
-def _fields_changed(batch: WindowBatch, change: Callable[[str, Any], Any]) -> WindowBatch:
-    fields = {name: change(name, one) for name, one in batch.fields.items()}
-    return dataclasses.replace(batch, fields=fields)
 
 
 def _by_key(value: Any) -> Mapping[str, Any]:

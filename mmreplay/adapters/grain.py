@@ -7,17 +7,14 @@ created, in every worker and after a restart.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Unpack
+from typing import Any
 
 import numpy.typing as npt
 
-from mmreplay.adapters.source import Listed, LoadSettings
+from mmreplay.adapters.source import Listed
 from mmreplay.batches.batch import fields_of, with_each
-from mmreplay.batches.windows import WindowBatch
-from mmreplay.datasets.source import Windowed
-from mmreplay.ids import Ids
 
-__all__ = ["TransitionSource", "WindowSource"]
+__all__ = ["TransitionSource"]
 
 
 class TransitionSource(Listed):
@@ -28,11 +25,14 @@ class TransitionSource(Listed):
 
     Args:
         data: the path of a store, a list of paths or a pattern; or a dataset.
+        windows: offsets by name, as for `Dataset.sample_windows`: elements have the fields of
+            `WindowBatch`, and what lies beyond the episode is masked.
         **settings: of a path, `stack`, `n_step`, `gamma`, `padding`, `stack_axis` and
             `clip_reward` of `mmreplay.load`; a dataset has its own.
 
     Raises:
-        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset.
+        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset, of windows as
+            `Dataset.sample_windows`.
 
     Attributes:
         data: the dataset that it reads.
@@ -40,7 +40,7 @@ class TransitionSource(Listed):
     """
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """One transition: a dict of arrays, the fields of `Batch` without the batch axis.
+        """One transition: a dict of arrays, the fields of a batch without the batch axis.
 
         Raises:
             IndexError: past the end.
@@ -50,7 +50,7 @@ class TransitionSource(Listed):
         return one
 
     def batch(self, numbers: npt.ArrayLike) -> dict[str, Any]:
-        """Several transitions, read at once: a dict of arrays, the fields of `Batch`.
+        """Several transitions, read at once: a dict of arrays, the fields of a batch.
 
         For ``grain.MapDataset.range(len(source)).shuffle().batch(256).map(source.batch)``: Grain
         itself reads a source one by one.
@@ -69,34 +69,5 @@ class TransitionSource(Listed):
         """The transitions and settings: Grain compares this text with that of a checkpoint."""
         names = ", ".join(path.name for path in self.data.paths)
         which = zlib.crc32(self.ids.tobytes())
-        return f"<{type(self).__name__} {names}: {len(self)} ids {which:08x}, {self._read_as}>"
-
-    @property
-    def _read_as(self) -> object:
-        return self.data.settings
-
-
-class WindowSource(TransitionSource):
-    """Windows by number: those around the transition that `TransitionSource` has at that number.
-
-    A dict of arrays each, the fields of `WindowBatch`; steps beyond an episode are masked.
-
-    Args:
-        data, settings: as for `TransitionSource`.
-        windows: offsets by name, as for `Dataset.sample_windows`.
-
-    Raises:
-        MmreplayError: as `TransitionSource`; SchemaError of windows as `Dataset.sample_windows`.
-    """
-
-    def __init__(self, data: Any, windows: Windowed, **settings: Unpack[LoadSettings]) -> None:
-        super().__init__(data, **settings)
-        self._windows = self.data.field_windows(windows, "pad")
-
-    def _batch(self, ids: Ids) -> WindowBatch:
-        batch: WindowBatch = self.data.windows(ids, self._windows)
-        return batch
-
-    @property
-    def _read_as(self) -> object:
-        return self._windows
+        read_as = self._windows or self.data.settings
+        return f"<TransitionSource {names}: {len(self)} ids {which:08x}, {read_as}>"

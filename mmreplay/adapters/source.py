@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.load import load
+from mmreplay.datasets.source import Windowed
 from mmreplay.errors import SchemaError
-from mmreplay.ids import Ids
 from mmreplay.reading.live_lanes import LiveLanes
 
 
@@ -62,10 +62,16 @@ def reading_listed(data: Any, uuids: tuple[str, ...]) -> Iterator[None]:
 
 
 class Listed:
-    """Transitions by number: i is the transition with the i-th smallest id at creation."""
+    """Transitions by number: i is the transition with the i-th smallest id at creation.
 
-    def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
+    With `windows` these around it, padded.
+    """
+
+    def __init__(
+        self, data: Any, *, windows: Windowed | None = None, **settings: Unpack[LoadSettings]
+    ) -> None:
         self.data = opened(data, settings)
+        self._windows = None if windows is None else self.data.field_windows(windows, "pad")
         self._uuids = uuids_of(self.data)
         self.ids = self.data.ids
 
@@ -74,10 +80,10 @@ class Listed:
 
     def _read(self, numbers: npt.ArrayLike) -> Any:
         with reading_listed(self.data, self._uuids):
-            return self._batch(self.ids[np.asarray(numbers)])
-
-    def _batch(self, ids: Ids) -> Any:
-        return self.data.transitions(ids)
+            ids = self.ids[np.asarray(numbers)]
+            if self._windows is not None:
+                return self.data.windows(ids, self._windows)
+            return self.data.transitions(ids)
 
 
 def _lanes_of(data: Any) -> LiveLanes:

@@ -313,6 +313,7 @@ class TransitionDataset(Listed, torch.utils.data.Dataset):
 
     Args:
         data: as for `loader`.
+        windows: offsets by name: batches are windows, padded.
         **settings: as for `loader`.
 
     Raises:
@@ -323,11 +324,11 @@ class TransitionDataset(Listed, torch.utils.data.Dataset):
         ids: (len(self),) int64, those of the transitions.
     """
 
-    def __getitem__(self, number: int) -> Batch:
+    def __getitem__(self, number: int) -> Batch | WindowBatch:
         """One transition, as a batch of one; IndexError past the end."""
         return self.__getitems__([number])
 
-    def __getitems__(self, numbers: Sequence[int]) -> Batch:
+    def __getitems__(self, numbers: Sequence[int]) -> Batch | WindowBatch:
         """A batch of arrays.
 
         Raises:
@@ -335,10 +336,10 @@ class TransitionDataset(Listed, torch.utils.data.Dataset):
             InvalidIdError: a transition that was evicted.
             SchemaError: the path now holds another store.
         """
-        batch: Batch = self._read(numbers)
+        batch: Batch | WindowBatch = self._read(numbers)
         return batch
 
     @staticmethod
-    def collate(batch: Batch) -> TensorBatch:
+    def collate(batch: Batch | WindowBatch) -> AnyTensors:
         """A batch as tensors, for ``collate_fn``."""
         return to_tensors(batch)

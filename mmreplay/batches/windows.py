@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import Batch, Column, Observation, shapes_of
+from mmreplay.batches.batch import Batch, Column, Observation, shapes_of, with_each
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
@@ -26,7 +26,6 @@ from mmreplay.schema import FRAME, Schema
 BOUNDARIES = ("pad", "drop")
 OBSERVATION = "observation"
 _FARTHEST = 1 << 20
-_BOOL = np.dtype(np.bool_)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -65,20 +64,13 @@ Paths = dict[str, str | dict[str, str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
-    """One column of a window: its name, its offsets, flat, and their shape."""
-
-    name: str
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
-    is_seen: bool  # an observation: an episode of T steps has T + 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class FieldWindows:
-    """Windows that were asked for, checked; equal ones are read alike."""
+    """Windows that were asked for, checked; equal ones are read alike.
 
-    columns: tuple[Asked, ...]
+    `columns` are names, offsets, flat, and their shapes.
+    """
+
+    columns: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     boundary: str
 
     @classmethod
@@ -98,22 +90,22 @@ class FieldWindows:
                 raise SchemaError(
                     f"windows: expected names among {', '.join(sorted(known))}; found {name!r:.80}"
                 )
-        return cls(tuple(_asked(name, given) for name, given in windows.items()), boundary)
+        return cls(tuple((name, *_offsets(name, one)) for name, one in windows.items()), boundary)
 
     @property
     def lead(self) -> int:
         """Steps before the drawn one that are needed."""
-        return max(0, *(-min(one.offsets) for one in self.columns))
+        return max(0, *(-min(offsets) for _, offsets, _ in self.columns))
 
     @property
     def beyond(self) -> int:
         """Steps after the drawn one that are needed; the last one shows two observations."""
-        return max(0, *(max(one.offsets) - one.is_seen for one in self.columns))
+        return max(0, *(max(offsets) - is_seen(name) for name, offsets, _ in self.columns))
 
     @property
     def frames(self) -> tuple[int, int]:
         """Frames behind and ahead of the drawn step's own that are read."""
-        seen = [0, *(offset for one in self.columns if one.is_seen for offset in one.offsets)]
+        seen = [0, *(n for name, offsets, _ in self.columns if is_seen(name) for n in offsets)]
         return -min(seen), max(seen)
 
     def check_evicting(self, *, evicts: bool) -> None:
@@ -125,24 +117,27 @@ class FieldWindows:
             )
 
 
-def _asked(name: str, given: Any) -> Asked:
-    shape: tuple[int, ...]
+def is_seen(name: str) -> bool:
+    """Whether it is an observation: an episode of T steps has T + 1."""
+    return name.partition(".")[0] == OBSERVATION
+
+
+def _offsets(name: str, given: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets, flat, and their shape; SchemaError for what are none."""
     if isinstance(given, range):  # as most are; the other way takes longer
-        offsets, shape = tuple(given), (len(given),)
+        out, shape = tuple(given), (len(given),)
     else:
         try:
             array = np.asarray(given)
         except ValueError:  # of several lengths
             array = np.empty(0)
-        is_whole = array.dtype.kind in "iu"
-        offsets, shape = tuple(array.ravel().tolist()) if is_whole else (), array.shape
-    if not offsets or min(offsets) < -_FARTHEST or max(offsets) > _FARTHEST:
+        out, shape = tuple(array.ravel().tolist()) if array.dtype.kind in "iu" else (), array.shape
+    if not out or min(out) < -_FARTHEST or max(out) > _FARTHEST:
         raise SchemaError(
             f"windows: {name}: expected steps from the drawn one, whole numbers from "
             f"-{_FARTHEST:,} to {_FARTHEST:,}, one or more; found {given!r:.80}"
         )
-    is_seen = name == OBSERVATION or name.startswith(f"{OBSERVATION}.")
-    return Asked(name, offsets, shape, is_seen)
+    return out, shape
 
 
 def paths_of(schema: Schema) -> Paths:
@@ -160,17 +155,16 @@ class WindowGatherer(BatchGatherer[WindowBatch]):
 
     def __init__(self, schema: Schema, windows: FieldWindows) -> None:
         super().__init__(schema, Settings())
-        paths = paths_of(schema)
-        self._columns = [(one, paths[one.name]) for one in windows.columns]
+        self._windows, self._paths = windows, paths_of(schema)
         # Columns with the same offsets are looked up once.
-        self._offsets = {
-            (one.offsets, one.is_seen): np.array(one.offsets, np.int64) for one in windows.columns
+        self._times = {
+            (offsets, is_seen(name)): np.array(offsets, np.int64)
+            for name, offsets, _ in windows.columns
         }
-        self._reach = windows.frames[1]
 
     def locate(self, index: Index, ids: Ids) -> Span:
         """Look up the episodes around these steps, (B,)."""
-        return index.span(ids, self._reach)
+        return index.span(ids, self._windows.frames[1])
 
     def renewed(self, index: Index, span: Span) -> Span:
         """The same windows in an index that has followed its lanes since."""
@@ -187,55 +181,29 @@ class WindowGatherer(BatchGatherer[WindowBatch]):
 
         Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
-        size = span.back.size
-        batch = self._allocate(columns, size) if out is None else self._fitting(columns, out, size)
-        batch.id[:] = span.steps.ids
-        batch.weight.fill(1)
-        found_at = {
-            (offsets, is_seen): _places(span, times, is_seen=is_seen)
-            for (offsets, is_seen), times in self._offsets.items()
-        }
-        for one, paths in self._columns:
-            places, inside = found_at[one.offsets, one.is_seen]
-            batch.mask[one.name][...] = inside.reshape(size, *one.shape)
-            found: Any = batch.fields[one.name]
-            if isinstance(paths, str):
-                self._fill(columns[paths], places, found)
-            else:
-                for key, path in paths.items():
-                    self._fill(columns[path], places, found[key])
-            if one.name == "reward":
-                found[~batch.mask[one.name]] = 0
-        return batch
+        ids = span.steps.ids
+        batch = WindowBatch({}, {}, ids.copy(), np.ones(ids.size, np.float32))
+        places = {key: _places(span, times, key[1]) for key, times in self._times.items()}
+        for name, offsets, shape in self._windows.columns:
+            rows, inside = places[offsets, is_seen(name)]
 
-    @staticmethod
-    def _fill(column: Column, places: Ids, target: Array) -> None:
-        if target.dtype == _BOOL != column.dtype:  # flags
-            np.not_equal(column.take(places).reshape(target.shape), 0, out=target)
-        else:
-            column.take(places, target.reshape(*places.shape, *column.row_shape))
+            def read(path: str, rows: Ids = rows, shape: tuple[int, ...] = shape) -> Array:
+                column = columns[path]
+                return column.take(rows).reshape(ids.size, *shape, *column.row_shape)
 
-    def _allocate(self, columns: Mapping[str, Column], size: int) -> WindowBatch:
-        """Arrays for a batch of `size`, not filled."""
-
-        def made(one: Asked, path: str) -> Array:
-            dtype = _BOOL if one.name == "non_terminal" else columns[path].dtype
-            return np.empty((size, *one.shape, *columns[path].row_shape), dtype)
-
-        fields: dict[str, Observation] = {
-            one.name: made(one, paths)
-            if isinstance(paths, str)
-            else {key: made(one, path) for key, path in paths.items()}
-            for one, paths in self._columns
-        }
-        masks = {one.name: np.empty((size, *one.shape), np.bool_) for one, _ in self._columns}
-        return WindowBatch(fields, masks, np.empty(size, np.int64), np.empty(size, np.float32))
+            mask = batch.mask[name] = inside.reshape(ids.size, *shape).copy()
+            field = batch.fields[name] = with_each(self._paths[name], read)
+            if name == "reward":
+                field[~mask] = 0
+            elif name == "non_terminal":
+                batch.fields[name] = field != 0
+        return batch if out is None else self.copy(batch, out)
 
 
-def _places(span: Span, times: Ids, *, is_seen: bool) -> tuple[Ids, npt.NDArray[np.bool_]]:
+def _places(span: Span, times: Ids, seen: bool) -> tuple[Ids, npt.NDArray[np.bool_]]:
     """Where the rows of a column stand, and which lie in the episode: (B, n) each."""
-    low, high = -span.back[:, None], (span.left + (is_seen - 1))[:, None]
+    low, high = -span.back[:, None], (span.left + (seen - 1))[:, None]
     inside = (times >= low) & (times <= high)
     if not inside.all():
         times = np.minimum(np.maximum(times, low), high)
-    return span.steps.frames(times) if is_seen else span.steps.at(times), inside
+    return span.steps.frames(times) if seen else span.steps.at(times), inside

@@ -449,15 +449,6 @@ class Index:
         steps[(out < low) | (out >= stop)] = 0
         return out, steps
 
-    def ends_from(self, ids: Ids) -> Ids:
-        """The ids of the first ends of episodes from each row on, (n,); -1 if none ends."""
-        out = np.empty_like(ids)
-        for lane, here in self._by_lane(ids):
-            n, entries = self._lanes[lane].n, ids[here] & ROW_MASK
-            rows = self._lanes[lane].finals.last_rows(entries)
-            out[here] = np.where(rows < 0, -1, ids[here] + (rows - entries // n) * n)
-        return out
-
     # ------------------------------------------------------------ episodes
 
     def episodes(self, lane: int) -> LaneEpisodes:

@@ -248,7 +248,7 @@ class SelectedSums:
             return int(self._bounds[-1])
         self._index = None  # an interrupt leaves all to the next call
         now = self._selection.now(index)
-        firsts, kept = now.stretches(index) if self._across else (now.firsts(), now.steps)
+        firsts, kept = now.stretches() if self._across else (now.firsts(), now.steps)
         oldest, stop, environments = (one[firsts >> LANE_SHIFT] for one in index.extents())
         if self._across:
             skipped = (firsts - oldest) // environments

@@ -97,28 +97,11 @@ class Selection:
         """The ids of the oldest steps of the runs."""
         return self._of_lanes.ids(self.keys)
 
-    def stretches(self, index: Index) -> tuple[Ids, Ids]:
-        """Rows of one environment whose steps are all selected: the first id, and rows, of each.
-
-        Environments that were left out have no step there.
-        """
-        firsts, lasts = self.firsts(), self._of_lanes.ids(self.keys + self.steps - 1)
-        lanes = firsts >> LANE_SHIFT
-        n = np.array(self.environments, np.int64)[lanes]
-        after, following = lasts[:-1] + n[:-1], firsts[1:]
-        is_joined = after == following
-        # Between runs of one environment there is no step if the second one begins an episode, and
-        # no other one ends before it.
-        apart = following - after
-        some = (np.diff(lanes) == 0) & (apart % n[1:] == 0) & (apart > 0)
-        some = some.nonzero()[0]
-        begins = index.across(following[some], np.zeros(1, np.int64))[1][:, 0] == 1
-        ends = index.ends_from(after[some])
-        is_joined[some] = begins & ((ends < 0) | (ends >= following[some]))
-        is_first, is_last = np.ones((2, firsts.size), np.bool_)
-        is_first[1:] = is_last[:-1] = ~is_joined
-        rows = (lasts[is_last] - firsts[is_first]) // n[is_first] + 1
-        return firsts[is_first], rows
+    def stretches(self) -> tuple[Ids, Ids]:
+        """Rows of one environment with a selected step each: the first id, and rows, of each."""
+        begins = np.diff(self.keys, prepend=-1) != np.append(0, self.steps[:-1])
+        first = begins.nonzero()[0]
+        return self._of_lanes.ids(self.keys[first]), np.add.reduceat(self.steps, first)
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are not among them: bool (B,)."""

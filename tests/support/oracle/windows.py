@@ -69,23 +69,11 @@ def _crossing_starts(model, length, burn_in, stride, selected):
         oldest, head = lane.first, len(lane.rows)
         for env in range(lane.n):
             ids = [number << LANE_SHIFT | (row * lane.n + env) for row in range(head)]
-            here = [env in there for there in lane.rows]
             for begin in range(oldest, head - burn_in - length + 1, stride):
                 at = begin + burn_in
-                rows = range(at, at + length)
-                if selected is None or _are_selected(rows, ids, here, oldest, selected):
+                if selected is None or selected.issuperset(ids[at : at + length]):
                     out.append(ids[at])
     return sorted(out)
-
-
-def _are_selected(rows, ids, here, oldest, selected):
-    """Whether all steps in these rows are, and those around them up to a selected one each."""
-    before = next((row for row in range(rows[0], oldest - 1, -1) if here[row]), None)
-    after = next((row for row in range(rows[-1], len(ids)) if here[row]), None)
-    steps = [row for row in rows if here[row]]
-    return None not in (before, after) and all(
-        ids[row] in selected for row in (before, *steps, after)
-    )
 
 
 def idle_starts(model, starts, kind):
