@@ -126,8 +126,8 @@ class Dataset(WindowSource):
         """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch."""
         live, selection = self.store.live, self._selection
         digest = None if selection is None else selection.digest
-        every, listed = self.draws.every(windows), self.draws.listed(windows)
-        request = Request(given, self.settings, digest, windows, frames, live, every, listed)
+        listed, valid = self.draws.every(windows), self.draws.valid(windows)
+        request = Request(given, self.settings, digest, windows, frames, live, listed, valid)
         self._epochs.check(request)
         self.draws.check_any(windows)
 

@@ -136,7 +136,7 @@ class StoreDraws:
         of = store.schema, settings
         self._sequence_gatherer = kept(functools.partial(SequenceGatherer, *of))
         self._crossing_gatherer = kept(functools.partial(CrossingGatherer, *of))
-        self._field_gatherer = kept(functools.partial(WindowGatherer, store.schema))
+        self.field_gatherer = kept(functools.partial(WindowGatherer, store.schema))
 
     def choose(self, draw: Callable[..., T], *, selected: bool = False) -> Callable[[Index], T]:
         """A draw from the index of the store, or from what is `selected` of its transitions.
@@ -192,9 +192,8 @@ class StoreDraws:
         self, generator: np.random.Generator, fields: FieldWindows, size: int
     ) -> Draw[WindowBatch]:
         """Steps with all of their windows, uniformly; see `Source.sample_windows`."""
-        gatherer, sampler = self.field_gatherer(fields), self._window_sampler(around(fields))
-        draws = generator.random(size)
-        return Draw(self.choose(lambda index: sampler.draw(index, draws)), gatherer)
+        draw: Draw[Any] = self.sequences(generator, around(fields), size)
+        return dataclasses.replace(draw, gatherer=self.field_gatherer(fields))
 
     def portions(
         self, generator: np.random.Generator, windows: Windows, size: int
@@ -214,10 +213,6 @@ class StoreDraws:
             return self._crossing_gatherer(windows.length, windows.burn_in)
         return self._sequence_gatherer(windows.length, windows.burn_in)
 
-    def field_gatherer(self, fields: FieldWindows) -> WindowGatherer:
-        """Reads such windows."""
-        return self._field_gatherer(fields)
-
     def check_any(self, windows: Windows | None) -> None:
         """Raise EmptyBufferError if there is no such window, or no transition."""
         if windows is not None:
@@ -231,8 +226,8 @@ class StoreDraws:
             return self.choose(self._window_sampler(windows).every)
         return self.choose(lambda transitions: transitions.ids(), selected=True)
 
-    def listed(self, windows: Windows | None) -> Callable[[Ids], Callable[[Index], Ids]]:
-        """What of the ids that `every` listed can still be read, or an error if one is gone."""
+    def valid(self, windows: Windows | None) -> Callable[[Ids], Callable[[Index], Ids]]:
+        """Those of the ids from `every` that can still be read, or an error if one is gone."""
         if windows is None or windows.beyond is not None:
             return _without(Index.invalid)
         if windows.boundary == "cross":  # which may begin where an environment was left out

@@ -328,7 +328,7 @@ def _schema_of(source: object) -> Schema:
     return schema
 
 
-def _unshared(batch: AnyBatch) -> AnyBatch:
+def _unshared(batch: Any) -> Any:
     """The same batch, with observations that are writeable and do not share memory."""
     if isinstance(batch, WindowBatch):
         return batch

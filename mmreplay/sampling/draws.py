@@ -247,13 +247,11 @@ def _whole_episodes(
 def _none_of(windows: Windows, index: Index, kind: str = "") -> NoReturn:
     """Raise EmptyBufferError, as there is no such window."""
     check_not_empty(index)
-    burn_in = ""
-    if windows.burn_in and windows.beyond is None:
-        burn_in = f" (with {windows.burn_in} of burn-in)"
-    what = (
-        "environment has the {} rows" if windows.boundary == "cross" else "episode has the {} steps"
-    )
+    is_burnt_in = windows.burn_in and windows.beyond is None
+    burn_in = f" (with {windows.burn_in} of burn-in)" if is_burnt_in else ""
+    crosses = windows.boundary == "cross"
+    what, unit = ("environment", "rows") if crosses else ("episode", "steps")
     raise EmptyBufferError(
-        f"no {kind}{what.format(windows.steps)}{burn_in} of a window; take shorter ones"
+        f"no {kind}{what} has the {windows.steps} {unit}{burn_in} of a window; take shorter ones"
         + ("" if kind else ", or boundary='pad'")
     )
