@@ -3,8 +3,7 @@
 Invariants:
 - A function of `Decorated` sees each batch once, in memory that is its own: it shares none with
   the caller's `out`, and the next observation shares none with the observation.
-- A batch of a `Mixture` has the requested number of rows, grouped by source in the order of the
-  sources, and names the source of each row.
+- A batch of a `Mixture` has the requested number of rows, source by source, and names each one's.
 """
 
 from __future__ import annotations
