@@ -325,3 +325,34 @@ def test_batches_are_read_ahead_as_they_are_without(path, readers):
             for found, expected in pairs:
                 check_equal(found, expected)
     assert {name.rpartition("_")[0] for name in readers} == {"mmreplay-ahead"}
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_is_evicted_in_the_middle_of_an_epoch_is_left_out_of_it(tmp_path, quick_disk, shuffle):
+    given = {"frame": Field((), "int64", chunk=8), "action": Field((), "int64", chunk=8)}
+    with mmreplay.ReplayBuffer(tmp_path / "b.zarr", 30, stack=None, **given, flush_s=0) as buffer:
+        buffer.reset(0)
+        for t in range(200):
+            buffer.step(t, 0.0, t + 1)
+        windows = {"action": (-2, 0), "observation": 1}
+        epochs = (
+            buffer.window_batches(4, windows, shuffle=shuffle),
+            buffer.window_batches(4, windows, "drop", shuffle=shuffle),
+            buffer.sequence_batches(4, 2, 5, "cross", shuffle=shuffle),
+        )
+        for epoch in epochs:
+            next(epoch)
+        for t in range(200, 220):
+            buffer.step(t, 0.0, t + 1)
+        buffer.flush()
+        for epoch in epochs:
+            for batch in epoch:
+                here = batch.id[batch.id >= 0]
+                assert here.size
+                assert here.min() >= 190
+                assert here.max() < 200
+                if isinstance(batch, WindowBatch):
+                    assert np.array_equal(batch["observation"], batch.id + 1)
+                else:  # whose burn-in may be gone
+                    assert batch.mask[:, 5:].all()
+                    assert np.array_equal(batch.action[batch.mask], here)
