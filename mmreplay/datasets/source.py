@@ -6,7 +6,7 @@ Invariant: the arguments of a request are checked and documented here only.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.draws import Windows
 
-Windowed = Mapping[str, int | Sequence[int] | npt.NDArray[np.integer[Any]]] | FieldWindows
+Windowed = Mapping[str, npt.ArrayLike] | FieldWindows
 """Offsets by name, as users give them, or as another source has checked them."""
 
 
@@ -136,7 +136,7 @@ class Source(abc.ABC):
         drop_last: bool = False,
         epoch: int | None = None,
     ) -> Iterator[WindowBatch]:
-        """Every step that `sample_windows` may draw once per epoch, uniformly.
+        """Every step that `sample_windows` may draw once per epoch; all weights are 1.
 
         The arguments up to `boundary` are those of `sample_windows`, the others those of `batches`.
 
