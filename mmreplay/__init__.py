@@ -15,6 +15,7 @@ from mmreplay._version import __version__
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import WindowBatch
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.datasets.load import load
@@ -118,6 +119,7 @@ __all__ = [
     "Trajectory",
     "UnsupportedError",
     "VectorWriter",
+    "WindowBatch",
     "Writer",
     "__version__",
     "create",

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
-from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import AnyBatch, WindowBatch, is_seen
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
 
@@ -52,7 +52,7 @@ class RandomShift:
     def __post_init__(self) -> None:
         whole_number("pad", self.pad, 0)
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:
         """Shift both observations."""
 
         def draw() -> Function:
@@ -92,7 +92,7 @@ class RandomCrop:
         for side in self.size:
             whole_number("size", side)
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:
         """Crop both observations."""
 
         def draw() -> Function:
@@ -137,8 +137,13 @@ class ClipReward:
                 f"mmreplay.load, or to the buffer, instead"
             )
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:  # noqa: ARG002  draws nothing
         """Clip the rewards."""
+        if isinstance(batch, WindowBatch):
+            fields: dict[str, Any] = dict(batch.fields)
+            if "reward" in fields:
+                fields["reward"] = fields["reward"].clip(self.low, self.high)
+            return dataclasses.replace(batch, fields=fields)
         return dataclasses.replace(batch, reward=batch.reward.clip(self.low, self.high))
 
 
@@ -155,7 +160,7 @@ class PixelsToFloat:
 
     keys: tuple[str, ...] | None = None
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:  # noqa: ARG002  draws nothing
         """Divide both observations."""
 
         def divided(frames: Array, _: str) -> Array:
@@ -242,8 +247,8 @@ class Normalize:
                 f"single rewards; leave it out of the fields"
             )
 
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
-        """Normalise the fields; next observations as observations."""
+    def __call__(self, batch: AnyBatch, generator: np.random.Generator) -> AnyBatch:  # noqa: ARG002  draws nothing
+        """Normalise the fields; next observations as observations. Of windows, those there are."""
         wanted, seen = {*_by_name(self.mean)}, set()
 
         def changed(name: str, values: Any) -> Any:
@@ -252,6 +257,12 @@ class Normalize:
             seen.add(name)
             return self.apply(name, values) if name in wanted else values
 
+        if isinstance(batch, WindowBatch):
+            fields = {
+                name: changed(f"{name}." if isinstance(values, dict) else name, values)
+                for name, values in batch.fields.items()
+            }
+            return dataclasses.replace(batch, fields=fields)
         observation = "observation." if isinstance(batch.observation, dict) else "observation"
         out = dataclasses.replace(
             batch,
@@ -319,13 +330,18 @@ class Normalize:
         return x, x.new_tensor(mean), x.new_tensor(std)
 
 
-def _changed(batch: Batch, keys: tuple[str, ...] | None, draw: Callable[[], Function]) -> Batch:
-    """A batch whose images went through a function, which `draw` returns per observation."""
+def _changed(
+    batch: AnyBatch, keys: tuple[str, ...] | None, draw: Callable[[], Function]
+) -> AnyBatch:
+    """A batch whose images went through a function, which `draw` returns per observation.
 
-    def changed(observation: Observation) -> Observation:
-        function = draw()
+    All windows of observations go through one.
+    """
+
+    def changed(observation: Observation, function: Function, key: str = "") -> Observation:
         if not isinstance(observation, dict):
-            return function(observation, "")
+            is_named = keys is None or not key or key in keys
+            return function(observation, key) if is_named else observation
         if strange := sorted({*(keys or ())} - observation.keys()):
             raise SchemaError(
                 f"keys: expected some of {sorted(observation)} of the observation, found {strange}"
@@ -335,10 +351,15 @@ def _changed(batch: Batch, keys: tuple[str, ...] | None, draw: Callable[[], Func
             for key, frames in observation.items()
         }
 
+    if isinstance(batch, WindowBatch):
+        function, fields = draw(), dict(batch.fields)
+        for name in filter(is_seen, fields):
+            fields[name] = changed(fields[name], function, name.partition(".")[2])
+        return dataclasses.replace(batch, fields=fields)
     return dataclasses.replace(
         batch,
-        observation=changed(batch.observation),
-        next_observation=changed(batch.next_observation),
+        observation=changed(batch.observation, draw()),
+        next_observation=changed(batch.next_observation, draw()),
     )
 
 

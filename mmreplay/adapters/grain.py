@@ -1,4 +1,4 @@
-"""Grain: a store as a random access source of transitions.
+"""Grain: a store as a random access source of transitions, or of windows around them.
 
 Invariant: number i is the transition with the i-th smallest id at the time when the source was
 created, in every worker and after a restart.
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mmreplay.adapters.source import Listed, fields_of, with_each
+from mmreplay.adapters.source import Listed
+from mmreplay.batches.batch import fields_of, with_each
 
 __all__ = ["TransitionSource"]
 
@@ -24,11 +25,14 @@ class TransitionSource(Listed):
 
     Args:
         data: the path of a store, a list of paths or a pattern; or a dataset.
+        windows: offsets by name, as for `Dataset.sample_windows`: elements have the fields of
+            `WindowBatch`, and what lies beyond the episode is masked.
         **settings: of a path, `stack`, `n_step`, `gamma`, `padding`, `stack_axis` and
             `clip_reward` of `mmreplay.load`; a dataset has its own.
 
     Raises:
-        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset.
+        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset, of windows as
+            `Dataset.sample_windows`.
 
     Attributes:
         data: the dataset that it reads.
@@ -36,7 +40,7 @@ class TransitionSource(Listed):
     """
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """One transition: a dict of arrays, the fields of `Batch` without the batch axis.
+        """One transition: a dict of arrays, the fields of a batch without the batch axis.
 
         Raises:
             IndexError: past the end.
@@ -46,7 +50,7 @@ class TransitionSource(Listed):
         return one
 
     def batch(self, numbers: npt.ArrayLike) -> dict[str, Any]:
-        """Several transitions, read at once: a dict of arrays, the fields of `Batch`.
+        """Several transitions, read at once: a dict of arrays, the fields of a batch.
 
         For ``grain.MapDataset.range(len(source)).shuffle().batch(256).map(source.batch)``: Grain
         itself reads a source one by one.
@@ -65,4 +69,5 @@ class TransitionSource(Listed):
         """The transitions and settings: Grain compares this text with that of a checkpoint."""
         names = ", ".join(path.name for path in self.data.paths)
         which = zlib.crc32(self.ids.tobytes())
-        return f"<TransitionSource {names}: {len(self)} ids {which:08x}, {self.data.settings}>"
+        read_as = self._windows or self.data.settings
+        return f"<TransitionSource {names}: {len(self)} ids {which:08x}, {read_as}>"

@@ -16,15 +16,9 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from mmreplay._version import __version__
-from mmreplay.adapters.source import (
-    LoadSettings,
-    fields_of,
-    opened,
-    reading_listed,
-    uuids_of,
-    with_each,
-)
+from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
 from mmreplay.arguments import whole_number
+from mmreplay.batches.batch import fields_of, with_each
 from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
 from mmreplay.ids import Array
 from mmreplay.reading.trajectories import Trajectory

@@ -6,19 +6,17 @@ Invariant: ids that were listed of one store never show transitions of another t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.load import load
-from mmreplay.datasets.source import Source
+from mmreplay.datasets.source import Source, Windowed
 from mmreplay.errors import SchemaError
 
 
@@ -74,29 +72,26 @@ def reading_listed(data: Any, uuids: tuple[str, ...]) -> Iterator[None]:
 
 
 class Listed:
-    """Transitions by number: i is the transition with the i-th smallest id at creation."""
+    """Transitions by number: i is the transition with the i-th smallest id at creation.
 
-    def __init__(self, data: Any, **settings: Unpack[LoadSettings]) -> None:
-        self.data = opened(data, settings, needs=("ids", "transitions"))
+    With `windows` these around it, padded.
+    """
+
+    def __init__(
+        self, data: Any, *, windows: Windowed | None = None, **settings: Unpack[LoadSettings]
+    ) -> None:
+        needs = ("ids", "transitions" if windows is None else "windows")
+        self.data = opened(data, settings, needs=needs)
+        self._windows = None if windows is None else self.data.field_windows(windows, "pad")
         self._uuids = uuids_of(self.data)
         self.ids = self.data.ids
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def _read(self, numbers: npt.ArrayLike) -> Batch:
+    def _read(self, numbers: npt.ArrayLike) -> Any:
         with reading_listed(self.data, self._uuids):
-            batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
-        return batch
-
-
-def fields_of(batch: Any) -> dict[str, Any]:
-    """The fields of a batch or trajectory by name."""
-    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-
-
-def with_each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A value, or those in nested dicts, changed."""
-    if isinstance(value, dict):
-        return {name: with_each(one, change) for name, one in value.items()}
-    return change(value)
+            ids = self.ids[np.asarray(numbers)]
+            if self._windows is not None:
+                return self.data.windows(ids, self._windows)
+            return self.data.transitions(ids)

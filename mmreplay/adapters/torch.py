@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
 
-from mmreplay.adapters.source import Listed, LoadSettings, fields_of, opened, with_each
+from mmreplay.adapters.source import Listed, LoadSettings, opened
 from mmreplay.arguments import whole_number
-from mmreplay.batches.batch import Batch, shapes_of
+from mmreplay.batches.batch import Batch, fields_of, shapes_of, with_each
 from mmreplay.batches.sequences import SequenceBatch
+from mmreplay.batches.windows import WindowBatch
+from mmreplay.datasets.source import Windowed
 from mmreplay.errors import MissingExtraError, SchemaError
 
 try:
@@ -31,25 +33,19 @@ __all__ = [
     "Loader",
     "TensorBatch",
     "TensorSequenceBatch",
+    "TensorWindowBatch",
     "TransitionDataset",
     "loader",
     "to_tensors",
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Tensors:
-    """What tensors of transitions and of sequences have in common."""
+class _Movable:
+    """Moves the tensors of a batch."""
 
-    observation: torch.Tensor | dict[str, torch.Tensor]
-    next_observation: torch.Tensor | dict[str, torch.Tensor]
-    action: torch.Tensor
-    reward: torch.Tensor
-    discount: torch.Tensor
-    non_terminal: torch.Tensor
-    id: torch.Tensor
-    weight: torch.Tensor
-    extras: dict[str, torch.Tensor]
+    __slots__ = ()
+    if TYPE_CHECKING:
+        id: torch.Tensor
 
     def __repr__(self) -> str:
         return shapes_of(self)
@@ -84,6 +80,21 @@ class _Tensors:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Tensors(_Movable):
+    """What tensors of transitions and of sequences have in common."""
+
+    observation: torch.Tensor | dict[str, torch.Tensor]
+    next_observation: torch.Tensor | dict[str, torch.Tensor]
+    action: torch.Tensor
+    reward: torch.Tensor
+    discount: torch.Tensor
+    non_terminal: torch.Tensor
+    id: torch.Tensor
+    weight: torch.Tensor
+    extras: dict[str, torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TensorBatch(_Tensors):
     """Transitions as tensors: the fields of `Batch`, with its shapes and dtypes."""
 
@@ -99,22 +110,46 @@ class TensorSequenceBatch(_Tensors):
     step: torch.Tensor
     first: torch.Tensor
     burn_in: int
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TensorWindowBatch(_Movable):
+    """Windows as tensors: the fields of `WindowBatch`, with its shapes and dtypes."""
+
+    fields: dict[str, Any]
+    mask: dict[str, torch.Tensor]
+    id: torch.Tensor
+    weight: torch.Tensor
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+
+AnyTensors = TensorBatch | TensorSequenceBatch | TensorWindowBatch
+_KINDS: dict[type, type[AnyTensors]] = {
+    Batch: TensorBatch,
+    SequenceBatch: TensorSequenceBatch,
+    WindowBatch: TensorWindowBatch,
+}
 
 
 @overload
 def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch: ...
 @overload
 def to_tensors(batch: SequenceBatch, device: Any = "cpu") -> TensorSequenceBatch: ...
-def to_tensors(
-    batch: Batch | SequenceBatch, device: Any = "cpu"
-) -> TensorBatch | TensorSequenceBatch:
+@overload
+def to_tensors(batch: WindowBatch, device: Any = "cpu") -> TensorWindowBatch: ...
+def to_tensors(batch: Batch | SequenceBatch | WindowBatch, device: Any = "cpu") -> AnyTensors:
     """The arrays of a batch as tensors on a device; on the CPU they share its memory.
 
     To a CUDA device they are copied through page-locked memory, without waiting for the copy.
-    Raises SchemaError for anything but a `Batch` or `SequenceBatch`.
+    Raises SchemaError for anything but a `Batch`, `SequenceBatch` or `WindowBatch`.
     """
-    if not isinstance(batch, Batch | SequenceBatch):
-        raise SchemaError(f"expected a Batch or SequenceBatch, found {batch!r:.200}")
+    kind = _KINDS.get(type(batch))
+    if kind is None:
+        raise SchemaError(f"expected a Batch, SequenceBatch or WindowBatch, found {batch!r:.200}")
     memory: dict[int, torch.Tensor] = {}
 
     def view(array: Any) -> Any:
@@ -133,7 +168,6 @@ def to_tensors(
         strides = [stride // item for stride in array.strides]
         return memory[id(base)].as_strided(array.shape, strides, offset)
 
-    kind = TensorBatch if isinstance(batch, Batch) else TensorSequenceBatch
     tensors = kind(**with_each(fields_of(batch), view))
     device = torch.device(device)
     if device.type == "cpu":
@@ -144,7 +178,7 @@ def to_tensors(
 
 
 class Loader(torch.utils.data.IterableDataset):
-    """Epochs of transitions as tensors; created by `loader`, which describes the arguments.
+    """Epochs of tensors; created by `loader`, which describes the arguments.
 
     Each `for` goes through `epochs` epochs, and the next `for` continues with the next epoch's
     order. It is an `IterableDataset` of whole batches: a `DataLoader` with ``batch_size=None``
@@ -169,11 +203,12 @@ class Loader(torch.utils.data.IterableDataset):
         self._set = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._seen = 0
 
-    def __iter__(self) -> Iterator[TensorBatch]:
+    def __iter__(self) -> Iterator[Any]:
         worker = torch.utils.data.get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         rank, world_size = self._rank
-        batches = self.data.batches(
+        read = self.data.window_batches if "windows" in self._given else self.data.batches
+        batches = read(
             epochs=self._epochs,
             rank=rank * workers + number,
             world_size=world_size * workers,
@@ -220,6 +255,8 @@ def loader(
     rank: int | None = None,
     world_size: int | None = None,
     drop_last: bool = False,
+    windows: Windowed | None = None,
+    boundary: str = "pad",
     **settings: Unpack[LoadSettings],
 ) -> Loader:
     """Every transition once per epoch, as tensors, read ahead by threads.
@@ -237,12 +274,16 @@ def loader(
         rank: number of this process; None takes it from `torch.distributed`, if that is running.
         world_size: processes that share each epoch; None as for `rank`.
         drop_last: leave out batches that not every rank and worker can fill.
+        windows: offsets by name: batches are a `TensorWindowBatch` each, of the windows that
+            `Dataset.window_batches` gives.
+        boundary: of these, ``pad`` or ``drop``.
         **settings: of a path, `stack`, `n_step`, `gamma`, `seed`, `padding`, `stack_axis` and
             `clip_reward` of `mmreplay.load`; a dataset has its own.
 
     Raises:
-        MmreplayError: as `load`; SchemaError of settings beside a dataset, and as
-            `Dataset.batches` when an epoch begins; UnsupportedError of a `Mixture`.
+        MmreplayError: as `load`; SchemaError of settings beside a dataset, of windows as
+            `Dataset.sample_windows`, and as `Dataset.batches` when an epoch begins;
+            UnsupportedError of a `Mixture`.
     """
     source = opened(data, settings, prefetch, needs=("batches",))
     given = {
@@ -251,6 +292,8 @@ def loader(
         "shuffle_rows": shuffle_rows,
         "drop_last": drop_last,
     }
+    if windows is not None:
+        given["windows"] = source.field_windows(windows, boundary)
     return Loader(source, device, epochs, _ranks(rank, world_size), given)
 
 
@@ -271,6 +314,7 @@ class TransitionDataset(Listed, torch.utils.data.Dataset):
 
     Args:
         data: as for `loader`.
+        windows: offsets by name: batches are windows, padded.
         **settings: as for `loader`.
 
     Raises:
@@ -281,11 +325,11 @@ class TransitionDataset(Listed, torch.utils.data.Dataset):
         ids: (len(self),) int64, those of the transitions.
     """
 
-    def __getitem__(self, number: int) -> Batch:
+    def __getitem__(self, number: int) -> Batch | WindowBatch:
         """One transition, as a batch of one; IndexError past the end."""
         return self.__getitems__([number])
 
-    def __getitems__(self, numbers: Sequence[int]) -> Batch:
+    def __getitems__(self, numbers: Sequence[int]) -> Batch | WindowBatch:
         """A batch of arrays.
 
         Raises:
@@ -293,9 +337,10 @@ class TransitionDataset(Listed, torch.utils.data.Dataset):
             InvalidIdError: a transition that was evicted.
             SchemaError: the path now holds another store.
         """
-        return self._read(numbers)
+        batch: Batch | WindowBatch = self._read(numbers)
+        return batch
 
     @staticmethod
-    def collate(batch: Batch) -> TensorBatch:
+    def collate(batch: Batch | WindowBatch) -> AnyTensors:
         """A batch as tensors, for ``collate_fn``."""
         return to_tensors(batch)

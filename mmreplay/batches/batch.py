@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,16 +67,29 @@ class Column(Protocol):
         """Rows by id, copied, into `out` if given."""
 
 
+def fields_of(batch: Any) -> dict[str, Any]:
+    """The fields of a batch or trajectory by name."""
+    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+
+
+def with_each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value, or those in nested dicts, changed."""
+    if isinstance(value, dict):
+        return {name: with_each(one, change) for name, one in value.items()}
+    return change(value)
+
+
 def arrays_of(batch: Any) -> dict[str, Any]:
     """Every array of a batch by its name, as in ``extras['x']``."""
-    out: dict[str, Any] = {}
-    for field in dataclasses.fields(batch):
-        value = getattr(batch, field.name)
-        if isinstance(value, dict):
-            out |= {f"{field.name}[{key!r}]": array for key, array in value.items()}
-        else:
-            out[field.name] = value
-    return out
+    return {name: one for pair in fields_of(batch).items() for name, one in _named(*pair)}
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, one in value.items():
+        yield from _named(f"{name}[{key!r}]", one)
 
 
 def shapes_of(batch: Any) -> str:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import Batch, Column, Observation, shapes_of
+from mmreplay.batches.batch import Column, Observation, shapes_of
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index, Span
@@ -27,7 +26,7 @@ class SequenceBatch:
     """Windows of T = burn_in + length steps as arrays, batch and time in front.
 
     Where `mask` is False there is no step: everything is 0 there and the id -1, except frames that
-    share the memory of a real step of the window.
+    share the memory of a real step of the window. With ``boundary="cross"`` steps share none.
 
     Attributes:
         observation: (B, T, k, *frame) as stored, or a dict of these; no k axis for ``stack=None``;
@@ -45,6 +44,8 @@ class SequenceBatch:
         id: (B, T) int64, lane << 40 | row * N + environment.
         weight: (B,) float32 importance weights; 1.
         burn_in: how many of the T steps come before those to learn from.
+        terminated: (B, T) bool, whether the last of the m steps ended its episode as terminated.
+        truncated: (B, T) bool, whether as truncated.
     """
 
     observation: Observation
@@ -60,15 +61,14 @@ class SequenceBatch:
     id: Ids
     weight: npt.NDArray[np.float32]
     burn_in: int
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.id)
 
     def __repr__(self) -> str:
         return shapes_of(self)
-
-
-AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch)
 
 
 class SequenceGatherer(BatchGatherer[SequenceBatch]):
@@ -85,7 +85,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
 
     def locate(self, index: Index, ids: Ids) -> Span:
         """Look up the windows whose first steps after the burn-in are these, (B,)."""
-        return index.span(ids)
+        return index.span(ids, int(self._ahead[-1]))
 
     def renewed(self, index: Index, span: Span) -> Span:
         """The same windows in an index that has followed its lanes since."""
@@ -117,11 +117,18 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         np.add(times, back, out=batch.step)
         np.equal(times, -back, out=batch.first)
         ahead = self._fill_steps(columns, rows, left - times, span.steps.stride, batch)
+        is_over = np.zeros((size, 1), np.bool_)
+        is_over[span.steps.over] = True
+        is_over[span.steps.runs] = False  # when they were drawn
+        is_last = (left - times == (1 if ahead is None else ahead)) & is_over
+        np.greater(is_last, batch.non_terminal, out=batch.terminated)
+        np.logical_and(is_last, batch.non_terminal, out=batch.truncated)
         if padded is not None:  # zeros where there is no step
             batch.id[padded] = -1
             for array in (
                 *(batch.action, batch.reward, batch.discount, batch.non_terminal),
-                *(batch.step, batch.first, *batch.extras.values()),
+                *(batch.step, batch.first, batch.terminated, batch.truncated),
+                *batch.extras.values(),
             ):
                 array[padded] = 0
             if ahead is not None:
@@ -257,6 +264,8 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
             np.empty(shape, np.int64),
             np.ones(size, np.float32),
             self._burn_in,
+            np.empty(shape, np.bool_),
+            np.empty(shape, np.bool_),
         )
 
     def _allocate_frames(self, size: int, column: Column, name: str) -> tuple[Array, Array]:

@@ -17,14 +17,15 @@ import numpy.typing as npt
 
 from mmreplay.arguments import is_reproducible, true_or_false, whole_number
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.sequences import AnyBatch, SequenceBatch
+from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import AnyBatch, FieldWindows, WindowBatch
 from mmreplay.datasets import subsets
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
-from mmreplay.datasets.source import Source, WindowSource
+from mmreplay.datasets.source import Source, Windowed, WindowSource
 from mmreplay.datasets.statistics import Statistics, statistics_of
-from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
+from mmreplay.datasets.store_draws import Draw, StoreDraws, around, state_of_bits
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
@@ -128,13 +129,13 @@ class Dataset(WindowSource["Dataset"]):
         given: EpochArguments,
         gatherer_of: Callable[[list[int]], LateRebuilder[AnyBatch]],
         windows: Windows | None = None,
+        frames: tuple[int, int] | None = None,
     ) -> Iterator[AnyBatch]:
         """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch."""
         live, selection = self.store.live, self._selection
         digest = None if selection is None else selection.digest
-        valid = not_evicted if windows is None else live.valid_ids
-        listed = self.draws.every(windows)
-        request = Request(given, self.settings, digest, windows, live, listed, valid)
+        listed, valid = self.draws.every(windows), self.draws.valid(windows)
+        request = Request(given, self.settings, digest, windows, frames, live, listed, valid)
         self._epochs.check(request)
         self.draws.check_any(windows)
 
@@ -175,6 +176,39 @@ class Dataset(WindowSource["Dataset"]):
         return self.read_ahead.next(
             self.store.live, self.generator, self.draws.sequences, (windows, size), out
         )
+
+    def field_windows(self, windows: Windowed, boundary: str) -> FieldWindows:
+        """See `WindowSource`."""
+        fields = FieldWindows.of(windows, boundary, self.draws.names)
+        fields.check_evicting(evicts=self.store.live.evicts)
+        return fields
+
+    def _sample_windows(
+        self, size: int, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch:
+        return self.read_ahead.next(
+            self.store.live, self.generator, self.begin_windows, (size, fields), out
+        )
+
+    def begin_windows(
+        self, generator: np.random.Generator, size: int, fields: FieldWindows
+    ) -> Draw[WindowBatch]:
+        """Draw the random numbers of a batch of `sample_windows`."""
+        if fields.boundary == "drop":
+            return self.draws.fitting(generator, fields, size)
+        draw: Draw[Any] = self.begin_sample(generator, size, replace=True, group=None)
+        return dataclasses.replace(draw, gatherer=self.draws.field_gatherer(fields))
+
+    def _windows(
+        self, ids: npt.ArrayLike, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch:
+        live = self.store.live
+        return live.gather(live.valid_ids(ids), self.draws.field_gatherer(fields), out)
+
+    def _window_batches(self, given: EpochArguments, fields: FieldWindows) -> Iterator[WindowBatch]:
+        gatherer = self.draws.field_gatherer(fields)
+        windows = around(fields) if fields.boundary == "drop" else None
+        return self.read_batches(given, lambda _: gatherer, windows, fields.frames)
 
     def _sample_portions(self, size: int, windows: Windows) -> SequenceBatch:
         return self.read_ahead.next(

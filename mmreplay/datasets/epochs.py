@@ -73,6 +73,7 @@ class Request:
     settings: Settings
     selection: int | None  # a number that identifies it
     windows: Windows | None  # None for transitions
+    frames: tuple[int, int] | None  # of windows of columns: how many are read behind and ahead
     live: LiveLanes
     listed: Choose  # all ids of an epoch, ascending
     valid: Callable[[Ids], Choose]  # those of a batch's ids that can still be read
@@ -89,6 +90,7 @@ class Request:
         if out["shuffle"] is True:  # in blocks, whose length depends on the settings
             out["shuffle_rows"] = given.shuffle_rows
             out |= {"stack": settings.stack, "n_step": settings.n_step}
+            out["frames"] = None if self.frames is None else [*self.frames]
         return out
 
 
@@ -233,7 +235,9 @@ class Epochs:
         shares = Shares(self.seed, at.epoch, given.rank, given.world_size)
         # Frames before and after the one of an id's own row that its batch entry shows.
         behind, ahead = (request.settings.stack or 1) - 1, request.settings.n_step
-        if request.windows is not None:
+        if request.frames is not None:
+            behind, ahead = request.frames
+        elif request.windows is not None:
             behind, ahead = behind + request.windows.burn_in, ahead + request.windows.length - 1
         blocks = chunks.blocks(behind, ahead)
         most = min(max(_POOL_BYTES // chunks.row_bytes, _LEAST_ROWS), _MOST_ROWS)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
+from mmreplay.batches.windows import FieldWindows, WindowBatch
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.replay_buffer import BufferOptions, ReplayBuffer
 from mmreplay.datasets.store_draws import Draw
@@ -180,6 +181,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             sampler.n_batches += 1
 
         return Draw(self.draws.choose(choose), self.draws.gatherer, finish)
+
+    def begin_windows(
+        self, generator: np.random.Generator, size: int, fields: FieldWindows
+    ) -> Draw[WindowBatch]:
+        """See `Dataset.begin_windows`; raises SchemaError for ``drop``."""
+        if fields.boundary == "drop":
+            raise SchemaError(
+                "boundary: expected 'pad': every step has a priority, and its weight is that of a "
+                "draw from all of them; found 'drop'; leave out what batch.mask says"
+            )
+        return super().begin_windows(generator, size, fields)
 
     def update_priorities(self, ids: npt.ArrayLike, errors: npt.ArrayLike) -> None:
         """Give transitions the priority |error| + epsilon.

@@ -20,6 +20,7 @@ from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import FieldWindows, WindowBatch
 from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.datasets.subsets import EpisodeChoice, IdChoice
 from mmreplay.errors import UnsupportedError
@@ -29,6 +30,9 @@ from mmreplay.sampling.draws import Windows
 from mmreplay.schema import Schema
 
 Part = TypeVar("Part")
+
+Windowed = Mapping[str, npt.ArrayLike] | FieldWindows
+"""Offsets by name, as users give them, or as another source has checked them."""
 
 
 class Source(abc.ABC):
@@ -309,7 +313,8 @@ class WindowSource(EpochSource[Part]):
     ) -> SequenceBatch:
         """Draw windows of consecutive steps uniformly, with replacement.
 
-        A window lies in one episode, and each counts once; see docs/semantics.md.
+        A window lies in one episode, except with ``cross``, and each counts once; see
+        docs/semantics.md.
 
         Args:
             batch_size: B.
@@ -318,8 +323,11 @@ class WindowSource(EpochSource[Part]):
                 2019, section 3).
             boundary: ``drop`` takes only windows whose steps are all there; ``pad`` begins at any
                 step, with zeros and a False mask for what is missing; ``shift`` is ``drop``, and
-                also takes the window that ends with the episode, padded if the episode is shorter.
-            stride: steps from one window to the next, from the episode's oldest step on.
+                also takes the window that ends with the episode, padded if the episode is shorter;
+                ``cross`` takes consecutive rows of an environment across its episodes, with a False
+                mask where it was left out.
+            stride: steps from one window to the next, from the episode's oldest step on; of
+                ``cross`` rows, from the oldest row on.
             out: a batch that this object returned for the same B and lengths; overwritten and
                 returned.
 
@@ -376,3 +384,90 @@ class WindowSource(EpochSource[Part]):
 
     @abc.abstractmethod
     def _sample_portions(self, size: int, windows: Windows) -> SequenceBatch: ...
+
+    def sample_windows(
+        self,
+        batch_size: int,
+        windows: Windowed,
+        boundary: str = "pad",
+        out: WindowBatch | None = None,
+    ) -> WindowBatch:
+        """Draw steps as `sample` does, and read each column at its own offsets from them.
+
+        Only what is named is read, as it is stored: without stacks, returns or clipping.
+
+        Args:
+            batch_size: B.
+            windows: by name, a number or an array of numbers of steps from the drawn one, in any
+                order. Names are ``observation``, ``observation.KEY`` of dict observations,
+                ``action``, ``reward``, ``non_terminal`` and the extras'. Offset 0 of an observation
+                is the one before the drawn step; 1 after an episode's last step is its final one.
+            boundary: ``pad`` draws any step; beyond its episode the first or last value is
+                repeated, rewards are 0, and the mask is False. ``drop`` draws only steps around
+                which all of it is there.
+            out: a batch that this object returned for the same B and windows; overwritten and
+                returned.
+
+        Raises:
+            EmptyBufferError: there is no transition, or with ``drop`` no such step.
+            SchemaError: a name or value that is not as above; an offset below -64 where a capacity
+                evicts rows; ``drop`` of data that samples by priority.
+        """
+        fields = self.field_windows(windows, boundary)
+        return self._sample_windows(whole_number("batch_size", batch_size), fields, out)
+
+    def windows(
+        self, ids: npt.ArrayLike, windows: Windowed, out: WindowBatch | None = None
+    ) -> WindowBatch:
+        """The windows around given steps, (B,) ids, in their order; padded as by `sample_windows`.
+
+        Raises:
+            InvalidIdError: an id that is not a valid transition, named.
+            SchemaError: as for `sample_windows`.
+        """
+        return self._windows(ids, self.field_windows(windows, "pad"), out)
+
+    def window_batches(
+        self,
+        batch_size: int,
+        windows: Windowed,
+        boundary: str = "pad",
+        epochs: int | None = 1,
+        *,
+        shuffle: bool | Literal["full"] = True,
+        shuffle_rows: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        epoch: int | None = None,
+    ) -> Iterator[WindowBatch]:
+        """Every step that `sample_windows` may draw once per epoch; all weights are 1.
+
+        The arguments up to `boundary` are those of `sample_windows`, the others those of `batches`.
+
+        Raises:
+            EmptyBufferError: as for `sample_windows`.
+            SchemaError: as for `sample_windows` and `batches`.
+        """
+        order = shuffle, shuffle_rows, rank, world_size
+        given = EpochArguments(batch_size, epochs, *order, drop_last, epoch)
+        return self._window_batches(given, self.field_windows(windows, boundary))
+
+    @abc.abstractmethod
+    def field_windows(self, windows: Windowed, boundary: str) -> FieldWindows:
+        """The windows that were asked for, checked."""
+
+    @abc.abstractmethod
+    def _sample_windows(
+        self, size: int, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch: ...
+
+    @abc.abstractmethod
+    def _windows(
+        self, ids: npt.ArrayLike, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch: ...
+
+    @abc.abstractmethod
+    def _window_batches(
+        self, given: EpochArguments, fields: FieldWindows
+    ) -> Iterator[WindowBatch]: ...

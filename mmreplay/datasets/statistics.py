@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import check_number, whole_number
 from mmreplay.batches.batch import Column
-from mmreplay.datasets.store_draws import StoreDraws, not_evicted
+from mmreplay.datasets.store_draws import StoreDraws
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
@@ -146,12 +146,12 @@ class _Reader:
         for n, ids_of in parts:
             for start in range(0, n, self._size):
                 ids = ids_of(np.arange(start, min(start + self._size, n)))
-                rows = self._live.gather(functools.partial(self._valid, not_evicted(ids)), self)
+                rows = self._live.gather(functools.partial(self._valid, ids), self)
                 yield rows.reshape(len(rows), self._numbers)
 
-    def _valid(self, valid: Callable[[Index], Ids], index: Index) -> Ids:
+    def _valid(self, ids: Ids, index: Index) -> Ids:
         self._live.check_same(self._uuids, "whose statistics are computed", "compute them again")
-        return valid(index)
+        return np.asarray(ids[~index.invalid(ids)])
 
     def quantiles(self, ids: Ids, levels: Doubles) -> Doubles:
         """Of the rows at these ids: (Q, numbers)."""

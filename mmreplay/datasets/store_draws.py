@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
+from mmreplay.batches.crossing import CrossingGatherer
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import FieldWindows, WindowBatch, WindowGatherer, paths_of
 from mmreplay.datasets.subsets import check_lanes
 from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
@@ -42,6 +44,7 @@ from mmreplay.sampling.selection import Selection
 
 T = TypeVar("T")
 Read = TypeVar("Read")
+Flags = npt.NDArray[np.bool_]
 
 _KINDS = 8  # kinds of windows whose sums are kept
 _ALL_EVICTED = "all selected transitions have been evicted; select again"
@@ -97,13 +100,8 @@ def check_groups(size: int, group: int, *, replace: bool) -> None:
         )
 
 
-def not_evicted(ids: Ids) -> Callable[[Index], Ids]:
-    """Those of the ids that were not evicted since they were listed."""
-
-    def valid(index: Index) -> Ids:
-        return np.asarray(ids[~index.invalid(ids)])
-
-    return valid
+def _without(gone: Callable[[Index, Ids], Flags]) -> Callable[[Ids], Callable[[Index], Ids]]:
+    return lambda ids: lambda index: np.asarray(ids[~gone(index, ids)])
 
 
 def state_of_bits(state: Mapping[str, Any], generator: np.random.Generator) -> Any:
@@ -119,6 +117,11 @@ def state_of_bits(state: Mapping[str, Any], generator: np.random.Generator) -> A
     return trial.state
 
 
+def around(fields: FieldWindows) -> Windows:
+    """The windows of steps that have all of these columns' windows in their episodes."""
+    return Windows(1, fields.lead, beyond=fields.beyond)
+
+
 class StoreDraws:
     """The draws of one store, or of a selection of it, with one set of settings."""
 
@@ -129,7 +132,11 @@ class StoreDraws:
         kept = functools.lru_cache(_KINDS)
         self._window_sampler = kept(functools.partial(WindowSampler, selection=selection))
         self._portion_sampler = kept(functools.partial(PortionSampler, selection=selection))
-        self._sequence_gatherer = kept(functools.partial(SequenceGatherer, store.schema, settings))
+        self.names = paths_of(store.schema)  # that windows may have
+        of = store.schema, settings
+        self._sequence_gatherer = kept(functools.partial(SequenceGatherer, *of))
+        self._crossing_gatherer = kept(functools.partial(CrossingGatherer, *of))
+        self.field_gatherer = kept(functools.partial(WindowGatherer, store.schema))
 
     def choose(self, draw: Callable[..., T], *, selected: bool = False) -> Callable[[Index], T]:
         """A draw from the index of the store, or from what is `selected` of its transitions.
@@ -181,6 +188,13 @@ class StoreDraws:
         """Windows, uniformly; see `Dataset.sample_sequences`."""
         return self._windows(self._window_sampler(windows), generator.random(size))
 
+    def fitting(
+        self, generator: np.random.Generator, fields: FieldWindows, size: int
+    ) -> Draw[WindowBatch]:
+        """Steps with all of their windows, uniformly; see `Source.sample_windows`."""
+        draw: Draw[Any] = self.sequences(generator, around(fields), size)
+        return dataclasses.replace(draw, gatherer=self.field_gatherer(fields))
+
     def portions(
         self, generator: np.random.Generator, windows: Windows, size: int
     ) -> Draw[SequenceBatch]:
@@ -193,8 +207,10 @@ class StoreDraws:
         choose = self.choose(lambda index: sampler.draw(index, draws))
         return Draw(choose, self.sequence_gatherer(sampler.windows))
 
-    def sequence_gatherer(self, windows: Windows) -> SequenceGatherer:
+    def sequence_gatherer(self, windows: Windows) -> LateRebuilder[SequenceBatch]:
         """Rebuilds such windows."""
+        if windows.boundary == "cross":
+            return self._crossing_gatherer(windows.length, windows.burn_in)
         return self._sequence_gatherer(windows.length, windows.burn_in)
 
     def check_any(self, windows: Windows | None) -> None:
@@ -209,6 +225,14 @@ class StoreDraws:
         if windows is not None:
             return self.choose(self._window_sampler(windows).every)
         return self.choose(lambda transitions: transitions.ids(), selected=True)
+
+    def valid(self, windows: Windows | None) -> Callable[[Ids], Callable[[Index], Ids]]:
+        """Those of the ids from `every` that can still be read, or an error if one is gone."""
+        if windows is None or windows.beyond is not None:
+            return _without(Index.invalid)
+        if windows.boundary == "cross":  # which may begin where an environment was left out
+            return _without(Index.outside)
+        return self._store.live.valid_ids
 
     def trajectories(
         self, generator: np.random.Generator, size: int, *, replace: bool

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from mmreplay.arguments import check_takes
 from mmreplay.batches.batch import Batch, arrays_of
-from mmreplay.batches.sequences import AnyBatch, SequenceBatch
+from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.batches.windows import AnyBatch, FieldWindows, WindowBatch
 from mmreplay.datasets.around import Around
 from mmreplay.datasets.epochs import EpochArguments
-from mmreplay.datasets.source import Source, WindowSource
+from mmreplay.datasets.source import Source, Windowed, WindowSource
 from mmreplay.datasets.store_draws import draw_seed, own_generator
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
@@ -80,7 +81,7 @@ class Decorated(Around["Decorated"], WindowSource["Decorated"]):
     def _sample_sequences(
         self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
-        batch = self.data.sample_sequences(size, **dataclasses.asdict(windows))
+        batch = self.data.sample_sequences(size, **windows.arguments())
         return self._decorated(batch, out)
 
     def _sample_portions(self, size: int, windows: Windows) -> SequenceBatch:
@@ -90,9 +91,30 @@ class Decorated(Around["Decorated"], WindowSource["Decorated"]):
         self._check(dataclasses.replace(self.settings, **changes))
         return self._decorated_undrawn(self.data.transitions(ids, **changes), out)
 
+    def field_windows(self, windows: Windowed, boundary: str) -> FieldWindows:
+        """See `WindowSource`."""
+        fields: FieldWindows = self.data.field_windows(windows, boundary)
+        return fields
+
+    def _sample_windows(
+        self, size: int, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch:
+        batch: WindowBatch = self.data.sample_windows(size, fields)
+        return self._decorated(batch, out)
+
+    def _windows(
+        self, ids: npt.ArrayLike, fields: FieldWindows, out: WindowBatch | None
+    ) -> WindowBatch:
+        batch: WindowBatch = self.data.windows(ids, fields)
+        return self._decorated_undrawn(batch, out)
+
+    def _window_batches(self, given: EpochArguments, fields: FieldWindows) -> Iterator[WindowBatch]:
+        batches = self.data.window_batches(windows=fields, **dataclasses.asdict(given))
+        return (self._decorated_undrawn(batch) for batch in batches)
+
     def _batches(self, given: EpochArguments, windows: Windows | None) -> Iterator[Any]:
         method: Any = self.data.batches if windows is None else self.data.sequence_batches
-        of_windows = {} if windows is None else dataclasses.asdict(windows)
+        of_windows = {} if windows is None else windows.arguments()
         batches = method(**dataclasses.asdict(given), **of_windows)
         return (self._decorated_undrawn(batch) for batch in batches)
 
@@ -130,8 +152,10 @@ def schema_of(source: object) -> Schema:
     return source.schema
 
 
-def _unshared(batch: AnyBatch) -> AnyBatch:
+def _unshared(batch: Any) -> Any:
     """The same batch, with observations that are writeable and do not share memory."""
+    if isinstance(batch, WindowBatch):
+        return batch
     seen, following = batch.observation, batch.next_observation
     if isinstance(seen, dict) and isinstance(following, dict):
         pairs = {key: _own(seen[key], following[key]) for key in seen}

@@ -123,13 +123,12 @@ class LaneFinals:
         self._sort()
         rows, envs = np.divmod(entries, n)
         keys = (envs << LANE_SHIFT) + rows
-        out = np.full(entries.shape, -1)
-        left = np.arange(entries.size)
-        for ends in (self._old, self._new):
-            found = ends[ends.searchsorted(keys[left])]
-            here = found >> LANE_SHIFT == envs[left]
-            out[left[here]] = found[here] & ROW_MASK
-            left = left[~here]
+        out = self._old[self._old.searchsorted(keys)]
+        left = (out >> LANE_SHIFT != envs).nonzero()[0]
+        out &= ROW_MASK
+        if left.size:
+            found = self._new[self._new.searchsorted(keys[left])]
+            out[left] = np.where(found >> LANE_SHIFT == envs[left], found & ROW_MASK, -1)
         return out
 
     def _sort(self) -> None:
@@ -159,10 +158,10 @@ class LaneEpisodes:
         start, stop: the numbers of finished episodes.
         cut: (n,) those among them, ascending, that are in the list, and count only there.
         firsts: (n,) indices in the list, whose first entry stands for all finished episodes, to
-            ids of the oldest steps that can be sampled. Call it, and `whole`, before the index
-            changes.
+            ids of the oldest steps that can be sampled. Call it, and `before`, before the
+            index changes.
         steps: (m,) number of steps from there on; 0 for entries without an episode.
-        whole: gives (m,) bool, whether these are all steps of the episode.
+        before: gives (m,) int64, how many steps of the episode come before these.
     """
 
     stride: int
@@ -172,7 +171,11 @@ class LaneEpisodes:
     cut: Ids
     firsts: Callable[[Ids], Ids]
     steps: Ids
-    whole: Callable[[], npt.NDArray[np.bool_]]
+    before: Callable[[], Ids]
+
+    def whole(self) -> npt.NDArray[np.bool_]:
+        """Whether `steps` are all steps of the episode: (m,)."""
+        return np.asarray(self.before() == 0)
 
 
 def lane_episodes(
@@ -186,19 +189,19 @@ def lane_episodes(
     first, head = window
     n = finals.n
     start = finals.from_row(first)
-    counts, runs = newest.copy(), newest > head - first
+    gone = np.maximum(newest - (head - first), 0)  # steps of running episodes
+    counts = newest - gone
     cut = _NONE
     if newest.size:
         over = finals.newest()
-        counts[over] = 0
-        runs[over] = False
-        np.minimum(counts, head - first, out=counts)
-        wanted = int(np.count_nonzero(oldest > 1) - np.count_nonzero(runs))
+        counts[over] = gone[over] = 0
+        wanted = int(np.count_nonzero(oldest > 1) - np.count_nonzero(gone))
         if wanted:
             cut = _cut(finals.firsts[start - finals.base :], first * n, wanted)
             if cut.size != wanted:
                 return None
     lasts = finals.ids[cut + (start - finals.base)]
+    evicted = first - finals.firsts[cut + (start - finals.base)] // n
     n_listed = 1 + newest.size
     steps = np.zeros(n_listed + cut.size, np.int64)
     steps[1:n_listed] = counts
@@ -212,13 +215,13 @@ def lane_episodes(
         begins[cuts] += lasts[places[cuts] - n_listed] % n
         return begins + zero
 
-    def whole() -> npt.NDArray[np.bool_]:
-        out = np.ones(steps.size, np.bool_)
-        np.logical_not(runs, out=out[1:n_listed])
-        out[n_listed:] = False
+    def before() -> Ids:
+        out = np.zeros(steps.size, np.int64)
+        out[1:n_listed] = gone
+        out[n_listed:] = evicted
         return out
 
-    return LaneEpisodes(n, finals.base, start, finals.stop, cut + start, firsts, steps, whole)
+    return LaneEpisodes(n, finals.base, start, finals.stop, cut + start, firsts, steps, before)
 
 
 def _cut(firsts: Ids, first: int, wanted: int) -> Ids:

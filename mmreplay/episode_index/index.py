@@ -25,6 +25,7 @@ Flags = npt.NDArray[np.bool_]
 _NONE = np.empty(0, np.int64)
 _NO_ROW: Pending = ()
 _PIECE = 1 << 20
+_FAR = 1 << 62
 
 
 class Column(Protocol):
@@ -197,6 +198,10 @@ class Index:
         """(start, stop): all transitions of a lane that can be sampled lie in there."""
         return self.window(lane)[1:]
 
+    def extents(self) -> tuple[Ids, Ids, Ids]:
+        """Of each lane the ids of its oldest and past its newest row, and its environments."""
+        return self._firsts, self._stops, self._n
+
     def present(self, lane: int, start: int, stop: int) -> Flags:
         """Which of [start, stop), all of it in the extent of the lane, are transitions."""
         if self._lanes[lane].gaps.is_full:
@@ -239,12 +244,17 @@ class Index:
             out[start:stop] = self.at(np.arange(start, stop))
         return out
 
-    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """See `Transitions`."""
+    def outside(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which ids are of no row that can be sampled: (B,)."""
         lanes = ids >> LANE_SHIFT
         out: Flags = (lanes < 0) | (lanes >= self.n_lanes)
         lanes[out] = 0
         out |= (ids < self._firsts.take(lanes)) | (ids >= self._stops.take(lanes))
+        return out
+
+    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """See `Transitions`."""
+        out = self.outside(ids)
         inside = (~out).nonzero()[0]
         out[inside] = self._step.take(ids[inside]) <= 0
         return out
@@ -395,30 +405,49 @@ class Index:
             f"observation",
         )
 
-    def span(self, ids: Ids) -> Span:
-        """These transitions, with all of their episodes; raises as `steps`."""
+    def span(self, ids: Ids, reach: int = _FAR) -> Span:
+        """These transitions, with all of their episodes; raises as `steps`.
+
+        Frames are wanted up to `reach` steps from each one on.
+        """
         lanes = ids >> LANE_SHIFT
         n = self._n.take(lanes)
         back = self._step.take(ids)
         back -= 1
         oldest = np.minimum(back, (ids - self._firsts.take(lanes)) // n)
-        left = self._room(ids)
-        over, runs = np.zeros((2, ids.size), np.bool_)
+        left, near = np.empty_like(ids), np.zeros(ids.size, np.bool_)
+        runs = np.zeros(ids.size, np.bool_)
         pending = []
         for lane, here in self._by_lane(ids):
             one, entries = self._lanes[lane], ids[here] & ROW_MASK
             lasts = one.finals.last_rows(entries)
-            over[here] = lasts >= 0
-            left[here] = np.where(lasts >= 0, lasts - entries // one.n + 1, left[here])
-            if not over[here].all() and one.live:
-                runs[here] = ~over[here]
+            over = lasts >= 0
+            left[here] = np.where(over, lasts, one.head - 1) - entries // one.n + 1
+            is_near = left[here] <= reach
+            near[here] = over & is_near
+            if one.live and (goes_on := is_near & ~over).any():
+                runs[here] = goes_on
                 pending.append((lane, one.finals.word))
-        ended = over.nonzero()[0]
-        finals = self._places((ids + (left - 1) * n)[ended])
+        ended = near.nonzero()[0]
+        finals = self._places((ids + (left - 1) * n)[ended]) if ended.size else _NONE
         stride = self._stride or n
         runs_on = runs.nonzero()[0]
         steps = Steps(ids, stride, back, left, left, ended, finals, runs_on, tuple(pending))
         return Span(steps, back, oldest, left)
+
+    # ------------------------------------------------------------ rows of an environment
+
+    def across(self, ids: Ids, offsets: Ids) -> tuple[Ids, Ids]:
+        """The ids so many rows from those of each id, (B, n), and the numbers of their steps.
+
+        The numbers are 0 where there is no transition that can be sampled.
+        """
+        lanes = ids >> LANE_SHIFT
+        out: Ids = ids[:, None] + offsets * self._n.take(lanes)[:, None]
+        low, stop = self._firsts.take(lanes)[:, None], self._stops.take(lanes)[:, None]
+        steps = self._step.take(np.clip(out, low, stop - 1))
+        steps[(out < low) | (out >= stop)] = 0
+        return out, steps
 
     # ------------------------------------------------------------ episodes
 

@@ -231,10 +231,14 @@ class LiveLanes:
 
     # ------------------------------------------------------------ transitions by id
 
+    @property
+    def evicts(self) -> bool:
+        """Whether a lane evicts rows, or has."""
+        return any(r.metadata["capacity"] is not None or r.base for r in self.readers)
+
     def gatherer(self, settings: Settings) -> TransitionGatherer:
         """A gatherer of transitions; raises SchemaError if too few rows are kept for the stack."""
-        evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
-        settings.check_evicting(evicts=evicts)
+        settings.check_evicting(evicts=self.evicts)
         return TransitionGatherer(self.schema, settings)
 
     def gather(

@@ -5,13 +5,14 @@ Invariants:
   rejected. The same random numbers give the same ones of the same index.
 - The id of the first step after its burn-in identifies a window. Of a selection, only windows whose
   steps to learn from are all selected are drawn, and only episodes whose steps are all selected.
+- Windows of columns are drawn by their one step; all around it is read and not drawn.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,11 @@ from mmreplay.arguments import whole_number
 from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
-from mmreplay.sampling.episode_sums import Counted, EpisodeSums, SelectedSums, sums_over
+from mmreplay.sampling.episode_sums import Counted, EpisodeSums, RowSums, SelectedSums, sums_over
 from mmreplay.sampling.epoch import Blocks
 from mmreplay.sampling.selection import Selection
 
-BOUNDARIES = ("drop", "pad", "shift")
+BOUNDARIES = ("drop", "pad", "shift", "cross")
 _LONGEST = 1 << 20  # of a window: its times are kept in memory
 
 
@@ -81,12 +82,17 @@ def grouped_ids(index: Transitions, blocks: Blocks, n_groups: int, group: int, s
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windows:
-    """Which windows an episode has; see `sample_sequences`. SchemaError for an invalid value."""
+    """Which windows an episode has; see `sample_sequences`. SchemaError for an invalid value.
+
+    With `beyond` they are those of one step, the one drawn: in its episode there are `burn_in`
+    steps before it, which may have been evicted, and `beyond` steps after it.
+    """
 
     length: int
     burn_in: int = 0
     boundary: str = "drop"
     stride: int = 1
+    beyond: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
@@ -94,13 +100,17 @@ class Windows:
             object.__setattr__(self, name, given)
         if self.boundary not in BOUNDARIES:
             raise SchemaError(
-                f"boundary: expected 'drop', 'pad' or 'shift', found {self.boundary!r}"
+                f"boundary: expected 'drop', 'pad', 'shift' or 'cross', found {self.boundary!r:.80}"
             )
+
+    def arguments(self) -> dict[str, Any]:
+        """As `sample_sequences` takes them."""
+        return {name: getattr(self, name) for name in ("length", "burn_in", "boundary", "stride")}
 
     @property
     def steps(self) -> int:
-        """T: those of the burn-in, and `length`."""
-        return self.burn_in + self.length
+        """T: those of the burn-in, `length`, and those beyond."""
+        return self.burn_in + self.length + (self.beyond or 0)
 
     def count(self, steps: Ids) -> Ids:
         """Windows per episode, from its number of steps: int64 (n,)."""
@@ -113,7 +123,7 @@ class Windows:
         left = steps - self.steps
         full = left // self.stride + 1
         np.maximum(full, 0, out=full)
-        if self.boundary == "drop":
+        if self.boundary != "shift":
             return full
         # One more where the last one does not end with the episode; one for short episodes.
         shifted = (left % self.stride != 0) & (left > 0)
@@ -159,7 +169,13 @@ class WindowSampler:
 
     def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
         self.windows = windows
-        self._sums = sums_over(selection, windows.count, windows.count_selected)
+        self._sums = sums_over(
+            selection,
+            windows.count,
+            windows.count_selected,
+            reach=0 if windows.beyond is None else windows.burn_in,
+            across=windows.boundary == "cross",
+        )
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
         """An equally likely window for each draw in [0, 1): int64 (B,)."""
@@ -223,7 +239,7 @@ class TrajectorySampler:
 
 def _whole_episodes(
     selection: Selection | None, weight: Callable[[Ids], Ids]
-) -> EpisodeSums | SelectedSums:
+) -> EpisodeSums | SelectedSums | RowSums:
     """Sums over whole episodes of (n,) steps, whose weights are (n,)."""
 
     def weigh(steps: Ids, skipped: Ids, kept: Ids) -> Counted:  # noqa: ARG001 (of whole ones)
@@ -235,8 +251,11 @@ def _whole_episodes(
 def _none_of(windows: Windows, index: Index, kind: str = "") -> NoReturn:
     """Raise EmptyBufferError, as there is no such window."""
     check_not_empty(index)
-    burn_in = f" (with {windows.burn_in} of burn-in)" if windows.burn_in else ""
+    is_burnt_in = windows.burn_in and windows.beyond is None
+    burn_in = f" (with {windows.burn_in} of burn-in)" if is_burnt_in else ""
+    crosses = windows.boundary == "cross"
+    what, unit = ("environment", "rows") if crosses else ("episode", "steps")
     raise EmptyBufferError(
-        f"no {kind}episode has the {windows.steps} steps{burn_in} of a window; take shorter ones"
+        f"no {kind}{what} has the {windows.steps} {unit}{burn_in} of a window; take shorter ones"
         + ("" if kind else ", or boundary='pad'")
     )

@@ -95,6 +95,7 @@ class _Sums:
     found: list[LaneEpisodes]
     begins: Ids
     strides: Ids
+    context: Ids | None = None  # of each part, steps before those that can be sampled
     joined: tuple[Ids, Ids, Ids, Ids] | None = None
 
 
@@ -102,11 +103,11 @@ class EpisodeSums:
     """See the module. `count` returns the counts, int64 (n,), of episodes of int64 (n,) steps.
 
     The count of 0 steps is 0. `whole` leaves out episodes whose oldest steps were evicted;
-    otherwise their remaining steps count.
+    otherwise their remaining steps count, and up to `reach` of those that were evicted.
     """
 
-    def __init__(self, count: Callable[[Ids], Ids], *, whole: bool = False) -> None:
-        self._count, self._whole = count, whole
+    def __init__(self, count: Callable[[Ids], Ids], *, whole: bool = False, reach: int = 0) -> None:
+        self._count, self._whole, self._reach = count, whole, reach
         self._now: _Sums | None = None
 
     def follow(self, index: Index) -> int:
@@ -129,8 +130,13 @@ class EpisodeSums:
         # Without a copy for a single lane: it may have many environments.
         steps = [episodes.steps for episodes in found]
         parts = steps[0] if len(steps) == 1 else np.concatenate(steps)
+        context = None
         if self._whole:
             parts = parts * np.concatenate([episodes.whole() for episodes in found])
+        elif self._reach:
+            context = np.concatenate([episodes.before() for episodes in found])
+            context = np.minimum(context, self._reach) * (parts > 0)
+            parts = parts + context
         begins = np.cumsum([0, *(one.size for one in steps[:-1])])
         counts = self._count(parts)
         counts[begins] = [total for _, total in pairs]
@@ -139,13 +145,13 @@ class EpisodeSums:
         np.cumsum(counts, out=bounds[1:])
         strides = np.array([episodes.stride for episodes in found])
         ended = [one for one, _ in pairs]
-        return _Sums(index, index.version, ended, bounds, parts, found, begins, strides)
+        return _Sums(index, index.version, ended, bounds, parts, found, begins, strides, context)
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids, Ids]:
         """The episodes of `ranks` (B,), each below the count that `follow` returned.
 
-        (B,) each: the id of the oldest step that can be sampled, the number of steps from it on,
-        the rank within the episode's count, and the distance between the ids of its steps.
+        (B,) each: the id of the oldest step that counts, the number of steps from it on, the rank
+        within the episode's count, and the distance between the ids of its steps.
         """
         now: _Sums = self._now  # type: ignore[assignment]
         parts = now.bounds.searchsorted(ranks, "right") - 1
@@ -158,6 +164,8 @@ class EpisodeSums:
         for lane in distinct(lanes[one_by_one]).tolist():
             here = one_by_one[lanes[one_by_one] == lane]
             firsts[here] = now.found[lane].firsts(parts[here] - now.begins[lane])
+            if now.context is not None:
+                firsts[here] -= now.context[parts[here]] * now.strides[lane]
         if now.joined is not None:
             bounds, every_first, every_steps, offsets = now.joined
             sought = within[over] + offsets[lanes[over]]
@@ -187,16 +195,49 @@ def _joined(now: _Sums) -> tuple[Ids, Ids, Ids, Ids]:
     return bounds, firsts, steps, offsets
 
 
+class RowSums:
+    """As `EpisodeSums`, over all rows of each environment, whatever episodes are in them."""
+
+    def __init__(self, count: Callable[[Ids], Ids]) -> None:
+        self._count = count
+        self._now = (_NONE,) * 5
+
+    def follow(self, index: Index) -> int:
+        """Follow an index; returns the count of all environments."""
+        firsts, stops, environments = index.extents()
+        rows = (stops - firsts) // environments
+        counts = self._count(rows)
+        bounds = np.append(0, (counts * environments).cumsum())
+        self._now = bounds, counts, firsts.copy(), rows, environments
+        return int(bounds[-1])
+
+    def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids, Ids]:
+        """See `EpisodeSums.at`."""
+        bounds, counts, firsts, rows, environments = self._now
+        lanes = bounds.searchsorted(ranks, "right") - 1
+        beside, within = np.divmod(ranks - bounds[lanes], counts[lanes])
+        return firsts[lanes] + beside, rows[lanes], within, environments[lanes]
+
+
 class SelectedSums:
     """As `EpisodeSums`, over the runs of a selection.
 
     `count(steps, skipped, kept)` counts in episodes of `steps` (n,) steps: the first `skipped` (n,)
     are not selected, the next `kept` (n,) are. `whole` leaves out episodes that are not selected
-    whole, too.
+    whole, too; `across` counts in all rows of an environment instead.
     """
 
-    def __init__(self, selection: Selection, count: CountSelected, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        count: CountSelected,
+        *,
+        whole: bool = False,
+        reach: int = 0,
+        across: bool = False,
+    ) -> None:
         self._selection, self._count, self._whole = selection, count, whole
+        self._reach, self._across = reach, across
         self._index: Index | None = None
         self._version = -1
         self._bounds = self._numbers = self._firsts = self._steps = self._strides = _NONE
@@ -207,15 +248,20 @@ class SelectedSums:
             return int(self._bounds[-1])
         self._index = None  # an interrupt leaves all to the next call
         now = self._selection.now(index)
-        firsts = now.firsts()
-        span = index.span(firsts)
-        steps = span.oldest + span.left
-        numbers, counts = self._count(steps, span.oldest, now.steps)
+        firsts, kept = now.stretches() if self._across else (now.firsts(), now.steps)
+        oldest, stop, environments = (one[firsts >> LANE_SHIFT] for one in index.extents())
+        if self._across:
+            skipped = (firsts - oldest) // environments
+            steps, whole = (stop - oldest) // environments, None
+        else:
+            span = index.span(firsts)
+            skipped = np.minimum(span.back, span.oldest + self._reach)
+            steps, whole = skipped + span.left, span.oldest == span.back
+        numbers, counts = self._count(steps, skipped, kept)
         if self._whole:
-            counts = counts * ((span.oldest == span.back) & (now.steps == steps))
-        environments = np.array(self._selection.environments, np.int64)
-        self._strides = environments[firsts >> LANE_SHIFT]
-        self._firsts = firsts - span.oldest * self._strides
+            counts = counts * (whole & (kept == steps))
+        self._strides = environments
+        self._firsts = firsts - skipped * environments
         self._steps, self._numbers = steps, numbers
         self._bounds = np.append(0, counts.cumsum())
         self._index, self._version = index, index.version
@@ -234,11 +280,13 @@ def sums_over(
     count_selected: CountSelected,
     *,
     whole: bool = False,
-) -> EpisodeSums | SelectedSums:
-    """The sums over all episodes, or over their selected parts."""
-    if selection is None:
-        return EpisodeSums(count, whole=whole)
-    return SelectedSums(selection, count_selected, whole=whole)
+    reach: int = 0,
+    across: bool = False,
+) -> EpisodeSums | SelectedSums | RowSums:
+    """The sums over all episodes, or all rows of environments, or over their selected parts."""
+    if selection is not None:
+        return SelectedSums(selection, count_selected, whole=whole, reach=reach, across=across)
+    return RowSums(count) if across else EpisodeSums(count, whole=whole, reach=reach)
 
 
 def _interval(bounds: Ids, sought: Ids) -> Ids:

@@ -97,6 +97,12 @@ class Selection:
         """The ids of the oldest steps of the runs."""
         return self._of_lanes.ids(self.keys)
 
+    def stretches(self) -> tuple[Ids, Ids]:
+        """Rows of one environment with a selected step each: the first id, and rows, of each."""
+        begins = np.diff(self.keys, prepend=-1) != np.append(0, self.steps[:-1])
+        first = begins.nonzero()[0]
+        return self._of_lanes.ids(self.keys[first]), np.add.reduceat(self.steps, first)
+
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are not among them: bool (B,)."""
         return np.asarray(self.runs_of(ids) < 0)

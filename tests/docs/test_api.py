@@ -66,7 +66,10 @@ def shown(arguments):
 OWN = {
     "Dataset.after_fork_in_child",
     "Dataset.begin_sample",
+    "Dataset.begin_windows",
+    "Dataset.field_windows",
     "Dataset.read_batches",
+    "Decorated.field_windows",
     "Field.coerce",
     "Field.coerce_loosely",
     "Field.coerce_many",
@@ -76,6 +79,7 @@ OWN = {
     "LazyFrames.is_first",
     "PrioritizedReplayBuffer.after_fork_in_child",
     "PrioritizedReplayBuffer.begin_sample",
+    "PrioritizedReplayBuffer.begin_windows",
     "PrioritizedReplayBuffer.sampler",
     "RecordExperience.made",
     "RecordVectorExperience.made",

@@ -66,7 +66,10 @@ with mmreplay.load({str(tmp_path / "s.zarr")!r}) as data, mmreplay.PrioritizedRe
 ) as buffer:
     before = set(sys.modules)
     data.sample(8), data.sample(8, replace=False), data.sample(8, group=4)
-    data.sample_sequences(4, 8)
+    data.sample_sequences(4, 8), data.sample_sequences(4, 8, boundary="cross")
+    windows = {{"observation": (-1, 0), "action": range(4)}}
+    data.sample_windows(4, windows), data.sample_windows(4, windows, "drop")
+    next(iter(data.window_batches(4, windows)))
     data.sample_portions(4, 8), data.sample_trajectories(2)
     next(iter(data.sequence_batches(4, 8))), next(iter(data.batches(8)))
     data.load_state_dict(data.state_dict())

@@ -6,6 +6,7 @@ are selected.
 """
 
 import contextlib
+import itertools
 import pickle
 
 import numpy as np
@@ -22,13 +23,20 @@ from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import gather_settings, layouts
-from tests.support.oracle.windows import kept_episodes, window_starts
+from tests.support.oracle.windows import (
+    check_windows,
+    idle_starts,
+    kept_episodes,
+    starts_of,
+    whole_windows,
+    window_starts,
+)
 
 WINDOWS = st.fixed_dictionaries(
     {
         "length": st.sampled_from([1, 2, 3, 7]),
         "burn_in": st.sampled_from([0, 0, 1, 4]),
-        "boundary": st.sampled_from(["drop", "pad", "shift"]),
+        "boundary": st.sampled_from(["drop", "pad", "shift", "cross"]),
         "stride": st.sampled_from([1, 2, 3]),
     }
 )
@@ -77,19 +85,33 @@ def check_selected(data, model, selected, kinds, how):
     with contextlib.nullcontext() if long else pytest.raises(EmptyBufferError):
         assert long.issuperset(data.sample_portions(9, 2).id.ravel().tolist())
     data.generator = EvenGenerator()
+    windows = {"action": (0, 2), "observation": (-1, 3), "reward": (-9, 9)}
+    check_windows(data.sample_windows(9, windows), model, batch.id.tolist(), windows)
+    del windows["reward"]
+    there = whole_windows(model, windows, selected)
+    with contextlib.nullcontext() if there else pytest.raises(EmptyBufferError):
+        data.generator = EvenGenerator()
+        drawn = data.sample_windows(2 * len(there) or 1, windows, "drop")
+        assert np.sort(drawn.id).tolist() == np.repeat(there, 2).tolist()
+        check_windows(drawn, model, drawn.id.tolist(), windows)
+        assert all(mask.all() for mask in drawn.mask.values())
+        every = [one.id for one in data.window_batches(40, windows, "drop", shuffle=False)]
+        assert np.concatenate(every).tolist() == there
     for kind in kinds:
-        starts = window_starts(model, **kind, selected=selected)
-        found = []
+        of = selected if "selected" in repr(data) else None
+        starts = window_starts(model, **kind, selected=of)
+        found, idle = [], idle_starts(model, starts, kind)
+        which = itertools.cycle(idle)
         with contextlib.suppress(EmptyBufferError):
             for windows in data.sequence_batches(50, **kind, shuffle=len(there) % 2 > 0):
-                found += windows.id[:, windows.burn_in].tolist()
+                found += starts_of(windows, model, which)
                 to_learn = windows.id[:, windows.burn_in :]
                 assert selected.issuperset(to_learn[to_learn >= 0].tolist())
         assert sorted(found) == starts
         if starts:
             drawn = data.sample_sequences(2 * len(starts), **kind)
-            drawn = np.sort(drawn.id[:, drawn.burn_in])
-            assert drawn.tolist() == np.repeat(starts, 2).tolist()
+            drawn = sorted(starts_of(drawn, model, itertools.cycle(idle)))
+            assert drawn == np.repeat(starts, 2).tolist()
 
 
 def choice(data, model, random):

@@ -4,6 +4,8 @@ Invariant: every window that a naive search finds comes, and no other one does; 
 has that each comes as often as another.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,14 +19,20 @@ from tests.support.oracle import checks
 from tests.support.oracle.layout import Episode, Layout
 from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import episodes, gather_settings, layouts
-from tests.support.oracle.windows import check_sequences, kept_episodes, window_starts
+from tests.support.oracle.windows import (
+    check_sequences,
+    idle_starts,
+    kept_episodes,
+    starts_of,
+    window_starts,
+)
 
 Field = mmreplay.Field
 WINDOWS = st.fixed_dictionaries(
     {
         "length": st.sampled_from([1, 2, 3, 5, 9, 30]),
         "burn_in": st.sampled_from([0, 0, 1, 2, 7]),
-        "boundary": st.sampled_from(["drop", "pad", "shift"]),
+        "boundary": st.sampled_from(["drop", "pad", "shift", "cross"]),
         "stride": st.sampled_from([1, 1, 2, 3, 10]),
     }
 )
@@ -38,29 +46,26 @@ ACTS = st.lists(
 def check_windows(data, model, kind, given, most=40):
     """All windows of a kind, in order; then some that were drawn."""
     expected = window_starts(model, **kind)
-    at = {"length": kind["length"], "burn_in": kind["burn_in"]}
+    at = {name: kind[name] for name in ("length", "burn_in", "boundary")}
     if not expected:
         for call in (data.sample_sequences, data.sequence_batches):
             with pytest.raises(mmreplay.EmptyBufferError):
                 call(4, **kind)
         return
-    found = []
+    found, idle = [], idle_starts(model, expected, kind)
+    which = iter(idle)
     for batch in data.sequence_batches(most, **kind, shuffle=False):
-        starts = starts_of(batch)
+        starts = starts_of(batch, model, which)
         if not found:
             check_sequences(batch, model, starts, **at, **given)
         found += starts
     assert found == expected
     batch = data.sample_sequences(5, **kind)
     for _ in range(2):
-        starts = starts_of(batch)
+        starts = starts_of(batch, model, itertools.cycle(idle))
         assert set(starts) <= set(expected)
         check_sequences(batch, model, starts, **at, **given)
         assert data.sample_sequences(5, **kind, out=batch) is batch
-
-
-def starts_of(batch):
-    return batch.id[:, batch.burn_in].tolist()
 
 
 @settings(max_examples=by_effort(4, 25, 400))

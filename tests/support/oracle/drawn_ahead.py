@@ -13,11 +13,26 @@ from mmreplay import EmptyBufferError
 from tests.support.oracle.checks import check_same
 
 
-class DrawnAhead:
-    """Batches of uniform draws, to be expected of a buffer that gave none yet."""
+def check_equal(found, expected):
+    """Two batches of either kind are the same, byte for byte."""
+    for field in dataclasses.fields(expected):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        if isinstance(other, (np.ndarray, dict)):
+            check_same(one, other, field.name)
+        elif one != other:
+            raise AssertionError(f"{field.name}: expected {other}, found {one}")
 
-    def __init__(self, buffer, seed, size, ids, batch):
+
+class DrawnAhead:
+    """Batches of uniform draws, to be expected of a buffer that gave none yet.
+
+    `batch(ids)` is what is expected of these as things are now, `sample()` what the buffer gives.
+    """
+
+    def __init__(self, buffer, seed, size, ids, batch, sample=None, check=check_equal):
         self._buffer, self._size, self._ids, self._batch = buffer, size, ids, batch
+        self._sample = sample or (lambda: buffer.sample(size))
+        self._check = check
         self._numbers = np.random.default_rng(seed)
         self._drawn = []
 
@@ -31,9 +46,9 @@ class DrawnAhead:
             batch = self._of(draws)
         if batch is None:
             with pytest.raises(EmptyBufferError):
-                self._buffer.sample(self._size)
+                self._sample()
         else:
-            check_equal(self._buffer.sample(self._size), batch)
+            self._check(self._sample(), batch)
 
     def forget(self):
         """Expect the next batch to be drawn when it is asked for, from where the buffer stands."""
@@ -43,13 +58,3 @@ class DrawnAhead:
     def _of(self, draws):
         ids = self._ids()
         return self._batch(ids[(draws * len(ids)).astype(np.int64)]) if len(ids) else None
-
-
-def check_equal(found, expected):
-    """Two batches of either kind are the same, byte for byte."""
-    for field in dataclasses.fields(expected):
-        one, other = getattr(found, field.name), getattr(expected, field.name)
-        if isinstance(other, (np.ndarray, dict)):
-            check_same(one, other, field.name)
-        elif one != other:
-            raise AssertionError(f"{field.name}: expected {other}, found {one}")

@@ -1,7 +1,9 @@
 """Grain reads each transition once an epoch, in threads and workers, and goes on from its state."""
 
 import dataclasses
+import functools
 import json
+import operator
 import pickle
 
 import grain
@@ -24,8 +26,7 @@ def assert_same(found, batch):
     flat = arrays_of(batch)
     assert found.keys() == expected.keys()
     for name, array in flat.items():
-        key, _, inner = name.removesuffix("']").partition("['")
-        one = found[key][inner] if inner else found[key]
+        one = functools.reduce(operator.getitem, name.replace("']", "").split("['"), found)
         assert (one.dtype, one.shape) == (array.dtype, array.shape), name
         assert np.array_equal(one, array), name
 
@@ -116,6 +117,24 @@ def test_pipeline_gives_each_id_once_and_goes_on_from_its_state(stores, kind):
     again.set_state(state)
     assert ids_of(again) == rest
     assert ids_of(made()) == ids_of(PIPELINES["one by one"](source))
+
+
+@pytest.mark.parametrize("kind", ["one lane", "two lanes", "dict"])
+def test_windows_are_elements_too(stores, kind):
+    given = {"observation": (-1, 0), "action": range(4), "reward": 0}
+    source = TransitionSource(stores(kind), windows=given, stack=2)
+    assert isinstance(source, grain.sources.RandomAccessDataSource)
+    whole = source.batch([0, 7, -1])
+    assert_same(whole, source.data.windows(source.ids[[0, 7, -1]], given))
+    one = source[7]
+    assert (one["id"], one["mask"]["reward"].shape) == (source.ids[7], ())
+    assert np.array_equal(one["fields"]["action"], whole["fields"]["action"][1])
+    batches = [*loader(pickle.loads(pickle.dumps(source)), 0)]
+    assert sorted(flat(ids_of(batches))) == source.ids.tolist()
+    assert batches[0]["fields"]["action"].shape[:2] == (32, 4)
+    assert repr(source) != repr(TransitionSource(stores(kind), windows={"action": 0}, stack=2))
+    with pytest.raises(mmreplay.SchemaError, match="windows: expected names among"):
+        TransitionSource(stores(kind), windows={"actions": 0})
 
 
 def test_a_state_of_other_transitions_is_refused(tmp_path):

@@ -14,7 +14,7 @@ from mmreplay.batches.batch import arrays_of
 
 @pytest.fixture(scope="module", autouse=True)
 def _trees():
-    for kind in (mmreplay.Batch, mmreplay.SequenceBatch):
+    for kind in (mmreplay.Batch, mmreplay.SequenceBatch, mmreplay.WindowBatch):
         with contextlib.suppress(ValueError):  # docs/training.md did it in the same process
             jax.tree_util.register_dataclass(kind)
 
@@ -40,6 +40,9 @@ def test_a_batch_is_put_and_compiled_with_as_it_is(stores, kind):
         assert np.array_equal(target, batch.reward + batch.discount)
         windows = data.sample_sequences(4, 8)
         assert np.array_equal(jax.jit(lambda one: one.mask.sum())(windows), 32)
+        columns = data.sample_windows(4, {"action": range(3), "observation": 0})
+        assert_same(jax.device_put(columns), columns)
+        assert np.array_equal(jax.jit(lambda one: one["action"])(columns), columns["action"])
 
 
 def test_ids_lose_their_lane_in_jax(stores):

@@ -12,7 +12,14 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.adapters.torch import TensorBatch, TransitionDataset, loader, to_tensors
+from mmreplay.adapters.torch import (
+    TensorBatch,
+    TensorSequenceBatch,
+    TensorWindowBatch,
+    TransitionDataset,
+    loader,
+    to_tensors,
+)
 from mmreplay.batches.batch import arrays_of
 from tests.support.numbered_steps import ACTION, play
 
@@ -45,7 +52,9 @@ def flat(lists):
 def test_what_is_no_batch_is_refused(stores):
     with mmreplay.load(stores("vectors")) as data:
         batch = data.sample(2)
-        with pytest.raises(mmreplay.SchemaError, match=r"expected a Batch or SequenceBatch, found"):
+        with pytest.raises(
+            mmreplay.SchemaError, match=r"expected a Batch, SequenceBatch or WindowBatch, found"
+        ):
             to_tensors(batch.observation)
 
 
@@ -84,6 +93,23 @@ def test_tensors_of_sequences_are_their_arrays(stores, kind, settings):
         assert tensors.to("meta").reward.device.type == "meta"
 
 
+WINDOWS = {"observation": (-1, 0), "action": range(5), "reward": 0}
+
+
+@pytest.mark.parametrize("kind", ["one lane", "many environments", "dict", "vectors"])
+def test_tensors_of_windows_are_their_arrays(stores, kind):
+    with mmreplay.load(stores(kind)) as data:
+        batch = data.sample_windows(3, WINDOWS)
+        tensors = to_tensors(batch)
+        assert len(tensors) == 3
+        assert_same(tensors, batch)
+        assert tensors["action"] is tensors.fields["action"]
+        assert "mask['action']=torch.bool[3, 5]" in repr(tensors)
+        assert tensors.to("meta")["reward"].device.type == "meta"
+        crossing = data.sample_sequences(3, 4, boundary="cross")
+        assert_same(to_tensors(crossing), crossing)
+
+
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_frames_travel_once_and_both_observations_are_views_of_them(stores, n_step):
     with mmreplay.load(stores("one lane"), n_step=n_step) as data:
@@ -105,6 +131,8 @@ def test_tensor_batch_has_the_fields_of_a_batch():
         return [field.name for field in dataclasses.fields(kind)]
 
     assert names(TensorBatch) == names(mmreplay.Batch)
+    assert {*names(TensorSequenceBatch)} == {*names(mmreplay.SequenceBatch)}
+    assert names(TensorWindowBatch) == names(mmreplay.WindowBatch)
 
 
 # ---------------------------------------------------------------- the loader
@@ -116,6 +144,33 @@ def test_loader_gives_the_batches_of_the_dataset_as_tensors(stores):
         for found, expected in zip(batches, data.batches(32, epochs=2), strict=True):
             assert_same(found, expected)
         assert (batches.data.prefetch, data.prefetch) == (2, 0)
+
+
+@pytest.mark.parametrize("boundary", ["pad", "drop"])
+def test_loader_gives_windows(stores, boundary):
+    path = stores("many environments")
+    batches = loader(path, 64, windows=WINDOWS, boundary=boundary, seed=5, epochs=2)
+    with mmreplay.load(path, seed=5) as data:
+        expected = data.window_batches(64, WINDOWS, boundary, epochs=2)
+        for found, batch in zip(batches, expected, strict=True):
+            assert isinstance(found, TensorWindowBatch)
+            assert_same(found, batch)
+        workers = DataLoader(
+            loader(path, 64, windows=WINDOWS, boundary=boundary, prefetch=0),
+            batch_size=None,
+            num_workers=2,
+            multiprocessing_context="spawn",
+        )
+        whole = sum(map(len, data.window_batches(64, WINDOWS, boundary)))
+        assert sum(map(len, workers)) == whole
+    by_number = TransitionDataset(path, windows=WINDOWS)
+    found = next(iter(DataLoader(by_number, 16, collate_fn=TransitionDataset.collate)))
+    assert_same(found, by_number.data.windows(by_number.ids[:16], WINDOWS))
+    # Before an epoch begins.
+    with pytest.raises(mmreplay.SchemaError, match="windows: expected names among"):
+        loader(path, 64, windows={"actions": 0})
+    with pytest.raises(mmreplay.SchemaError, match=r"Mixture\..*: "):
+        loader(mmreplay.Mixture([mmreplay.load(path)]), 64, windows=WINDOWS)
 
 
 def test_each_epoch_has_each_id_once_in_another_order(stores):

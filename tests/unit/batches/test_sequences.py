@@ -94,6 +94,75 @@ def test_pad_begins_at_any_step(load):
     assert batch.next_observation[..., 0].tolist()[0] == [10, 11, 12, 13]
 
 
+@pytest.mark.parametrize("boundary", ["drop", "pad", "shift", "cross"])
+def test_every_step_says_whether_and_how_its_episode_ended(load, boundary):
+    """Ids 2 and 6 are last steps; that of the running episode, 8, is none."""
+    for n_step in (1, 2):
+        batch = every(load(n_step=n_step), 2, 0, boundary)
+        for id_, terminated, truncated in zip(
+            batch.id.flat, batch.terminated.flat, batch.truncated.flat, strict=True
+        ):
+            assert terminated == (id_ in {2, 3 - n_step})
+            assert truncated == (id_ in {6, 7 - n_step})
+
+
+def test_cross_goes_from_one_episode_into_the_next(load):
+    batch = every(load(stack=2, n_step=2), 4, 1, "cross", 2)
+    assert batch.id.tolist() == [[0, 1, 2, 3, 4], [2, 3, 4, 5, 6], [4, 5, 6, 7, 8]]
+    assert batch.mask.all()
+    assert batch.step.tolist()[0] == [0, 1, 2, 0, 1]
+    assert batch.first.tolist()[1] == [False, True, False, False, False]
+    assert batch.observation[0, ..., 0].tolist() == [
+        [10, 10],
+        [10, 11],
+        [11, 12],
+        [20, 20],
+        [20, 21],
+    ]
+    # After two steps, or what the episode has of them: true final observations, which are copies.
+    assert batch.next_observation[0, :, 1, 0].tolist() == [12, 13, 13, 22, 22]
+    assert batch.reward.tolist()[0] == [5.5 + 3, 6 + 3.25, 6.5, 10.5 + 5.5, 11]
+    assert batch.terminated.tolist()[0] == [False, True, True, False, False]
+    assert batch.extras["x"].tolist()[0] == [33, 36, 39, 63, 66]
+    with pytest.raises(EmptyBufferError, match="no environment has the 10 rows of a window"):
+        load().sample_sequences(1, 10, boundary="cross")
+
+
+def test_cross_masks_the_rows_in_which_an_environment_was_left_out(make):
+    def frames(*values):
+        return np.array(values, "uint8")[:, None]
+
+    no = np.zeros(2, np.bool_)
+    writer = make(lanes=2, frame=Field((1,)))
+    writer.reset(frames(1, 101))
+    writer.step([1, 1], [1, 1], frames(2, 102), [True, False], no)
+    writer.step([0, 2], [0, 2], frames(0, 103), no, no, mask=[False, True])
+    writer.reset(frames(9, 0), mask=[True, False])
+    writer.step([3, 3], [3, 3], frames(10, 104), no, no)
+    with mmreplay.load(writer.path, stack=None) as data:
+        batch = every(data, 3, 0, "cross")
+        assert batch.id.tolist() == [[0, -1, 4], [1, 3, 5]]
+        assert batch.mask.tolist() == [[True, False, True], [True] * 3]
+        assert batch.observation[..., 0].tolist() == [[1, 0, 9], [101, 102, 103]]
+        assert batch.next_observation[..., 0].tolist() == [[2, 0, 10], [102, 103, 104]]
+        assert batch.first.tolist() == [[True, False, True], [True, False, False]]
+        assert batch.terminated.tolist() == [[True, False, False], [False] * 3]
+        again = data.sample_sequences(2, 3, boundary="cross")
+        for _ in range(4):
+            assert data.sample_sequences(2, 3, boundary="cross", out=again) is again
+            assert {*again.id[:, 1].tolist()} <= {-1, 3}
+        # An environment may be left out of all rows of a window.
+        one = every(data, 1, 0, "cross")
+        assert one.id.tolist() == [[0], [1], [-1], [3], [4], [5]]
+        assert one.observation[:, 0, 0].tolist() == [1, 101, 0, 102, 9, 103]
+        assert every(data.select(ids=[0, 3, 4, 5]), 2, 0, "cross").id.tolist() == [[3, 5]]
+        assert every(data.select(ids=[3, 4, 5]), 1, 1, "cross").id.tolist() == [
+            [1, 3],
+            [-1, 4],
+            [3, 5],
+        ]
+
+
 def test_the_observations_of_a_window_share_their_frames(load):
     batch = load(stack=3).sample_sequences(4, 2)
     assert np.shares_memory(batch.observation, batch.next_observation)
@@ -121,7 +190,7 @@ def test_out_is_filled_again(load, stack, n_step, stack_axis):
 def test_a_batch_has_the_fields_of_the_interface(load):
     assert [one.name for one in dataclasses.fields(SequenceBatch)] == [
         "observation", "next_observation", "action", "reward", "discount", "non_terminal",
-        "extras", "mask", "step", "first", "id", "weight", "burn_in",
+        "extras", "mask", "step", "first", "id", "weight", "burn_in", "terminated", "truncated",
     ]  # fmt: skip
     batch = load().sample_sequences(2, 3)
     dtypes = {"mask": "bool", "step": "int64", "first": "bool", "id": "int64", "weight": "float32"}

@@ -73,7 +73,11 @@ WRAPPERS = {
     "Decorated Mixture": lambda data: Decorated(mixed(data), noise),
 }
 WHOLE = {"trajectory", "sample_trajectories", "statistics", "prefetch"}
-WINDOWS = {"sample_sequences", "sequence_batches", "sample_portions"}
+WINDOWS = {
+    *("sample_sequences", "sequence_batches", "sample_portions"),
+    *("sample_windows", "windows", "window_batches", "field_windows"),
+}
+OFFSETS = {"action": (-1, 0, 1)}
 LACKS = {
     "Decorated": WHOLE,
     "Hindsight": WHOLE | WINDOWS | {"transitions"},
@@ -89,6 +93,10 @@ CALLS = {
     "sample_sequences": lambda data: data.sample_sequences(5, 2, 1, "pad", 2),
     "sequence_batches": lambda data: list(data.sequence_batches(4, 3, stride=2)),
     "sample_portions": lambda data: data.sample_portions(5, 3),
+    "sample_windows": lambda data: data.sample_windows(5, OFFSETS),
+    "windows": lambda data: data.windows([3, 1], OFFSETS),
+    "window_batches": lambda data: list(data.window_batches(7, OFFSETS, epochs=2)),
+    "field_windows": lambda data: data.field_windows(OFFSETS, "drop").boundary,
     "sample_trajectories": lambda data: [one.ids for one in data.sample_trajectories(3)],
     "trajectory": lambda data: data.trajectory(-1).ids,
     "ids": lambda data: data.ids,

@@ -31,6 +31,7 @@ CALLS = {
     "sample": lambda data: data.sample(5),
     "without replacement": lambda data: data.sample(5, replace=False),
     "sequences": lambda data: data.sample_sequences(3, 4, burn_in=2, boundary="pad"),
+    "across episodes": lambda data: data.sample_sequences(3, 9, burn_in=1, boundary="cross"),
     "portions": lambda data: data.sample_portions(3, 4),
 }
 

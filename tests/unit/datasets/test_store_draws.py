@@ -13,6 +13,9 @@ from mmreplay.storage.chunk_files import EvictedError
 
 CALLS = {
     "sequences": lambda data: data.sample_sequences(5, 2, 1, "pad").id,
+    "sequences across episodes": lambda data: data.sample_sequences(5, 9, boundary="cross").id,
+    "windows": lambda data: data.sample_windows(5, {"action": (0, 3)}).id,
+    "whole windows": lambda data: data.sample_windows(5, {"action": (0, 3)}, "drop").id,
     "portions": lambda data: data.sample_portions(5, 3).id,
     "trajectories": lambda data: [one.ids[0] for one in data.sample_trajectories(5)],
     "distinct trajectories": lambda data: [

@@ -37,7 +37,10 @@ def test_trajectories_are_whole_episodes(index, whole_episodes):
         ({"length": 2.0}, "length"),
         ({"burn_in": -1}, "burn_in: expected a whole number, 0 to 1,048,576"),
         ({"stride": 0}, "stride"),
-        ({"boundary": "keep"}, "boundary: expected 'drop', 'pad' or 'shift', found 'keep'"),
+        (
+            {"boundary": "keep"},
+            "boundary: expected 'drop', 'pad', 'shift' or 'cross', found 'keep'",
+        ),
     ],
 )
 def test_a_window_out_of_its_range_is_refused(wrong, match):
