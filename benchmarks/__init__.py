@@ -5,6 +5,7 @@ One module a subject, each with ``run(result, scale, data)``:
     append    buffer.step at full speed
     sample    batches of stacked transitions, from every codec
     vectors   batches of small float observations
+    statistics  mean, deviation, bounds and quantiles of columns
     disk      bytes on disk of recorded games
     record    what recording costs while environments step
     open      opening a store, closed and after kill -9

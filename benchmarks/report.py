@@ -22,6 +22,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "vectors": ("Sampling vectors", r"(?:, beside )?(?P<column>stack=\w+)(?:, )?"),
     "sequences": ("Sampling sequences", _GAMES),
     "windows": ("Sampling windows of columns", _GAMES),
+    "statistics": ("Statistics", r"(?!)"),
     "ahead": ("Reading ahead", _GAMES),
     "epochs": ("Epochs", _GAMES),
     "training": ("Epochs of tensors, 256 transitions of 4 + 4 frames", _GAMES),

@@ -262,6 +262,9 @@ class Normalize:
                 name: changed(f"{name}." if isinstance(values, dict) else name, values)
                 for name, values in batch.fields.items()
             }
+            of_dicts = {"." in name for name in wanted | seen if is_seen(name)}
+            if len(of_dicts) > 1:
+                raise self._strange(wanted, seen)
             return dataclasses.replace(batch, fields=fields)
         observation = "observation." if isinstance(batch.observation, dict) else "observation"
         out = dataclasses.replace(
@@ -273,10 +276,13 @@ class Normalize:
             extras=changed("", batch.extras),
         )
         if not wanted <= seen:
-            raise SchemaError(
-                f"Normalize: expected some of {sorted(seen)}, found {sorted(wanted - seen)}"
-            )
+            raise self._strange(wanted, seen)
         return out
+
+    def _strange(self, wanted: set[str], seen: set[str]) -> SchemaError:
+        return SchemaError(
+            f"Normalize: expected some of {sorted(seen)}, found {sorted(wanted - seen)}"
+        )
 
     def apply(self, name: str, x: Any) -> Any:
         """Values of one field as in a normalised batch, such as those that a policy gets.

@@ -413,6 +413,7 @@ class WindowSource(EpochSource[Part]):
             SchemaError: a name or value that is not as above; an offset below -64 where a capacity
                 evicts rows; ``drop`` of data that samples by priority.
         """
+        self.check_has("sample_windows")
         fields = self.field_windows(windows, boundary)
         return self._sample_windows(whole_number("batch_size", batch_size), fields, out)
 
@@ -425,6 +426,7 @@ class WindowSource(EpochSource[Part]):
             InvalidIdError: an id that is not a valid transition, named.
             SchemaError: as for `sample_windows`.
         """
+        self.check_has("windows")
         return self._windows(ids, self.field_windows(windows, "pad"), out)
 
     def window_batches(
@@ -449,6 +451,7 @@ class WindowSource(EpochSource[Part]):
             EmptyBufferError: as for `sample_windows`.
             SchemaError: as for `sample_windows` and `batches`.
         """
+        self.check_has("window_batches")
         order = shuffle, shuffle_rows, rank, world_size
         given = EpochArguments(batch_size, epochs, *order, drop_last, epoch)
         return self._window_batches(given, self.field_windows(windows, boundary))

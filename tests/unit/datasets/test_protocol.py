@@ -16,7 +16,10 @@ FIELDS = {
     "frame": {"observation": Field((3,)), "achieved_goal": GOAL, "desired_goal": GOAL},
     "action": Field((), "int64"),
 }
-OWN = {"after_fork_in_child", "begin_sample", "check_has", "of_datasets", "read_batches"}
+OWN = {
+    *("after_fork_in_child", "begin_sample", "begin_windows", "check_has", "of_datasets"),
+    "read_batches",
+}
 """For the rest of the package, or of one class only."""
 
 

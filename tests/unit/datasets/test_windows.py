@@ -211,7 +211,9 @@ def test_functions_get_windows_and_transforms_know_them(make):
     functions = (
         transforms.RandomShift(2, keys=("image",)),
         transforms.PixelsToFloat(keys=("image",)),
-        transforms.Normalize({"state": [1, 1]}, {"state": [2, 2]}, epsilon=0),
+        transforms.Normalize(
+            {"observation.state": [1, 1]}, {"observation.state": [2, 2]}, epsilon=0
+        ),
         transforms.ClipReward(),
         halved,
     )
@@ -232,7 +234,7 @@ def test_functions_get_windows_and_transforms_know_them(make):
         assert again is found
         assert ids_of(decorated.window_batches(5, given, shuffle=False)) == data.ids.tolist()
         wrong = Decorated(data, transforms.Normalize(np.zeros(2), np.ones(2)))
-        with pytest.raises(SchemaError, match="as dicts for dict observations"):
+        with pytest.raises(SchemaError, match="Normalize: expected some of"):
             wrong.sample_windows(2, given)
 
 
