@@ -57,6 +57,8 @@ def reward(achieved, desired, info):
 
 
 def noise(batch, generator):
+    if isinstance(batch, mmreplay.WindowBatch):
+        return batch
     return dataclasses.replace(batch, reward=generator.random(batch.reward.shape, "float32"))
 
 
