@@ -2,6 +2,7 @@
 
 It is held against `sample` with one frame per observation, which reads two frames and one action a
 step. Beside it is the batch of sequences of 50 steps that has the same in it, with 50 images.
+Stores of one writer were written at full speed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import numpy as np
 
 import mmreplay
 from benchmarks.experience import (
-    ENVIRONMENT_SPEED,
     Layout,
     Tape,
     one_lane,
@@ -63,7 +63,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
 def _cases(data: Path, game: str, tape: Tape, scale: Scale) -> list[_Case]:
     cases = []
     for codec in ("raw", "lz4", "zstd"):
-        path, _ = one_lane(data, game, codec, tape, ENVIRONMENT_SPEED)
+        path, _ = one_lane(data, game, codec, tape, None)
         cases.append(_Case(f"one writer, {codec}", path, Layout.ONE))
     path = recorded(data, game, "lz4", scale)
     cases.append(_Case(f"{scale.envs} environments, lz4", path, Layout.VECTOR))

@@ -126,6 +126,8 @@ def test_cross_goes_from_one_episode_into_the_next(load):
     assert batch.extras["x"].tolist()[0] == [33, 36, 39, 63, 66]
     with pytest.raises(EmptyBufferError, match="no environment has the 10 rows of a window"):
         load().sample_sequences(1, 10, boundary="cross")
+    some = load().select(ids=[1, 2, 3, 4, 6])
+    assert every(some, 2, 1, "cross").id.tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
 
 
 def test_cross_masks_the_rows_in_which_an_environment_was_left_out(make):

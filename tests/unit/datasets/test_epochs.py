@@ -98,6 +98,22 @@ def test_epochs_of_windows_decode_each_chunk_about_once(stores, decoded, same, k
         assert sorted(found) == [one for batch in every for one in batch.id[:, 10].tolist()]
 
 
+@pytest.mark.parametrize("offsets", [0, (-40, 0), range(40)], ids=str)
+@pytest.mark.parametrize("kind", ["one lane", "many environments"])
+def test_epochs_of_columns_decode_each_chunk_about_once(stores, decoded, kind, offsets):
+    with stores(kind) as data:
+        given = {"observation": offsets, "action": range(-60, 60)}
+        batches = list(data.window_batches(16, given, shuffle_rows=1024))
+        assert len(decoded) <= 1.3 * epoch_stores.n_chunks(data)
+        assert sorted(flat(batches)) == data.ids.tolist()
+        # The further observations reach, the longer are the blocks; other columns do not count.
+        orders = [
+            flat(data.window_batches(16, {"observation": 0, **more}, epoch=0, shuffle_rows=1024))
+            for more in ({}, {"action": -200}, {"observation": (0, 200)})
+        ]
+        assert orders[0] == orders[1] != orders[2]
+
+
 # ---------------------------------------------------------------- groups
 
 

@@ -178,7 +178,7 @@ def test_what_holds_arrays_is_shown_in_a_line(store):
     assert "terminated=True, truncated=False, ids=int64[4], extras['x']=float32[4, 2])" in shown
     windows = repr(store.sample_sequences(2, 1))
     assert windows.startswith("SequenceBatch(observation=uint8[2, 1, 3], ")
-    assert windows.endswith("weight=float32[2], burn_in=0)")
+    assert windows.endswith("burn_in=0, terminated=bool[2, 1], truncated=bool[2, 1])")
     lane = store.store.lanes[0]
     assert repr(lane) == f"<mmreplay.LaneView {lane.path} environments=1>"
 
