@@ -28,7 +28,7 @@ from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_o
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
-from mmreplay.reading.store import Store
+from mmreplay.reading.store import Store, listed
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.sampling.draws import Windows
 from mmreplay.sampling.selection import Selection
@@ -343,12 +343,14 @@ class Dataset(WindowSource):
     def __repr__(self) -> str:
         capacity = getattr(self, "capacity", None)
         what = "" if capacity is None else f" capacity={capacity}"
+        given, usual = dataclasses.asdict(self.settings), dataclasses.asdict(Settings())
+        what += "".join(f" {key}={one!r}" for key, one in given.items() if one != usual[key])
         what += "" if self._selection is None else " selected"
         try:
             n = f"transitions={len(self)}"
         except MmreplayError as error:
             n = "closed" if isinstance(error, ClosedError) else "unreadable"
-        return f"<mmreplay.{type(self).__name__} {self.store.path} {n}{what}>"
+        return f"<mmreplay.{type(self).__name__} {listed(self.store.paths)} {n}{what}>"
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()
