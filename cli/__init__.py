@@ -6,18 +6,21 @@ until it runs, so that ``mmreplay --help`` and completion are quick.
 
 from __future__ import annotations
 
-import errno
-import os
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from importlib import import_module
-from pathlib import Path
 
-import click
+try:
+    import os
+    import re
+    from collections.abc import Iterator
+    from contextlib import contextmanager, suppress
+    from importlib import import_module
+    from pathlib import Path
 
-from .wording import plain
+    import click
+
+    from .wording import plain
+except KeyboardInterrupt:
+    sys.exit(130)  # without a traceback
 
 __all__ = ["main"]
 
@@ -56,11 +59,12 @@ def _explained() -> Iterator[None]:
     """Turn errors with a known cause into a message without a traceback; others are bugs."""
     try:
         yield
-    except (click.exceptions.Exit, click.Abort, click.ClickException):
-        raise
+    except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
+        raise  # click exits silently if the reader of the output is gone
+    except KeyboardInterrupt:
+        click.echo("Aborted!", err=True)
+        raise click.exceptions.Exit(130) from None
     except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise  # click exits silently: the reader of the output is gone
         text = str(error)
         if not _is_known(error) and error.strerror is not None:
             # Of a store, errors name the file.
@@ -100,6 +104,11 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported."""
         if cmd_name not in _COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(cmd_name, _COMMANDS, 1)
+            if near and not ctx.resilient_parsing:  # no completion
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean {near[0]!r}?")
             return None
         module = _MODULES.get(cmd_name, cmd_name)
         name = f"{cmd_name}_dataset" if module == "exchange" else cmd_name
@@ -126,5 +135,5 @@ def main() -> None:
 
         mmreplay record CartPole-v1 cart.zarr --steps 1000
 
-    Exit status: 0 for success, 1 for an error, 2 for wrong usage.
+    Exit status: 0 for success, 1 for an error, 2 for wrong usage, 130 after Ctrl-C.
     """

@@ -100,8 +100,9 @@ def import_dataset(
 ) -> None:
     """Convert the dataset at SRC, or several one after the other, to a new store at DST.
 
-    Anything that could not be converted is listed at the end. Pickled data is never loaded, as it
-    could run code.
+    Several files are read in the order of the numbers in their names, ep2 before ep10, unless they
+    are given in another order than a shell's. Anything that could not be converted is listed at the
+    end. Pickled data is never loaded, as it could run code.
     """
     import mmreplay
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from .wording import age, count, echo_json, echo_table, grid, number, size, table, times
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _SHORT = 40
 _SHOWN_LANES = 16
@@ -24,8 +21,7 @@ def info(path: str, as_json: bool) -> None:
     import mmreplay
 
     with mmreplay.open(path) as store:
-        about, episodes = store.info(), store.episodes
-        ended = episodes[store.endings(episodes) != "open"]
+        about = store.info()
     if as_json:
         echo_json({**about, "path": path})
         return
@@ -35,8 +31,8 @@ def info(path: str, as_json: bool) -> None:
     parts: list[Any] = [title, "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]
-    if len(ended):
-        parts += ["", _spread(ended["return"], "return"), _spread(ended["length"], "steps")]
+    if about["returns"]:
+        parts += ["", _spread(about["returns"], "return"), _spread(about["lengths"], "steps")]
     echo_table(*parts)
 
 
@@ -148,13 +144,6 @@ def _lanes(about: Mapping[str, Any]) -> Any:
     return table(heads, rows, right=(0, *range(3, len(heads))))
 
 
-def _spread(values: npt.NDArray[Any], unit: str) -> str:
-    import numpy as np
-
-    with np.errstate(over="ignore", invalid="ignore"):
-        spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
-    words = ", ".join(
-        f"{key} {number(float(value)) if np.isfinite(value) else 'none'}"
-        for key, value in spread.items()
-    )
-    return f"{unit} per episode: {words}"
+def _spread(spread: Mapping[str, Any], unit: str) -> str:
+    words = (f"{key} {'none' if one is None else number(one)}" for key, one in spread.items())
+    return f"{unit} per episode: {', '.join(words)}"

@@ -63,7 +63,4 @@ def plot(paths: tuple[str, ...], out: str) -> None:
 
     with progress("plot", "stores") as show:
         mmreplay.plot(paths, out, progress=show)
-    echo(
-        f"{out}: returns, lengths, rewards and actions of {count(len(paths), 'store')}, "
-        f"{size(Path(out).stat().st_size)}"
-    )
+    echo(f"{out}: returns, lengths, rewards and actions, {size(Path(out).stat().st_size)}")

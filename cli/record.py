@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
 
 @click.command("record")
 @click.argument("env_id")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path())
 @click.option("--steps", type=Whole(min=1), required=True, help="Steps to record.")
 @click.option(
     "--envs",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
     help="Treat a lost life as terminal. With --append the store's own setting applies.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def record(env_id: str, path: Path, steps: int, as_json: bool, **settings: Any) -> None:
+def record(env_id: str, path: str, steps: int, as_json: bool, **settings: Any) -> None:
     """Record the Gymnasium environment ENV_ID into a store at PATH.
 
     Atari ids such as ALE/Breakout-v5 get the standard preprocessing (84x84 gray, frame skip 4,
@@ -75,7 +75,7 @@ def record(env_id: str, path: Path, steps: int, as_json: bool, **settings: Any) 
             report = None if show is None else partial(_show, show)
             result = mmreplay.record(env_id, path, steps, progress=report, stop=stop, **settings)
     except mmreplay.DiskFullError as error:
-        if not path.exists():
+        if not Path(path).exists():
             raise
         raise mmreplay.DiskFullError(
             f"{error}\nAll steps before that are kept in {path}: continue with --append"

@@ -29,7 +29,7 @@ from mmreplay.datasets.store_draws import Draw, StoreDraws, around, state_of_bit
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
-from mmreplay.reading.store import Store
+from mmreplay.reading.store import Store, listed
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.sampling.draws import Windows
 from mmreplay.sampling.selection import Selection
@@ -300,12 +300,14 @@ class Dataset(WindowSource["Dataset"]):
     def __repr__(self) -> str:
         capacity = getattr(self, "capacity", None)
         what = "" if capacity is None else f" capacity={capacity}"
+        given, usual = dataclasses.asdict(self.settings), dataclasses.asdict(Settings())
+        what += "".join(f" {key}={one!r}" for key, one in given.items() if one != usual[key])
         what += "" if self._selection is None else " selected"
         try:
             n = f"transitions={len(self)}"
         except MmreplayError as error:
             n = "closed" if isinstance(error, ClosedError) else "unreadable"
-        return f"<mmreplay.{type(self).__name__} {self.store.path} {n}{what}>"
+        return f"<mmreplay.{type(self).__name__} {listed(self.store.paths)} {n}{what}>"
 
 
 Source.of_datasets = frozenset({"store", *(name for name in dir(Dataset) if name[0] != "_")})

@@ -55,7 +55,8 @@ def load(
     """
     check_seed(seed)
     checked_prefetch(prefetch)
-    store = Store(user_paths.matching(path, "load"), padding=padding)
+    paths = [user_paths.absolute_path(one, "load") for one in user_paths.matching(path, "load")]
+    store = Store(paths, padding=padding)
     stack, stacked = store.schema.stacks(stack)
     settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward, stacked)
     return Dataset(store, settings, seed, prefetch)

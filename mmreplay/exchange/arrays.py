@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
+from mmreplay.batches.runs import BLOCK_BYTES, Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import (
     Column,
@@ -141,7 +141,7 @@ def _column(stream: IO[bytes], name: str) -> Column:
     try:
         return NpyColumn(stream, name)
     except FormatError as error:
-        return Unreadable(str(error))
+        return Unreadable(str(error).removeprefix(f"{name}: "))
 
 
 def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = False) -> None:
@@ -161,12 +161,16 @@ def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = Fa
                 if rows.size:
                     files[name].write(np.ascontiguousarray(rows).data.cast("B"))
     if is_zip:
-        save = np.savez_compressed if compressed else np.savez
-        paths = {
-            path.relative_to(folder).with_suffix("").as_posix(): path
-            for path in sorted(folder.rglob("*.npy"))
-        }
-        save(target, **{name: np.load(path, mmap_mode="r") for name, path in paths.items()})
+        how = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+        with zipfile.ZipFile(target, "x", how) as archive:
+            for name in sorted(files):
+                path = folder / f"{name}.npy"
+                with (
+                    path.open("rb") as file,
+                    archive.open(f"{name}.npy", "w", force_zip64=True) as out,
+                ):
+                    shutil.copyfileobj(file, out, BLOCK_BYTES)
+                path.unlink()  # so that only one array at a time takes its space twice
         shutil.rmtree(folder)
     elif compressed:
         losses.add("compression: of .npz files only")

@@ -34,6 +34,7 @@ from mmreplay.exchange.sources import (
     observation_name,
     one_after_the_other,
     reading,
+    shown,
 )
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
@@ -126,7 +127,7 @@ def import_dataset(
     losses = Losses(columns, leave_out, called)
     found = src if chosen.find is None else chosen.find(src)
     sources, source_bytes = find_sources(found, chosen, losses)
-    what = sources[0] if isinstance(sources[0], Path) else "src"
+    what = shown(sources[0])
     with contextlib.ExitStack() as stack:
         read = functools.partial(chosen.read, losses=losses, **checked)
         with reading(what, format):

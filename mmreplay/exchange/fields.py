@@ -57,7 +57,8 @@ def field(shape: Any, dtype: Any, name: str) -> Field:
 
 def key_name(name: str) -> str:
     """A foreign name as the key of an observation: ``pixels/left`` is ``pixels.left``."""
-    return _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
+    out = _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
+    return "zarr.json_" if out == "zarr.json" else out
 
 
 def extra_name(name: str) -> str:

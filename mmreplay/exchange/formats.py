@@ -49,6 +49,7 @@ class ExchangeFormat:
         takes_arrays: an import takes objects in memory as well as a path.
         has_roles: columns may have other names, which an option gives: ``observations="images"``.
         files: those of a folder that are sources of their own; [] if it is one source.
+        tables: makes sources of all files, a list of those that are one table.
         read, write: convert one source, one store.
         find: the path of what an import was given.
         place: a context with the path of an export's target.
@@ -63,6 +64,7 @@ class ExchangeFormat:
     takes_arrays: bool = False
     has_roles: bool = False
     files: Callable[[Path, Losses], list[Path]] | None = None
+    tables: Callable[[list[Path], Losses], list[list[Path]]] | None = None
     find: Callable[[Any], Any] | None = None
     place: Callable[[Any, dict[str, Any]], AbstractContextManager[Any]] | None = None
 
@@ -115,7 +117,8 @@ _ALL = (
         not_in="final observations, as with arrays; columns of texts",
         not_out="which lane a row was in, and the store's metadata",
         has_roles=True,
-        files=parquet.episode_files,
+        files=parquet.files_below,
+        tables=parquet.tables_of,
     ),
     ExchangeFormat(
         "minari",

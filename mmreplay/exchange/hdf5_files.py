@@ -156,7 +156,8 @@ class Hdf5Source:
             dtype, n_bytes = one.dtype, math.prod(one.shape) * one.get_type().get_size()
             _check_sizes(one, what)
         except (FormatError, TypeError, ValueError) as error:  # h5py: of types without a dtype
-            self.columns[name] = Unreadable(f"cannot be read: {error!s:.300}")
+            problem = str(error).removeprefix(f"{what}: ")
+            self.columns[name] = Unreadable(f"cannot be read: {problem:.300}")
             return
         self._n_bytes += n_bytes
         check_claim(self._n_bytes, self._source_bytes, what)

@@ -57,29 +57,29 @@ class Losses:
             raise SchemaError(f"expected a column to be one thing, found {called!r:.200}")
         self._unseen = {*(self._columns or ()), *self._leave_out, *named}
         self._counts: dict[str, int] = {}
+        self._names: dict[str, list[str]] = {}
 
     def add(self, what: str, count: int = 1) -> None:
-        """Count `count` more; 0 adds nothing."""
+        """Count `count` more; 0 adds nothing. Several files share a loss: it names none of them."""
         if count:
-            what = printable(what).replace("\n", "\\n")
             self._counts[what] = self._counts.get(what, 0) + count
 
     def add_names(self, what: str, names: Iterable[str]) -> None:
         """Count some names, and list the first ones."""
-        found = sorted(names)
-        more = ", ..." if len(found) > _SHOWN else ""
-        self.add(f"{what}: {', '.join(found[:_SHOWN])}{more}", len(found))
+        found = [*names]
+        self.add(what, len(found))
+        self._names[what] = sorted({*found, *self._names.get(what, ())})[: _SHOWN + 1]
 
     def leaves_out(self, name: str) -> bool:
         """Whether `leave_out` names a column, or a group that it is in."""
-        return any(f"{name}/".startswith(f"{one}/") for one in self._leave_out)
+        return not _and_above(name).isdisjoint(self._leave_out)
 
     def takes(self, name: str, *, needed: bool = False) -> bool:
         """Whether to convert a column; counts it otherwise.
 
         `columns` has no effect on one that is `needed`.
         """
-        above = {name, *(name[:at] for at, one in enumerate(name) if one == "/")}
+        above = _and_above(name)
         self._unseen -= above
         if above.intersection(self._leave_out):
             self.add(f"column {name}: left out, as leave_out says")
@@ -99,7 +99,18 @@ class Losses:
 
     def all(self) -> tuple[Loss, ...]:
         """All losses."""
-        return tuple(Loss(what, count) for what, count in self._counts.items())
+        return tuple(Loss(self._described(what), count) for what, count in self._counts.items())
+
+    def _described(self, what: str) -> str:
+        names = self._names.get(what, [])
+        shown = ": " * bool(names) + ", ".join([*names[:_SHOWN], *["..."] * (len(names) > _SHOWN)])
+        return printable(what + shown).replace("\n", "\\n")
+
+
+def _and_above(name: str) -> set[str]:
+    """A column, and the groups that it is in, as options name them."""
+    name = name.strip("/")
+    return {name, *(name[:at] for at, one in enumerate(name) if one == "/")}
 
 
 def _names(argument: str, given: object) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Parquet: one row per step, with the columns of `arrays`; a file, or a directory of files.
+"""Parquet: one row per step, with the columns of `arrays`; a file, or several.
 
 A column of rows with a shape has flat lists, or bytes for images; its metadata has shape and dtype.
 ``final_observations`` has a value where an episode ends, else null.
@@ -7,7 +7,7 @@ A column of rows with a shape has flat lists, or bytes for images; its metadata 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, by_numbers, source_files
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
-from mmreplay.exchange.tables import Block, Incoming, Tables, final_name, marks_ends
+from mmreplay.exchange.tables import OF_NEXT_FILE, Block, Incoming, Tables, final_name, marks_ends
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 
@@ -43,56 +43,58 @@ Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
 
 @contextmanager
 def read(
-    source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
+    source: Sequence[Path], losses: Losses, *, final_observation: FinalObservation = "repeat"
 ) -> Iterator[Incoming]:
-    """See the module's docstring."""
-    paths = files_below(source, losses) if source.is_dir() else [source]
-    columns = _shapes_of(paths, losses)
-    tables = Tables(columns, source, losses, final_observation)
+    """The files of one table; see the module's docstring."""
+    columns = _shapes_of(source, losses)
+    where = f"{source[0]} and {len(source) - 1:,} more" if len(source) > 1 else source[0]
+    tables = Tables(columns, where, losses, final_observation)
     final = tables.frames["final_observations"]
     names = [*tables.used, *final.values()]
     size = block_steps(row_bytes({name: columns[name] for name in names}))
     last = {final_name(key): name for key, name in final.items()}
-    blocks = (
-        {
-            name: _rows(part[name], columns[name], f"{path}: {name}", name in final.values())
-            for name in names
-        }
-        for path, part in columns_below(paths, names, size)
-    )
-    yield tables.incoming(one | {key: one[name] for key, name in last.items()} for one in blocks)
+
+    def blocks() -> Iterator[Block]:
+        before = source[0]
+        for path, part in columns_below(source, names, size):
+            block = {
+                name: _rows(part[name], columns[name], f"{path}: {name}", name in final.values())
+                for name in names
+            }
+            block |= {key: block[name] for key, name in last.items()}
+            yield block if path == before else block | {OF_NEXT_FILE: np.empty(0)}
+            before = path
+
+    yield tables.incoming(blocks())
 
 
-def episode_files(folder: Path, losses: Losses) -> list[Path]:
-    """The files of a folder, if no column of the first one marks the ends of episodes."""
-    paths = files_below(folder)
-    with open_parquet(paths[0]) as file:
-        if marks_ends(file.schema_arrow.names, losses):
-            return []
-    filled = []
-    for path in files_below(folder, losses):
+def tables_of(paths: list[Path], losses: Losses) -> list[list[Path]]:
+    """The files with rows: of one table, if a column of the first marks ends, else of one each."""
+    filled: list[Path] = []
+    marks = False
+    for path in paths:
         with open_parquet(path) as file:
             if file.metadata.num_rows:
+                marks = marks or (not filled and marks_ends(file.schema_arrow.names, losses))
                 filled.append(path)
+    if not filled:
+        raise FormatError(f"{paths[0]}: expected rows, found no Parquet file with any")
     losses.add("files without rows", len(paths) - len(filled))
-    return filled
+    return [filled] if marks else [[path] for path in filled]
 
 
-def _shapes_of(paths: list[Path], losses: Losses) -> dict[str, RowShape]:
-    """The columns that all files have, by the first rows of the first file with any."""
-    filled = paths[0]
+def _shapes_of(paths: Sequence[Path], losses: Losses) -> dict[str, RowShape]:
+    """The columns that all files have, by the first rows of the first one."""
     counts: Counter[str] = Counter()
     keys: set[str] = set()
     n_rows = 0
     for path in paths:
         with open_parquet(path) as file:
-            if not n_rows:
-                filled = path
             n_rows += file.metadata.num_rows
             counts.update(file.schema_arrow.names)
             keys.update(one.decode(errors="replace") for one in file.metadata.metadata or {})
     losses.add_names("metadata of the files", keys - _KEYS)
-    with open_parquet(filled) as file:
+    with open_parquet(paths[0]) as file:
         return {
             name: _shape_of(file, name, n_rows)
             if n_files == len(paths)
@@ -128,7 +130,7 @@ def files_below(folder: Path, losses: Losses | None = None) -> list[Path]:
 
 
 def columns_below(
-    paths: list[Path], names: list[str], size: int
+    paths: Sequence[Path], names: list[str], size: int
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Columns of at most `size` rows of some files; raises FormatError for a missing one."""
     for path in paths:

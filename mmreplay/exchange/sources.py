@@ -30,6 +30,8 @@ def find_sources(given: Any, chosen: ExchangeFormat, losses: Losses) -> tuple[li
     if not isinstance(given, (str, os.PathLike, list, tuple)) and chosen.takes_arrays:
         return [given], math.inf
     paths = [_source_path(one) for one in user_paths.matching(given, "src", by_numbers)]
+    if paths == sorted(paths, key=str):  # as a shell and `sorted` put them: file 10 before file 2
+        paths.sort(key=by_numbers)
     if len(paths) > 1 and chosen.files is None:
         raise SchemaError(f"{chosen.name}: expected one source, found {len(paths)}; import each")
     found: list[Any] = []
@@ -39,25 +41,33 @@ def find_sources(given: Any, chosen: ExchangeFormat, losses: Losses) -> tuple[li
             n_bytes += sum(source_files(path).values())
             inside = chosen.files(path, losses) if chosen.files and path.is_dir() else []
         found += inside or [path]
-    return found, n_bytes
+    with reading(paths[0], chosen.name):
+        return chosen.tables(found, losses) if chosen.tables else found, n_bytes
+
+
+def shown(source: Any) -> object:
+    """A source in messages: the first of its files."""
+    first = source[0] if isinstance(source, list) else source
+    return first if isinstance(first, Path) else "src"
 
 
 def one_after_the_other(
-    first: Incoming, sources: Sequence[Path], read: Callable[[Path], Any], name: str
+    first: Incoming, sources: Sequence[Any], read: Callable[[Any], Any], name: str
 ) -> Iterator[Steps]:
     """The steps of several sources; raises FormatError unless they have the same fields."""
     yield from first.steps
     expected = fields_of(first)
     for source in sources[1:]:
-        with reading(source, name), read(source) as incoming:
+        with reading(shown(source), name), read(source) as incoming:
             found = fields_of(incoming)
             for what in sorted(expected.keys() | found.keys()):
                 one, other = expected.get(what), found.get(what)
                 if not one or not other or one[0] != other[0] or not np.can_cast(other[1], one[1]):
-                    shown = ("nothing" if it is None else f"{it[1]} {it[0]}" for it in (one, other))
+                    kinds = ("nothing" if it is None else f"{it[1]} {it[0]}" for it in (one, other))
                     raise FormatError(
-                        f"{source}: {what}: expected {next(shown)}, as in {sources[0]}, found "
-                        f"{next(shown)}; import it alone, or choose columns"
+                        f"{shown(source)}: {what}: expected {next(kinds)}, as in "
+                        f"{shown(sources[0])}, found {next(kinds)}; import it alone, or choose "
+                        f"columns"
                     )
             yield from incoming.steps
 

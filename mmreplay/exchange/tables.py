@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
 Block = dict[str, Array]  # rows of columns by name
+OF_NEXT_FILE = "\0file"  # in a `Block` that begins a file, other than the first
 
 FinalRows = Callable[[int, int], Frames]  # the final observations of the episodes [start, stop)
 
@@ -48,6 +50,7 @@ _NAMES = {
 ROLES = tuple(_NAMES)
 
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
+_OF_NUMBERS = _NAMES.keys() - {*_OF_FRAMES, "actions"}
 _ROLES = {name: role for role, names in _NAMES.items() for name in names}
 _JAXRL_ENDS, _MASKS = "dones_float", "masks"
 _LIKE_ENDS = {"is_first", "is_last", "is_terminal", "step_type", _MASKS}
@@ -145,7 +148,7 @@ class Tables:
 
     def _role(self, name: str) -> tuple[str, str]:
         """The role of a column, "" for none, and its key among several of that role."""
-        shown = self._called.get(name, name)
+        shown = self._called.get(name, name).strip("/")
         for role, names in self._losses.called.items():
             for one in names:
                 if f"{shown}/".startswith(f"{one}/"):
@@ -169,7 +172,7 @@ class Tables:
             return False
         problem: str = getattr(column, "problem", "")
         if not problem and not is_numeric(column.dtype):
-            problem = f"a store cannot hold rows of {column.dtype}"
+            problem = f"a store cannot hold rows of {column.dtype.type.__name__.rstrip('_')}"
         if not problem and not column.shape:
             problem = "a single value, not one row per step"
         if problem and is_needed:
@@ -204,11 +207,13 @@ class Tables:
         }
         keys: dict[str, str] = {}
         for name in found:
-            if (other := keys.setdefault(key_name(name), name)) != name:
+            if (other := keys.setdefault(key := key_name(name), name)) != name:
                 raise FormatError(
                     f"{self._where}: observations {other!r} and {name!r}: both would be called "
-                    f"{key_name(name)!r} in a store; rename one of them"
+                    f"{key!r} in a store; rename one of them"
                 )
+            is_other = role == _OF_FRAMES[0] and key != name.replace("/", ".")
+            self._losses.add(f"column {start}{name}: called {key} in the store", is_other)
         return {key: found[name] for key, name in keys.items()}
 
     def _check_roles(self, columns: Mapping[str, RowShape], *, needs_rewards: bool) -> None:
@@ -259,6 +264,15 @@ class Tables:
                         f"{self._where}: {name}: expected rows like those of the observations, "
                         f"found {a.dtype} {a.shape[1:]}"
                     )
+        for role in sorted(self._roles.keys() & _OF_NUMBERS):
+            name = self._called.get(self._roles[role], self._roles[role])
+            if math.prod(row := tuple(columns[self._roles[role]].shape[1:])) != 1:
+                named = f"name another column with {role}=NAME (-o {role}=NAME), "
+                raise FormatError(
+                    f"{self._where}: {name}: expected one number per step, found rows of shape "
+                    f"{row}; write the one that counts as a column of its own, "
+                    f"{named * self._losses.has_roles}or pass leave_out={[name]}"
+                )
         lengths = {name: columns[name].shape[0] for name in self._of_steps()}
         if self.has_last_row:
             lengths |= dict.fromkeys(first.values(), self.n_rows)
@@ -267,8 +281,8 @@ class Tables:
             raise FormatError(f"{self._where}: columns of different lengths: {lengths}; {hint}")
 
     def _add_extra(self, name: str, role: str, column: RowShape) -> None:
-        own, (n, *shape) = extra_name(name.removeprefix("extras/")), column.shape
-        problem = ""
+        base, (n, *shape) = name.removeprefix("extras/"), column.shape
+        own, problem = extra_name(base), ""
         if n != self.n_rows:
             problem = "not one row per step"
         elif not all(shape):
@@ -280,6 +294,8 @@ class Tables:
             if role in self._roles:
                 used = self._roles[role]
                 problem = f"kept as the extra column {own}, as {used} is used as {role}"
+            elif own != base.replace("/", "."):
+                problem = f"called {own} in the store"
         self._losses.add(f"column {self._called.get(name, name)}: {problem}", bool(problem))
 
     def _of_steps(self) -> list[str]:
@@ -333,6 +349,8 @@ class Tables:
                 # A final observation that is left is that of this episode.
                 n_left = (n_known or 0) - n_final - int(ends.sum())
                 ends[-1] = n_left == 1
+            elif not following and not ends[-1] and OF_NEXT_FILE in (after or {}):
+                self._losses.add("episodes that go on in the next file, as these are one table")
             stop = n_final + int(ends.sum())
             if final is None:
                 last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}

@@ -33,6 +33,7 @@ from mmreplay.ids import LANE_SHIFT, environments
 from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs
 from mmreplay.maintenance.snapshot import snapshot
+from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.info import shared_metadata
 from mmreplay.reading.lane_reader import LogReader
 from mmreplay.reading.store import Store
@@ -68,9 +69,7 @@ class Packed:
     source_bytes: int
     bytes_on_disk: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self)
+    to_json = as_json
 
 
 def pack(
@@ -95,7 +94,7 @@ def pack(
     priorities and random state are left out.
 
     Args:
-        sources: a store, or several of equal rows.
+        sources: a store, or several of equal rows: a list, or a glob pattern.
         target: a directory that does not exist yet.
         codec: of the frames, see `mmreplay.Field`. None: that of the first source.
         min_return: keep the episodes with at least this return.
@@ -109,7 +108,7 @@ def pack(
         progress: called with bytes of rows done and in total, uncompressed.
 
     Raises:
-        StoreNotFoundError: no store there, or no directory above the target.
+        StoreNotFoundError: no store there or given, or no directory above the target.
         FormatError: a source is not a store.
         StoreExistsError: the target exists.
         SchemaError: the rows of the sources differ, an argument is not valid, or the target lies
@@ -126,12 +125,7 @@ def pack(
         "shard": whole_number_or_none("shard_frames", shard_frames),
     }
     n_threads = whole_number_or_none("workers", workers)
-    paths: list[object] = [sources]
-    if isinstance(sources, Iterable) and not isinstance(sources, str):
-        paths = list(sources)
-    if not paths:
-        raise SchemaError("sources: expected one or more stores, found none")
-    named = [user_paths.as_path(path, "sources") for path in paths]
+    named = user_paths.matching(sources, "sources")
     where = path_of_new_store(target)
     for path in named:
         read_metadata(path)

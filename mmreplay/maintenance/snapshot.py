@@ -10,12 +10,11 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mmreplay.errors import CorruptStoreError, StoreExistsError
 from mmreplay.format import layout
 from mmreplay.maintenance.copy_lane import copy_lane
-from mmreplay.maintenance.verify.report import ByteCount
+from mmreplay.maintenance.verify.report import ByteCount, as_json
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.storage.chunk_files import EvictedError
@@ -47,9 +46,7 @@ class Snapshot:
     shared_bytes: int
     own_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self)
+    to_json = as_json
 
 
 def snapshot(

@@ -82,8 +82,6 @@ class Store(RowColumns):
         """The trajectory boundaries."""
         return self.live.index
 
-    # ------------------------------------------------------------ transitions
-
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         return self.live.look(lambda index: index.n_transitions)
@@ -115,8 +113,6 @@ class Store(RowColumns):
         settings = Settings(k, n_step, gamma, padding or self.padding, stack_axis, stacked=keys)
         return self.live.gather(self.live.valid_ids(ids), self.live.gatherer(settings), out)
 
-    # ------------------------------------------------------------ rows
-
     @property
     def lanes(self) -> tuple[LaneView, ...]:
         """Each lane by itself."""
@@ -130,8 +126,6 @@ class Store(RowColumns):
                 f"store.lanes[i]"
             )
         return ColumnView(self.live, 0, path)
-
-    # ------------------------------------------------------------ episodes
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
@@ -169,8 +163,6 @@ class Store(RowColumns):
             return live.follow(), out
 
         return live.retrying(read)
-
-    # ------------------------------------------------------------ about it
 
     def info(self) -> dict[str, Any]:
         """What is in it: the dict that ``mmreplay info --json`` prints; see docs/api.md."""
@@ -219,10 +211,8 @@ class Store(RowColumns):
         self.close()
 
     def __repr__(self) -> str:
-        return (
-            f"<mmreplay.Store {self.path} lanes={len(self.live.readers)} "
-            f"transitions={self.index.n_transitions}>"
-        )
+        n_lanes, n = len(self.live.readers), self.index.n_transitions
+        return f"<mmreplay.Store {listed(self.paths)} lanes={n_lanes} transitions={n}>"
 
     def _repr_png_(self) -> bytes | None:
         """Frames from the first transition to the last; None if they cannot be read."""
@@ -232,6 +222,12 @@ class Store(RowColumns):
         except MmreplayError:  # a notebook would show a traceback beside the line
             return None
         return strip_png(batch.observation)
+
+
+def listed(paths: Sequence[Path]) -> str:
+    """The first three paths, and how many more there are."""
+    rest = f" and {len(paths[3:]):,} more" if paths[3:] else ""
+    return ", ".join(map(str, paths[:3])) + rest
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:

@@ -11,7 +11,7 @@ import copy
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
 import numpy as np
@@ -27,6 +27,7 @@ from mmreplay.writing.request import Resume
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
+_WHOLE = (int, np.integer)
 _Call = tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]
 
 _turns: weakref.WeakKeyDictionary[Any, list[object]] = weakref.WeakKeyDictionary()
@@ -65,6 +66,9 @@ class _Recording:
     ) -> None:
         super().__init__(env)  # type: ignore[call-arg]  # of a gymnasium wrapper
         self._fields = env_fields(env)
+        space: Any = getattr(env, "single_action_space", env.action_space)
+        is_discrete = isinstance(space, gymnasium.spaces.Discrete)
+        self._actions = range(space.start, space.start + space.n) if is_discrete else None
         self._life_loss, self._finite = life_loss, finite
         self._lives: Any = 0
         self._has_gap = False
@@ -226,6 +230,12 @@ class _Recording:
             self._has_gap = True
             raise
 
+    def _refuse(self, action: Any, known: range) -> NoReturn:
+        raise SchemaError(
+            f"{self.writer!r}: action: expected {known[0]} to {known[-1]}, as the action space "
+            f"says, found {action}; this step was not stored"
+        )
+
     def _check_finite(self, mask: Mask | None, frames: Frame, **values: Any) -> None:
         """Refuse a NaN or infinity in the environments of the mask, if `finite` is set."""
         if not self._finite:
@@ -268,7 +278,7 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Raises:
         SchemaError: `to` is something else, or has another number of environments; or the spaces
-            cannot be stored. In a step: another wrapper was reset since this one.
+            cannot be stored. In a step: another wrapper was reset, or there is no such action.
         MmreplayError: as `create`, for a path.
 
     Attributes:
@@ -287,6 +297,8 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
         """Step the environment, and append the step to the store."""
         self._check()
         given = copy.copy(action)  # the environment may change it
+        if self._actions and isinstance(given, _WHOLE) and int(given) not in self._actions:
+            self._refuse(given, self._actions)
         self._has_gap = True
         observation, reward, terminated, truncated, info = self.env.step(action)
         more = self._values(info)
@@ -323,6 +335,10 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
         step = self._reader.read(*result)
         calls: list[_Call] = []
         ended = step.started if self._reader.same_step else None
+        if self._actions and given.dtype.kind in "iu":
+            odd = (given < self._actions.start) | (given >= self._actions.stop)
+            if some(odd if step.recorded is None else odd & step.recorded) is not None:
+                self._refuse(given[odd][0], self._actions)
         more = self._values(result[-1], ended, step.recorded)
         if self.most is not None and self.most < self.num_envs:
             # Of the first environments only, if more made a step.

@@ -64,9 +64,7 @@ class RecordResult:
     bytes_on_disk: int
     stopped: bool
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return asdict(self)
+    to_json = asdict
 
 
 def record(

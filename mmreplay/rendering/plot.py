@@ -92,7 +92,7 @@ def plot(
     retained transitions of all lanes, as if they had been recorded at the same time.
 
     Args:
-        paths: a store or several, closed or live.
+        paths: a store, several or a glob pattern; closed or live.
         out: the file to make, whose name ends in .svg or .png; None makes none.
         progress: called with stores read and stores in all.
 
@@ -100,26 +100,25 @@ def plot(
         The figure, which a notebook shows.
 
     Raises:
-        SchemaError: no store, too many, or another format.
-        StoreNotFoundError: no store there, or no directory above `out`.
+        SchemaError: too many stores, or another format.
+        StoreNotFoundError: no store there or given, or no directory above `out`.
         StoreExistsError: `out` exists.
         CorruptStoreError: numbers that cannot be read.
         DiskFullError, FailedStoreError: it cannot be written. No error leaves a file behind.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not 1 <= len(given) <= MOST_STORES:
-        raise SchemaError(f"paths: expected 1 to {MOST_STORES} stores, found {len(given)}")
+    stores = user_paths.matching(paths, "paths")
+    if len(stores) > MOST_STORES:
+        raise SchemaError(f"paths: expected 1 to {MOST_STORES} stores, found {len(stores)}")
     target = None if out is None else checked_path(out, SUFFIXES)
-    stores = [user_paths.as_path(path) for path in given]
     labels = [store.name for store in stores]
     if "" in labels or len(set(labels)) < len(labels):
         labels = [*map(str, stores)]
     shown = []
-    for number, (path, label) in enumerate(zip(given, labels, strict=True)):
+    for number, (path, label) in enumerate(zip(stores, labels, strict=True)):
         with open_store(path) as store:
             shown.append(_shown(store, printable(label), f"C{number}"))
         if progress is not None:
-            progress(number + 1, len(given))
+            progress(number + 1, len(stores))
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the font lacks some letters
         figure = _figure(shown)

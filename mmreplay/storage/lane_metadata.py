@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,9 +141,10 @@ def read_document(path: AnyPath) -> bytes:
         except FileNotFoundError as error:
             found = _directory(path)
             if found is None:
-                raise StoreNotFoundError(
-                    f"{path}: there is no store here; check the path, or record one first"
-                ) from error
+                advice = "check the path, or record one first"
+                if glob.has_magic(str(path)):
+                    advice = "a pattern stands for several stores, and one is expected; name it"
+                raise StoreNotFoundError(f"{path}: there is no store here; {advice}") from error
             if found == without:
                 raise FormatError(
                     f"{path}: no zarr.json in it: not a store; check the path, or, if it was one, "

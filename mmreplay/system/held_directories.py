@@ -66,7 +66,7 @@ class HeldDirectory:
 
     def close(self) -> None:
         """Let go of it; a second call does nothing."""
-        descriptor, self.descriptor = self.descriptor, -1
+        descriptor, self.descriptor = getattr(self, "descriptor", -1), -1  # -1: interrupted
         if descriptor >= 0:
             os.close(descriptor)
 

@@ -24,7 +24,7 @@ def as_path(path: Any, argument: str = "path") -> Path:
     """A path as the user gave it; raises SchemaError, which names `argument`, if it is not one."""
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
-    if not isinstance(path, str):
+    if not isinstance(path, str) or not path:  # an empty one would be the working directory
         raise SchemaError(f"{argument}: expected a path, as a str or pathlib.Path, found {path!r}")
     return Path(path)
 
@@ -69,7 +69,7 @@ def check_parent(where: Path) -> None:
 
 
 def matching(path: Any, name: str, key: Callable[[str], Any] | None = None) -> list[Path]:
-    """A path, all of a list, or what matches a pattern, in the order of `key`."""
+    """A path, all of a list, or what matches a pattern, in the order of `key`; as given."""
     if not isinstance(path, (str, os.PathLike)):
         if not isinstance(path, Iterable):
             raise SchemaError(
@@ -79,7 +79,7 @@ def matching(path: Any, name: str, key: Callable[[str], Any] | None = None) -> l
         if not paths:
             raise StoreNotFoundError(f"{name}: expected one path or more, found an empty list")
         return paths
-    location, text = absolute_path(path, name), os.fspath(path)
+    location, text = as_path(path, name), os.fspath(path)
     if os.path.exists(text) or not glob.has_magic(text):  # Path.exists raises for long names
         return [location]
     names = []
@@ -87,4 +87,4 @@ def matching(path: Any, name: str, key: Callable[[str], Any] | None = None) -> l
         names = sorted(glob.glob(text, recursive=True), key=key)
     if not names:
         raise StoreNotFoundError(f"{text}: nothing matches this pattern")
-    return [absolute_path(one, name) for one in names]
+    return [Path(one) for one in names]

@@ -65,7 +65,7 @@ def export_view(
     it from a disk.
 
     Args:
-        paths: one store, or several, which are compared.
+        paths: one store, or several or a glob pattern, which are compared.
         folder: a new one.
         frames: most frames per store.
         episode: as for `view`; its frames are always included.

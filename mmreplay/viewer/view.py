@@ -8,9 +8,11 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from mmreplay.arguments import whole_number
 from mmreplay.errors import MmreplayError, SchemaError
+from mmreplay.system import user_paths
 from mmreplay.viewer.answers import Answers
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -31,7 +33,7 @@ def view(
     """Show stores in a web page, also while they are written, until Ctrl-C.
 
     Args:
-        paths: one store, or several, which are compared.
+        paths: one store, or several or a glob pattern, which are compared.
         host: the address to listen on. On any but a loopback address, everyone who can reach this
             machine and has the token sees the stores, and the connection is not encrypted.
         port: 0 for a free one.
@@ -62,10 +64,10 @@ def view(
         answers.close()
 
 
-def listed(paths: Paths) -> list[str | os.PathLike[str]]:
-    """The stores to show; raises SchemaError for none or too many."""
-    out = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not 1 <= len(out) <= _MOST_STORES:
+def listed(paths: Paths) -> list[Path]:
+    """The stores to show; raises SchemaError for too many."""
+    out = user_paths.matching(paths, "paths")
+    if len(out) > _MOST_STORES:
         raise SchemaError(f"paths: expected 1 to {_MOST_STORES} stores, found {len(out)}")
     return out
 

@@ -27,6 +27,14 @@ def test_a_result_that_is_larger_than_its_sources_says_so(command, write, play):
     assert re.search(r"kB; [\d.]+ times larger than the source\n\Z", result.out)
 
 
+def test_a_quoted_pattern(command, store, write, play):
+    with write("other.zarr") as writer:
+        play(writer, 4, "terminated")
+    result = command("pack", "*.zarr", "packed.store")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("packed.store: 34 transitions in 6 episodes; ")
+
+
 def test_a_choice_of_two_stores(command, store, write, play):
     with write("other.zarr") as writer:
         for _ in range(3):

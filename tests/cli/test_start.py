@@ -24,7 +24,8 @@ Usage: mmreplay [OPTIONS] COMMAND [ARGS]...
 
       mmreplay record CartPole-v1 cart.zarr --steps 1000
 
-  Exit status: 0 for success, 1 for an error, 2 for wrong usage.
+  Exit status: 0 for success, 1 for an error, 2 for wrong usage, 130 after
+  Ctrl-C.
 
 Options:
   --version   Show the version and exit.
@@ -78,6 +79,8 @@ def test_help_imports_nothing_heavy():
     [
         ([], "Usage: mmreplay [OPTIONS] COMMAND [ARGS]..."),
         (["nope"], "Error: No such command 'nope'."),
+        (["recrod", "a"], "Error: No such command 'recrod'. Did you mean 'record'?"),
+        (["verfy"], "Error: No such command 'verfy'. Did you mean 'verify'?"),
         (["info"], "Error: Missing argument 'PATH'."),
         (["info", "a", "b"], "Error: Got unexpected extra argument (b)"),
         (["verify", "a", "--nope"], "--nope"),
@@ -174,14 +177,63 @@ def test_a_bug_keeps_its_traceback(command, store, monkeypatch):
         command("info", store)
 
 
-def test_ctrl_c_is_status_1_without_a_traceback(command, store, monkeypatch):
+def test_ctrl_c_is_status_130_without_a_traceback(command, store, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mmreplay, "open", interrupted)
     result = command("info", store)
-    assert (result.status, result.out) == (1, "")
+    assert (result.status, result.out) == (130, "")
     assert result.err.strip() == "Aborted!"
+
+
+@pytest.mark.parametrize(("module", "said"), [("click", ""), ("numpy", "Aborted!\n")])
+def test_so_is_ctrl_c_while_it_is_still_importing(folder, store, module, said):
+    (folder / "early").mkdir()
+    (folder / "early" / f"{module}.py").write_text("raise KeyboardInterrupt")
+    above = os.environ.get("PYTHONPATH", "")
+    done = subprocess.run(
+        [sys.executable, "-m", "mmreplay_cli", "info", store],
+        env={**os.environ, "PYTHONPATH": f"{folder / 'early'}{os.pathsep}{above}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
+
+
+EMPTY = "expected a path, as a str or pathlib.Path, found ''"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["record", "CartPole-v1", "", "--steps", "1"],
+        *(["info", ""], ["episodes", ""], ["verify", ""], ["repair", ""], ["bench", ""]),
+        *(["snapshot", "", "x"], ["snapshot", "store.zarr", ""], ["pack", "", "x"]),
+        *(["pack", "store.zarr", ""], ["export", "arrays", "", "x"], ["import", "arrays", "", "x"]),
+        *(["export", "arrays", "store.zarr", ""], ["import", "arrays", "store.zarr", ""]),
+        *(["view", ""], ["view", "store.zarr", "--export", ""]),
+        *(["plot", "", "--out", "x.png"], ["render", "", "--out", "x.png"]),
+        *(["plot", "store.zarr", "--out", ""], ["render", "store.zarr", "--out", ""]),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_not_the_working_directory(command, store, folder, arguments):
+    result = command(*arguments)
+    assert (result.status, result.out) == (1, "")
+    assert EMPTY in result.err
+    assert [one.name for one in folder.iterdir()] == [store]
+
+
+@pytest.mark.parametrize("name", ["info", "episodes", "verify", "repair"])
+def test_a_pattern_where_one_store_is_expected(command, store, name):
+    result = command(name, "*.zarr")
+    assert (result.status, result.out) == (1, "")
+    assert result.err == (
+        "Error: *.zarr: there is no store here; a pattern stands for several stores, and one is "
+        "expected; name it\n"
+    )
 
 
 def test_a_pipe_gets_no_colours_and_may_be_closed_early(write, folder, play):

@@ -1,5 +1,7 @@
 """Parquet in and out: pyarrow reads what is written, and what it writes is read."""
 
+import glob
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
@@ -9,6 +11,18 @@ import pytest
 import mmreplay
 from mmreplay import Field, FormatError, export_dataset, import_dataset
 from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+
+ENDS = "terminations"
+
+
+def steps(n, **others):
+    """Columns of n steps of one episode."""
+    return {
+        "observations": np.arange(n, dtype="uint8"),
+        "actions": np.arange(n, dtype="int16"),
+        "rewards": np.arange(n, dtype="int8"),
+        ENDS: np.arange(n) == n - 1,
+    } | others
 
 
 @pytest.mark.parametrize("frames", [{"frame": Field((3,), "uint8")}, DICT], ids=["array", "dict"])
@@ -27,7 +41,9 @@ def test_there_and_back_every_byte_is_the_same(
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
 
 
-def test_files_of_a_directory_are_read_in_the_order_of_their_numbers(tmp_path, quick_disk):
+@pytest.mark.parametrize("given", ["folder", "pattern", "list"])
+def test_files_whose_columns_mark_ends_are_one_table(tmp_path, quick_disk, given):
+    """In the order of the numbers in their names, whichever way they are named."""
     columns = {
         "observations": np.arange(24, dtype="uint8"),
         "actions": np.zeros(24, "int64"),
@@ -38,10 +54,35 @@ def test_files_of_a_directory_are_read_in_the_order_of_their_numbers(tmp_path, q
     kwargs = {"format": "parquet", "max_rows_per_file": 2, "max_rows_per_group": 2}
     pa_dataset.write_dataset(table, tmp_path / "in", **kwargs)
     assert (tmp_path / "in" / "part-10.parquet").exists()
-    import_dataset("parquet", tmp_path / "in", tmp_path / "s.zarr")
+    pattern = f"{tmp_path}/in/*.parquet"
+    src = {"folder": tmp_path / "in", "pattern": pattern, "list": sorted(glob.glob(pattern))}
+    made = import_dataset("parquet", src[given], tmp_path / "s.zarr")
+    losses = {one.what: one.count for one in made.losses}
+    assert losses["episodes that go on in the next file, as these are one table"] == 9
     with mmreplay.open(tmp_path / "s.zarr") as store:
         assert store.episodes["length"].tolist() == [8, 8, 8]
         assert store.transitions(store.ids, stack=None).reward.tolist() == list(range(24))
+
+
+@pytest.mark.parametrize("given", ["folder", "pattern"])
+@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("empty", [{0}, {1}, {0, 1, 2}])
+@pytest.mark.parametrize("none", [steps(0), {}], ids=["columns", "no columns"])
+def test_files_without_rows(tmp_path, quick_disk, given, marks, empty, none):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        columns = none if number in empty else steps(4)
+        table = pa.table({name: one for name, one in columns.items() if marks or name != ENDS})
+        pq.write_table(table, folder / f"{number}.parquet")
+    src = folder if given == "folder" else f"{folder}/*.parquet"
+    if len(empty) == 3:
+        with pytest.raises(FormatError, match=r"0\.parquet: expected rows, found no Parquet file"):
+            import_dataset("parquet", src, tmp_path / "s.zarr")
+        return
+    made = import_dataset("parquet", src, tmp_path / "s.zarr")
+    assert (made.transitions, made.episodes, made.terminated) == (8, 2, 2 * marks)
+    assert {one.what: one.count for one in made.losses}["files without rows"] == 1
 
 
 def test_pyarrow_reads_what_is_written(tmp_path, quick_disk):
@@ -80,7 +121,7 @@ def test_a_table_of_others_in_several_files(tmp_path, quick_disk):
         pq.write_table(table, tmp_path / "in" / f"part-{number}.parquet", row_group_size=3)
     made = import_dataset("parquet", tmp_path / "in", tmp_path / "a.zarr")
     assert (made.transitions, made.episodes, made.truncated) == (12, 4, 4)
-    assert [one.what[:11] for one in made.losses] == ["column task", "final obser"]
+    assert [one.what[:11] for one in made.losses] == ["column task", "episodes th", "final obser"]
     with mmreplay.open(tmp_path / "a.zarr") as store:
         assert store.transitions([0, 1], stack=None).action.tolist() == [0, 1]
         assert store.episodes["return"].tolist() == [1.5, 6, 10.5, 15]
@@ -102,16 +143,6 @@ def test_rows_that_are_not_alike_are_refused(tmp_path, observations, message):
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(FormatError, match=message):
         import_dataset("parquet", tmp_path / "a.parquet", tmp_path / "a.zarr")
-
-
-def steps(n, **others):
-    """Columns of n steps of one episode."""
-    return {
-        "observations": np.arange(n, dtype="uint8"),
-        "actions": np.arange(n, dtype="int16"),
-        "rewards": np.arange(n, dtype="int8"),
-        "terminations": np.arange(n) == n - 1,
-    } | others
 
 
 @pytest.mark.parametrize(
@@ -143,9 +174,10 @@ def test_files_without_rows_hidden_ones_and_columns_of_some_only(tmp_path, quick
         pq.write_table(table, tmp_path / name)
     made = import_dataset("parquet", tmp_path / "in", tmp_path / "a.zarr")
     assert (made.transitions, made.episodes, made.terminated) == (7, 2, 2)
-    assert [one.what for one in made.losses[:2]] == [
+    assert [one.what for one in made.losses[:3]] == [
         "files that are not read: .hidden/part-3.parquet, _tmp.parquet",
-        "column more: 1 columns of this name in 3 files",
+        "files without rows",
+        "column more: 1 columns of this name in 2 files",
     ]
 
 

@@ -54,9 +54,7 @@ class LaneRepair:
     missing: bool = False
     untrusted: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return as_json(self)
+    to_json = as_json
 
 
 def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:

@@ -59,9 +59,7 @@ class Finding:
         """Whether it is about a file that does not belong to the store."""
         return self.message.startswith(STRAY)
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return as_json(self)
+    to_json = as_json
 
     def __str__(self) -> str:
         where = self.file

@@ -17,6 +17,7 @@ from mmreplay.errors import (
 )
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading import live_lanes
+from mmreplay.reading.store import listed as listed_paths
 from mmreplay.writing import build_lane
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -27,7 +28,10 @@ def test_one_store_is_loaded_with_its_settings(loaded):
         assert len(data) == 30
         assert data.sample(4).observation.shape == (4, 3, 2)
         assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None, None)
-        assert repr(data) == f"<mmreplay.Dataset {data.store.path} transitions=30>"
+        assert repr(data) == (
+            f"<mmreplay.Dataset {data.store.path} transitions=30 stack=2 n_step=3 gamma=0.5 "
+            f"padding='zero' stack_axis=-1>"
+        )
         assert data.ids.tolist() == data.store.ids.tolist()
         assert len(data.episodes) == 5
         assert data.trajectory(1).ids.tolist() == [6, 7, 8, 9, 10, 11]
@@ -98,6 +102,17 @@ def test_a_list_or_a_pattern_numbers_lanes_on_through_all_stores(three):
     assert [int((lanes == n).sum()) for n in range(4)] == [3, 4, 5, 5]
     reverse = mmreplay.load([three / "c.zarr", three / "a.zarr"])
     assert (reverse.ids >> LANE_SHIFT).tolist() == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_a_dataset_of_several_stores_shows_which(three):
+    with mmreplay.load(f"{three}/*.zarr", stack=None) as data:
+        listed = ", ".join(str(three / name) for name in ("a.zarr", "b.zarr", "c.zarr"))
+        assert repr(data) == f"<mmreplay.Dataset {listed} transitions=17>"
+        assert repr(data.store) == f"<mmreplay.Store {listed} lanes=4 transitions=17>"
+        some = data.select(ids=data.ids[:2])
+        assert repr(some) == f"<mmreplay.Dataset {listed} transitions=2 selected>"
+    paths = [three / f"{number}.zarr" for number in range(5)]
+    assert listed_paths(paths) == ", ".join(map(str, paths[:3])) + " and 2 more"
 
 
 def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):

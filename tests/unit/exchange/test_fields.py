@@ -15,6 +15,7 @@ def test_names_are_those_that_a_store_takes():
         ".x": "x",
         "/": "_",
         "a" * 200: "a" * 100,
+        "../zarr.json": "zarr.json_",
     }.items():
         assert extra_name(given) == expected
     assert (key_name("reward"), key_name("pixels/left eye")) == ("reward", "pixels.left_eye")

@@ -1,5 +1,7 @@
 """Several files as one dataset: a folder, a list, a pattern; and columns under other names."""
 
+import zipfile
+
 import h5py
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import mmreplay
 from mmreplay import FormatError, SchemaError, StoreNotFoundError, import_dataset
 
 N = 5
+ODD = ["/abs", "../up", "a/../b", "..", "//", "a//b", "C:\\x", "x\n", "zarr.json", "mask"]
 
 
 def columns(number, n=N, **more):
@@ -47,6 +50,89 @@ def test_each_file_is_an_episode_in_the_order_of_their_numbers(folder, tmp_path,
     losses = {one.what: one.count for one in made.losses}
     assert losses["ends of episodes: the source marks no end, so all is one episode"] == 11
     assert ("files that are not read: notes.txt" in losses) == (given == "folder")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([0, 1, 10, 2, 3], [0, 1, 2, 3, 10]),  # as a shell and `sorted` put them
+        ([10, 1, 2], [10, 1, 2]),
+        ([1, 2, 10], [1, 2, 10]),
+        ([3, 2, 1], [3, 2, 1]),
+    ],
+)
+def test_a_list_keeps_its_order_unless_it_is_that_of_the_characters(
+    folder, tmp_path, given, expected
+):
+    src = [folder / f"episode_{number}.npz" for number in given]
+    import_dataset("arrays", src, tmp_path / "x.zarr")
+    assert first_of_each(tmp_path / "x.zarr") == expected
+
+
+def test_files_share_a_loss(tmp_path):
+    """Also where each has texts of another length, or other names that are not read."""
+    for number in range(11):
+        more = {"text": np.array(["a" * (number + 1)] * N), "pickle": np.array([None] * N)}
+        path = tmp_path / f"{number}.npz"
+        np.savez(path, **columns(number)[0], **more, one=np.array(number))
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("notes.txt", "")
+            archive.writestr(f"of_{number:02}.txt", "")
+    made = import_dataset("arrays", f"{tmp_path}/*.npz", tmp_path / "x.zarr")
+    assert {one.what: one.count for one in made.losses if "nd" not in one.what[:5]} == {
+        "members that are not arrays: notes.txt, of_00.txt, of_01.txt, of_02.txt, of_03.txt, "
+        "of_04.txt, of_05.txt, of_06.txt, ...": 22,
+        "column text: a store cannot hold rows of str": 11,
+        "column pickle: a pickle of Python objects, which is never opened; save plain arrays": 11,
+        "column one: a single value, not one row per step": 11,
+        "an unfinished episode at the end of the source: truncated": 11,
+        "final observations that the source does not have: the last observation of the episode is "
+        "repeated": 11,
+    }
+    assert len(made.losses) == 7
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("kind", ["arrays", "npz", "hdf5"])
+def test_odd_names_of_columns_stay_inside(tmp_path, name, kind):
+    inside = tmp_path / "inside" / "of"
+    inside.mkdir(parents=True)
+    given = columns(0)[0] | {name: np.arange(N)}
+    source = inside / "in"
+    if kind == "arrays":
+        source = given
+    elif kind == "npz":
+        with zipfile.ZipFile(source, "w") as archive:
+            for column, rows in given.items():
+                with archive.open(zipfile.ZipInfo(f"{column}.npy"), "w") as file:
+                    np.save(file, rows)
+    else:
+        with h5py.File(source, "w") as file:
+            for column, rows in (given | {"x" * len(name): given[name]}).items():
+                if column != name:
+                    file[column] = rows
+        raw = source.read_bytes()
+        assert raw.count(b"x" * len(name) + b"\0") == 1
+        source.write_bytes(raw.replace(b"x" * len(name) + b"\0", name.encode() + b"\0"))
+    before = sorted(inside.rglob("*"))
+    format = "d4rl" if kind == "hdf5" else "arrays"
+    try:
+        made = import_dataset(format, source, inside / "x.zarr")
+    except FormatError:
+        assert kind == "hdf5"  # which itself finds no such name
+        return
+    finally:
+        assert sorted(tmp_path.iterdir()) == [tmp_path / "inside"]
+        assert sorted((tmp_path / "inside").iterdir()) == [inside]
+    assert sorted(set(inside.iterdir()) - {*before}) == [inside / "x.zarr"]
+    with mmreplay.open(inside / "x.zarr") as store:
+        (own,) = store.extras
+        assert store.extras[own][:].tolist() == [*range(N)]
+    said = f"column {name}: called {own} in the store".replace("\n", "\\n")
+    is_renamed = own != name.replace("/", ".")
+    assert (said in [one.what for one in made.losses]) == is_renamed
+    left = import_dataset(format, source, inside / "y.zarr", leave_out=[name])
+    assert any(one.what.endswith("left out, as leave_out says") for one in left.losses)
 
 
 def test_an_observation_more_than_actions_is_the_final_one(tmp_path):

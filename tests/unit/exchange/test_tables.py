@@ -30,6 +30,7 @@ def test_of_two_columns_of_one_name_none_goes_unsaid():
     given = {"a b": np.zeros(N), "a_b": np.ones(N), "observations": np.ones((N, 3))}
     found, losses = tables(FLAT | given)
     assert [one.what for one in losses.all()] == [
+        "column a b: called a_b in the store",
         "column a_b: another column is called a_b already",
         "column observations: kept as the extra column observations, as obs is used as observations",
     ]
@@ -49,6 +50,26 @@ def test_rewards_may_be_missing_if_the_format_has_none():
     (table,) = found.tables([given])
     assert table.reward.tolist() == [0] * N
     assert losses.all()[0].what.startswith("rewards: the source has none")
+
+
+@pytest.mark.parametrize(
+    "role", ["rewards", "terminations", "dones", "episode", "episode_starts", "life_losses"]
+)
+@pytest.mark.parametrize("row", [(2,), (1, 2), (0,)])
+def test_what_is_one_number_per_step_is_not_several(role, row):
+    given = {name: rows for name, rows in FLAT.items() if name != "rews" or role != "rewards"}
+    for called, named in (
+        (None, ""),
+        ({}, f"name another column with {role}=NAME (-o {role}=NAME), "),
+    ):
+        with pytest.raises(FormatError) as caught:
+            columns = columns_of(given | {role: np.zeros((N, *row))})
+            Tables(columns, "here", Losses(called=called), "repeat")
+        assert str(caught.value) == (
+            f"here: {role}: expected one number per step, found rows of shape {row}; write the one "
+            f"that counts as a column of its own, {named}or pass leave_out=['{role}']"
+        )
+    tables(given | {role: np.zeros((N, 1, 1))})
 
 
 @pytest.mark.parametrize("name", ["is_first", "is_last", "step_type", "masks"])

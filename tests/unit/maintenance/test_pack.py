@@ -192,6 +192,16 @@ def test_what_differs_is_named(store, tmp_path):
     assert not (tmp_path / "packed.zarr").exists()
 
 
+def test_sources_by_a_pattern_come_in_the_order_of_their_names(store, tmp_path):
+    path = store()
+    for name in ("y.part", "x.part"):
+        mmreplay.snapshot(path, tmp_path / name)
+    made = pack(f"{tmp_path}/*.part", tmp_path / "packed.zarr")
+    assert made.transitions == 2 * len(mmreplay.open(path))
+    with pytest.raises(StoreNotFoundError, match=r"\*\.none: nothing matches this pattern"):
+        pack(f"{tmp_path}/*.none", tmp_path / "other.zarr")
+
+
 def test_targets_and_sources_that_cannot_be(store, tmp_path):
     path = store()
     before = names(tmp_path)
@@ -199,7 +209,7 @@ def test_targets_and_sources_that_cannot_be(store, tmp_path):
         pack(path, path)
     with pytest.raises(StoreNotFoundError, match="there is no store here"):
         pack([path, tmp_path / "nothing.zarr"], tmp_path / "packed.zarr")
-    with pytest.raises(SchemaError, match="expected one or more stores, found none"):
+    with pytest.raises(StoreNotFoundError, match="sources: expected one path or more"):
         pack([], tmp_path / "packed.zarr")
     with pytest.raises(SchemaError, match="sources: expected a path"):
         pack(None, tmp_path / "packed.zarr")

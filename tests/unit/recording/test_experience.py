@@ -505,6 +505,58 @@ def test_actions_are_those_of_the_loop_whatever_the_environment_does_to_them(n, 
 # ---------------------------------------------------------------- extras that are missing
 
 
+class Choice(gymnasium.Env):
+    """Takes any action, and ends each third step."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        self.n = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.n += 1
+        return np.zeros(1, np.float32), 0.0, self.n == 3, False, {}
+
+
+@pytest.mark.parametrize("action", [2, -2, np.int64(2), np.uint8(9), 10**30])
+def test_an_action_that_a_discrete_space_lacks_is_refused(tmp_path, action):
+    with RecordExperience(Choice(), tmp_path / "x.zarr") as env:
+        env.reset()
+        for given in (-1, np.int64(0), 1):
+            with pytest.raises(
+                SchemaError, match=r"action: expected -1 to 1, as .* found .* stored"
+            ):
+                env.step(action)
+            env.step(given)  # the environment was not stepped
+    with mmreplay.open(tmp_path / "x.zarr") as store:
+        assert store.actions[:].tolist() == [-1, 0, 1]
+        assert store.trajectory(0).terminated
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_in_a_vector_only_actions_of_steps_count(tmp_path, mode):
+    envs = SyncVectorEnv([Choice] * 2, autoreset_mode=mode)
+    env = RecordExperience(envs, tmp_path / "x.zarr")
+    env.reset()
+    for _ in range(3):
+        env.step(np.array([1, -1]))
+    if mode is AutoresetMode.NEXT_STEP:
+        env.step(np.array([99, 0]))  # ignored: both are reset
+    elif mode is AutoresetMode.DISABLED:
+        env.reset(options={"reset_mask": np.ones(2, bool)})
+    with pytest.raises(SchemaError, match=r"action: expected -1 to 1, .* found -2"):
+        env.step(np.array([1, -2]))
+    with pytest.raises(MmreplayError, match=r"call reset"):
+        env.step(np.array([1, 1]))
+    env.reset()
+    env.step(np.array([0, 0]))
+    env.close()
+    with mmreplay.open(tmp_path / "x.zarr") as store:
+        assert store.actions[:].tolist() == [[1, -1]] * 3 + [[0, 0]]
+
+
 class Sometimes(Walk):
     """Its info has a score in every third step, and never that of a reset."""
 

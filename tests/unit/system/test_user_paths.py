@@ -19,7 +19,7 @@ IMPOSSIBLE = {
     "long above": "x" * 300 + "/c.zarr",
     "long in all": "x/" * 3000 + "c.zarr",
 }
-NO_PATHS = [None, 5, b"bytes.zarr", ["store.zarr"]]
+NO_PATHS = [None, 5, b"bytes.zarr", ["store.zarr"], ""]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -83,11 +84,15 @@ def test_wrong_arguments_are_refused_before_anything_is_served(recorded, tmp_pat
 
 
 def test_some_stores_are_shown_and_not_none(tmp_path):
-    assert listed("a.zarr") == ["a.zarr"]
-    assert listed((tmp_path, "b")) == [tmp_path, "b"]
-    for wrong in ([], ["a"] * 65):
-        with pytest.raises(SchemaError, match="1 to 64 stores"):
-            listed(wrong)
+    assert listed("a.zarr") == [Path("a.zarr")]
+    assert listed((tmp_path, "b")) == [tmp_path, Path("b")]
+    with pytest.raises(SchemaError, match="1 to 64 stores"):
+        listed(["a"] * 65)
+    with pytest.raises(StoreNotFoundError, match="paths: expected one path or more"):
+        listed([])
+    for name in ("y2.zarr", "y1.zarr"):
+        (tmp_path / name).touch()
+    assert listed(f"{tmp_path}/y*.zarr") == [tmp_path / "y1.zarr", tmp_path / "y2.zarr"]
 
 
 @pytest.mark.parametrize("missing", ["starlette.applications", "uvicorn"])
