@@ -41,6 +41,7 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.reading.store import Store, open_store
 from mmreplay.reading.trajectories import LazyTrajectory, Step, Trajectory
 from mmreplay.schema import Field
+from mmreplay.texts import Text
 from mmreplay.writing.create import create
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
@@ -111,6 +112,7 @@ __all__ = [
     "Store",
     "StoreExistsError",
     "StoreNotFoundError",
+    "Text",
     "Trajectory",
     "VectorWriter",
     "Writer",

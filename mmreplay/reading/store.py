@@ -137,9 +137,20 @@ class Store(RowColumns):
     def episodes(self) -> npt.NDArray[np.void]:
         """Whole retained episodes in the order of lanes and of first steps: see `EPISODE_DTYPE`.
 
-        The running ones of a live lane have both flags False. Episodes without steps do not count.
+        After these columns come the fields of episodes; texts are `numpy.str_`. The running ones
+        of a live lane have both flags False. Episodes without steps do not count.
         """
-        return self.live.contents().episodes
+        return self.live.episodes()
+
+    def checked_fields(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of fields of episodes; SchemaError if there is no such field."""
+        given = [names] if isinstance(names, str) else [*names]
+        if unknown := [name for name in given if name not in self.live.fields]:
+            raise SchemaError(
+                f"{self.path}: episode: expected some of the fields of episodes, "
+                f"{sorted(self.live.fields) or 'of which there are none'}; found {unknown!r:.200}"
+            )
+        return tuple(dict.fromkeys(given))
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode, by its index in `episodes`; a negative one counts from the end.
