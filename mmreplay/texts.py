@@ -74,11 +74,11 @@ class Text:
 
 
 def encoded(value: object, name: str) -> bytes:
-    """The UTF-8 of a text; SchemaError if it is none, or cannot be stored."""
-    if not isinstance(value, str):
+    """The UTF-8 of a text, or bytes as they are; SchemaError for what cannot be stored."""
+    if not isinstance(value, (str, bytes)):
         raise SchemaError(f"{name}: expected a text, found {value!r:.80}; convert it with str()")
     try:
-        data = value.encode()
+        data = value if isinstance(value, bytes) else value.encode()
     except UnicodeEncodeError as error:
         raise SchemaError(f"{name}: {value!r:.80} has no UTF-8: {error.reason}") from error
     if b"\0" in data:
@@ -86,10 +86,13 @@ def encoded(value: object, name: str) -> bytes:
     return data
 
 
+def stored_bytes(rows: npt.NDArray[Any]) -> list[bytes]:
+    """The UTF-8 that is stored in (n, width) uint8."""
+    data = np.ascontiguousarray(rows).view(f"S{rows.shape[1]}")[:, 0]
+    return [one.partition(b"\0")[0] for one in data.tolist()]
+
+
 def decoded(rows: npt.NDArray[Any]) -> npt.NDArray[np.str_]:
     """The texts that are stored in (n, width) uint8: (n,), of the length of the longest."""
-    data = np.ascontiguousarray(rows).view(f"S{rows.shape[1]}")[:, 0]
     # Killed in the middle of a change, a writer leaves some bytes of either text.
-    return np.array(
-        [one.partition(b"\0")[0].decode(errors="replace") for one in data.tolist()], str
-    )
+    return np.array([one.decode(errors="replace") for one in stored_bytes(rows)], str)

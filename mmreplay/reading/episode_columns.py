@@ -24,7 +24,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.texts import Text, decoded
+from mmreplay.texts import Text, decoded, stored_bytes
 
 
 class _Starts(NamedTuple):
@@ -166,7 +166,19 @@ class EpisodeColumn:
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """The fields of the episodes of these steps, (*ids.shape, ...), in `out` if given."""
-        flat = ids.ravel()
+        rows = self._rows(ids.ravel())
+        values = decoded(rows) if isinstance(self._field, Text) else rows
+        if out is None:
+            return values.reshape(*ids.shape, *self.row_shape)
+        out[...] = values.reshape(out.shape)
+        return out
+
+    def stored(self, ids: Ids) -> Any:
+        """Those of (n,) steps as a writer takes them: (n, ...), of texts n bytes."""
+        rows = self._rows(ids)
+        return stored_bytes(rows) if isinstance(self._field, Text) else rows
+
+    def _rows(self, flat: Ids) -> Array:
         lanes, entries = flat >> LANE_SHIFT, flat & ROW_MASK
         firsts = entries - (self._steps.take(flat) - 1) * self._strides[lanes]
         field = self._field
@@ -175,11 +187,7 @@ class EpisodeColumn:
             here = (lanes == number).nonzero()[0]
             found = lane.take(self._path, firsts[here])
             rows[(here, *map(slice, found.shape[1:]))] = found
-        values = decoded(rows) if isinstance(field, Text) else rows
-        if out is None:
-            return values.reshape(*ids.shape, *self.row_shape)
-        out[...] = values.reshape(out.shape)
-        return out
+        return rows
 
     def refresh(self) -> None:
         """Rows that came since are looked up when they are asked for."""
@@ -219,6 +227,23 @@ def with_columns(table: npt.NDArray[np.void], columns: Mapping[str, Array]) -> n
     for name, one in columns.items():
         out[name] = one
     return out
+
+
+def joined_tables(tables: Sequence[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
+    """Tables of episodes below each other, with the columns that any has, filled with 0 or ""."""
+    out = np.empty((sum(map(len, tables)), 0))
+    columns: dict[str, Array] = {}
+    for name in dict.fromkeys(name for one in tables for name in one.dtype.names or ()):
+        like = next(one[name] for one in tables if name in (one.dtype.names or ()))
+        columns[name] = np.concatenate(
+            [
+                one[name]
+                if name in (one.dtype.names or ())
+                else np.zeros((len(one), *like.shape[1:]), like.dtype)
+                for one in tables
+            ]
+        )
+    return with_columns(np.empty(len(out), []), columns)
 
 
 def path_of(name: str) -> str:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -90,8 +90,11 @@ class JoinedLanes:
         self.fields = joined_fields((reader.path, reader.schema.episode) for reader in readers)
         steps, resets = (cast("RawColumn", self.columns[path]) for path in ("step", "resets"))
         lanes = [LaneEpisodes(reader, resets) for reader in readers]
-        for name, field in self.fields.items():
-            self.columns[path_of(name)] = EpisodeColumn(path_of(name), field, lanes, steps)
+        self._of_episodes = {
+            name: EpisodeColumn(path_of(name), field, lanes, steps)
+            for name, field in self.fields.items()
+        }
+        self.columns |= {path_of(name): one for name, one in self._of_episodes.items()}
         self.frame_chunks = FrameChunks(readers, frames)
         self._known = [reader.extent for reader in readers]
         # Closed ones stay as they are.
@@ -288,8 +291,15 @@ class JoinedLanes:
     def episodes(self) -> npt.NDArray[np.void]:
         """The episodes of `contents`, with all their fields."""
         table = self.contents().episodes
-        columns = {name: self.columns[path_of(name)].take(table["id"]) for name in self.fields}
+        columns = {name: one.take(table["id"]) for name, one in self._of_episodes.items()}
         return with_columns(table, columns)
+
+    def stored_fields(self, firsts: Ids) -> dict[str, Any]:
+        """The fields of episodes by the ids of their first steps, as `reset` takes them, by name.
+
+        (n, ...) each; texts as n bytes.
+        """
+        return {name: one.stored(firsts) for name, one in self._of_episodes.items()}
 
     def endings(self, firsts: Ids) -> tuple[Ids, Flags, Flags]:
         """How episodes of a step or more end: (steps, terminated, truncated), (B,) each."""

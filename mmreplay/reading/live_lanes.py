@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -356,6 +356,16 @@ class LiveLanes:
             with self._lock:
                 lanes = self._follow()
                 return lanes, lanes.episodes()
+
+        return self.retrying(read)
+
+    def stored_fields(self, firsts: Ids) -> dict[str, Any]:
+        """See `JoinedLanes.stored_fields`."""
+
+        def read() -> tuple[JoinedLanes, dict[str, Any]]:
+            with self._lock:
+                lanes = self._follow()
+                return lanes, lanes.stored_fields(firsts)
 
         return self.retrying(read)
 

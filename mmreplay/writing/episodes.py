@@ -166,7 +166,7 @@ class Episodes:
                 f"it to the closed store with mmreplay.tag"
             )
         k, is_text = which.size, isinstance(field, Text)
-        is_one = isinstance(value, str) if is_text else np.ndim(value) == len(field.shape)
+        is_one = isinstance(value, (str, bytes)) if is_text else np.ndim(value) == len(field.shape)
         if is_one or not self._has_axis:  # the same for all of them
             return np.broadcast_to(field.coerce_loosely(value, name), (k, *field.shape))
         values = value if is_text else as_array(value, name)

@@ -180,7 +180,7 @@ class Writer(LaneWriter):
         frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
         if steps.begins:
             first = {key: rows[:1][0] for key, rows in steps.observation.items()}
-            self.reset(first if self._sole is None else first[FRAME])
+            self.reset(first if self._sole is None else first[FRAME], **steps.episode)
         values = {"actions": steps.action, "rewards": steps.reward}
         values |= {path: steps.extras[name] for name, path in self.schema.extra_paths.items()}
         values["non_terminals"] = (~steps.terminal).astype(np.uint8)
