@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mmreplay.maintenance.repair.lane import LaneRepair
     from mmreplay.maintenance.repair.store import Repair, repair
     from mmreplay.maintenance.snapshot import Snapshot, snapshot
+    from mmreplay.maintenance.tag import tag
     from mmreplay.maintenance.verify.report import Finding, Report
     from mmreplay.maintenance.verify.whole_store import verify
     from mmreplay.recording.experience import RecordExperience, RecordVectorExperience
@@ -131,6 +132,7 @@ __all__ = [
     "repair",
     "snapshot",
     "stop_on_signals",
+    "tag",
     "transforms",
     "verify",
     "view",
@@ -152,6 +154,7 @@ _LAZY = {
         "maintenance.repair.lane": "LaneRepair",
         "maintenance.repair.store": "repair Repair",
         "maintenance.snapshot": "snapshot Snapshot",
+        "maintenance.tag": "tag",
         "maintenance.verify.report": "Finding Report",
         "maintenance.verify.whole_store": "verify",
         "recording.experience": "RecordExperience RecordVectorExperience",

@@ -129,6 +129,12 @@ class LaneEpisodes:
             out[known] = column.take(numbers)
         return out
 
+    def numbers(self, firsts: Ids) -> tuple[Ids, int, int]:
+        """The numbers of episodes by the entries of their first steps; `base`, and `head` now."""
+        with self._lock:
+            starts = self._follow(self._reader.head)
+        return starts.entries.searchsorted(firsts) + starts.shift, self.base, self.head
+
     def longest(self, path: str) -> int:
         """Bytes of the longest text of a field, at least 1; of a lane that may change, all."""
         spec = self.specs[path]

@@ -165,7 +165,8 @@ class Damage:
             for place in known.nonzero()[0].tolist():
                 number = int(numbers[place])
                 if (path, number // spec.chunk_rows) not in self.fields:
-                    rows[place] = chunk_files.read_rows(self.reader.rows, spec, number, number + 1)
+                    one = chunk_files.read_rows(self.reader.rows, spec, number, number + 1)
+                    rows[place] = one[0]
         return out
 
     @functools.cached_property
