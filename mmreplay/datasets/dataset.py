@@ -27,6 +27,7 @@ from mmreplay.datasets.source import WindowSource
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
+from mmreplay.reading.episode_table import arrow_table
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
@@ -273,6 +274,10 @@ class Dataset(WindowSource):
         In a selection, the episodes whose steps are all selected.
         """
         return subsets.episode_table(self.store, self._selection)
+
+    def episodes_table(self) -> Any:
+        """`episodes` as a `pyarrow.Table`; see `Store.episodes_table`."""
+        return arrow_table(self.episodes)
 
     def select(
         self, *, episodes: subsets.EpisodeChoice | None = None, ids: subsets.IdChoice | None = None

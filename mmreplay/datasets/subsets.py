@@ -14,8 +14,7 @@ import numpy.typing as npt
 from mmreplay.arguments import mask_of
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
-from mmreplay.ids import Ids, distinct, environments
-from mmreplay.reading.episode_columns import with_columns
+from mmreplay.ids import Ids, distinct
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
 from mmreplay.sampling.episode_sums import EpisodeSums
@@ -30,11 +29,11 @@ IdChoice = npt.ArrayLike | Callable[[Ids], npt.ArrayLike]
 
 def episode_table(store: Store, selection: Selection | None) -> Episodes:
     """The whole episodes of a store, or those whose steps are all selected."""
-    known = store.episodes
+    known = store.episodes_by_environment()
     if selection is not None:
         check_lanes(selection, store.live)
         known = known[selection.runs_of(known["id"], known["length"]) >= 0]
-    return with_columns(known, {"env": environments(known["id"], _environments(store.live))})
+    return known
 
 
 def chosen(

@@ -20,13 +20,13 @@ from mmreplay.errors import LockedError, SchemaError
 from mmreplay.format import compression, layout, parse
 from mmreplay.format.layout import EPISODES
 from mmreplay.format.plan import episode_specs
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, environments
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.pack import EpisodeNumbers
 from mmreplay.maintenance.repair.rebuilt import share_tree
 from mmreplay.maintenance.repair.store import lanes_of, place_of
 from mmreplay.maintenance.repair.swap import RepairSite
-from mmreplay.reading.episode_columns import LaneEpisodes, with_columns
+from mmreplay.reading.episode_columns import LaneEpisodes
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field, as_array
 from mmreplay.storage import chunk_files
@@ -100,11 +100,9 @@ def _chosen(store: Store, episodes: EpisodeNumbers | None) -> Ids:
                 f"{reader.path}: its writer ended without close(); run `mmreplay repair`, or open "
                 f"it for writing and close it, then tag it"
             )
-    table = store.episodes
+    table = store.episodes_by_environment()
     if episodes is None:
         return np.array(table["id"])
-    widths = [reader.n for reader in store.live.readers]
-    table = with_columns(table, {"env": environments(table["id"], widths)})
     given = episodes(table) if callable(episodes) else episodes
     return np.array(table["id"][mask_of("episodes", given, len(table), "episodes")])
 
