@@ -25,6 +25,7 @@ _COMMANDS = {
     "record": "Record a Gymnasium environment.",
     "info": "Show what is in a store.",
     "episodes": "List the episodes.",
+    "tag": "Give fields of episodes a value.",
     "view": "Show every step in a web page.",
     "verify": "Check a store for damage.",
     "repair": "Make a damaged store sound again.",

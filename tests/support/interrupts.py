@@ -17,7 +17,7 @@ def interrupted(do, is_wanted, *places):
     where = tuple(f"{PACKAGE}/{place}" for place in places)
 
     def in_line(frame, event, _):
-        if event == "line" and not _is_with(frame) and is_wanted(frame):
+        if event == "line" and not _is_uninterrupted(frame) and is_wanted(frame):
             sys.settrace(None)
             raise KeyboardInterrupt
         return in_line
@@ -33,7 +33,10 @@ def interrupted(do, is_wanted, *places):
     return False
 
 
-def _is_with(frame):
-    """Python interrupts nothing between the end of a block and what its `with` does then."""
+def _is_uninterrupted(frame):
+    """Python interrupts nothing between the end of a block and what its `with` does then.
+
+    Nor at a `try`, which does nothing: the block around it would not see that.
+    """
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return line.strip().startswith("with ")
+    return line.strip().startswith(("with ", "try:"))
