@@ -56,6 +56,13 @@ def episode_fields(given: Any) -> dict[str, EpisodeField]:
     return out
 
 
+def field_name(name: str) -> str:
+    """A foreign name as that of a field: ``options/x`` is ``options.x``."""
+    out = re.sub(r"[^A-Za-z0-9_.-]", "_", name.replace("/", "."))[:90]
+    out = out if _NAME.match(out) else f"_{out}"
+    return f"{out}_" if (out in _TAKEN and out != STARTED) or out.endswith(".tmp") else out
+
+
 def with_started(fields: Mapping[str, EpisodeField]) -> dict[str, EpisodeField]:
     """With the field that every new store has."""
     return {STARTED: Field((), "int64"), **fields}
