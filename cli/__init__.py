@@ -29,6 +29,7 @@ _COMMANDS = {
     "info": "Show what is in a store.",
     "episodes": "List the episodes.",
     "stats": "Show means, bounds and quantiles of the fields.",
+    "tag": "Give fields of episodes a value.",
     "view": "Show every step in a web page.",
     "verify": "Check a store for damage.",
     "repair": "Make a damaged store sound again.",

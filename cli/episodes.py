@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
+import operator
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .wording import Whole, aligned, echo, echo_json, number
+from .wording import Whole, aligned, echo, echo_json, number, typed
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
+_OWN = ("id", "length", "return", "terminated", "truncated")
+_SHOWN = 32
+_COMPARISON = re.compile(
+    r"""\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>)\s*("[^"]*"|'[^']*'|[^\s'"=<>!]+)\s*(?:and\s+|$)"""
+)
+_OPERATORS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 @click.command("episodes")
@@ -25,14 +42,28 @@ _LARGEST_FIRST = ("return", "length")
     help="id: oldest first; return and length: largest first.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Only episodes for which this is true: comparisons of columns joined by `and`, as "
+    '"success == 1 and return > 10" or "task == \'pick the cube\'".',
+)
 @click.option("--limit", type=Whole(min=0), help="Show at most this many.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as one JSON object.")
-def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bool) -> None:
+def episodes(
+    path: str,
+    sort: str,
+    reverse: bool,
+    where: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
     """List the episodes of the store at PATH.
 
     # is the number of an episode for other commands and Store.trajectory(). id, row and, in a
-    vector store, env are those of its first step. An episode is terminated, truncated or still
-    running (its return is the sum so far). Episodes that were evicted in part are not listed.
+    vector store, env are those of its first step; after the return come the fields of the episode.
+    An episode is terminated, truncated or still running (its return is the sum so far). Episodes
+    that were evicted in part are not listed.
     """
     import numpy as np
 
@@ -51,15 +82,19 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
         )
     else:
         order = np.argsort(keys, kind="stable")
-    order = (order[::-1] if reverse else order)[:limit]
+    order = order[::-1] if reverse else order
     rows = [_row(index, found[index], str(ends[index]), environments) for index in order.tolist()]
+    if where is not None:
+        rows = [row for row, fits in zip(rows, _fitting(where, rows, found), strict=True) if fits]
+    n_found, rows = len(rows), rows[:limit]
     if as_json:
-        for row in rows:
-            row["return"] = row["return"] if math.isfinite(row["return"]) else None
-        echo_json({"path": path, "total": len(found), "episodes": rows})
+        echo_json({"path": path, "total": n_found, "episodes": [_plain(row) for row in rows]})
         return
-    lines = [_table(rows, ("lane", "row", "environment")[: 3 if max(environments) > 1 else 2])]
-    if left := len(found) - len(rows):
+    fields = [name for name in found.dtype.names or () if name not in (*_OWN, "started")]
+    fields = [name for name in fields if not found.dtype[name].shape]
+    columns = ("lane", "row", "environment")[: 3 if max(environments) > 1 else 2]
+    lines = [_table(rows, columns, fields)]
+    if left := n_found - len(rows):
         lines.append(f"and {left:,} more")
     if has_evicted:
         lines.append("Partly evicted episodes are not listed; `mmreplay view` shows them")
@@ -82,14 +117,76 @@ def _row(index: int, episode: np.void, end: str, environments: list[int]) -> dic
         "terminated": end == "terminated",
         "truncated": end == "truncated",
         "end": end,
+        **{name: episode[name] for name in episode.dtype.names or () if name not in _OWN},
     }
 
 
-def _table(rows: list[dict[str, Any]], where: tuple[str, ...]) -> str:
-    heads = ("#", "id", *where, "length", "return", "end")
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON, which has neither NaN nor infinity."""
+    values = {name: getattr(value, "tolist", lambda v=value: v)() for name, value in row.items()}
+    return {name: _finite(value) for name, value in values.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _fitting(where: str, rows: list[dict[str, Any]], found: npt.NDArray[np.void]) -> list[bool]:
+    """Which rows fulfil a condition."""
+    out, at = [True] * len(rows), 0
+    shown = {"running": "open"}
+    while at < len(where) or not at:
+        match = _COMPARISON.match(where, at)
+        if match is None:
+            raise click.BadParameter(
+                f"expected NAME OPERATOR VALUE, joined by `and`, with one of "
+                f"{' '.join(_OPERATORS)}; found {where[at:]!r:.80}",
+                param_hint="--where",
+            )
+        name, sign, text = match.groups()
+        name, at = "environment" if name == "env" else name, match.end()
+        kinds = {"number", "lane", "row", "environment", "end", *(found.dtype.names or ())}
+        if name not in kinds:
+            raise click.BadParameter(
+                f"{name}: there is no such column; expected one of {', '.join(sorted(kinds))}",
+                param_hint="--where",
+            )
+        is_text = name == "end" or (name in _names(found) and found.dtype[name].kind == "U")
+        value: Any = text[1:-1] if text[0] in "'\"" else text if is_text else typed(text)
+        if is_text and sign not in ("==", "!="):
+            problem = f"is a text, which is compared with == and !=; found {sign}"
+        elif name in _names(found) and found.dtype[name].shape:
+            problem = "has several values for each episode, which cannot be compared"
+        elif isinstance(value, str) is not is_text:
+            problem = f"expected a number, found {text}"
+        else:
+            problem = ""
+        if problem:
+            raise click.BadParameter(f"{name}: {problem}", param_hint="--where")
+        value = shown.get(value, value) if name == "end" else value
+        fits = _OPERATORS[sign]
+        out = [known and bool(fits(row[name], value)) for known, row in zip(out, rows, strict=True)]
+    return out
+
+
+def _names(found: npt.NDArray[np.void]) -> tuple[str, ...]:
+    return found.dtype.names or ()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value if len(value) <= _SHOWN else f"{value[: _SHOWN - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return number(float(value)) if value.dtype.kind == "f" else str(value)
+
+
+def _table(rows: list[dict[str, Any]], where: tuple[str, ...], fields: list[str]) -> str:
+    heads = ("#", "id", *where, "length", "return", *fields, "end")
     texts = [tuple("env" if head == "environment" else head for head in heads)]
     for row in rows:
         cells = (str(row[name]) for name in ("number", "id", *where))
         end = "running" if row["end"] == "open" else row["end"]
-        texts.append((*cells, f"{row['length']:,}", number(row["return"]), end))
+        more = (_cell(row[name]) for name in fields)
+        texts.append((*cells, f"{row['length']:,}", number(row["return"]), *more, end))
     return aligned(texts, len(heads) - 1)

@@ -53,6 +53,9 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ends = [f"{about[name]:,} {word}" for name, word in words.items() if about[name]]
     whole = " whole" if older else ""
     yield "episodes", f"{about['episodes']:,}{whole}" + (f": {', '.join(ends)}" if ends else "")
+    of_episodes = {k: one for k, one in about["episode_fields"].items() if k != "started"}
+    if of_episodes:
+        yield "their fields", ", ".join(f"{k} ({_kind(one)})" for k, one in of_episodes.items())
     if about["non_finite_rewards"]:
         odd, share = about["non_finite_rewards"], about["transitions"]
         yield "rewards", f"{odd:,} of {share:,} are NaN or infinite"
@@ -61,6 +64,13 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     versions = about["versions"] if isinstance(about["versions"], dict) else {}
     written = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield "made with", f"{written or 'unknown'} (format {about['format']})"
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    """A field of episodes in a word or two."""
+    if "text" in field:
+        return f"text of {field['text']} bytes"
+    return " ".join([field["dtype"], "x".join(map(str, field["shape"]))]).strip()
 
 
 def _environment(env: Any) -> str:

@@ -14,7 +14,7 @@ _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?\Z")
 _MOST = 100_000_000
 
 
-def _numbers(
+def numbers(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> list[int] | None:
     """Parse whole numbers and ranges."""
@@ -47,7 +47,7 @@ def _numbers(
 @click.option("--min-return", type=float, help="Keep the episodes with at least this return.")
 @click.option(
     "--episodes",
-    callback=_numbers,
+    callback=numbers,
     metavar="N,N-N",
     help="Keep these episodes, numbered as in `mmreplay episodes`, for example 0-99,250. "
     "With several stores, each continues the numbering of the one before.",
@@ -55,7 +55,7 @@ def _numbers(
 @click.option(
     "--env",
     "envs",
-    callback=_numbers,
+    callback=numbers,
     metavar="N,N-N",
     help="Keep the episodes of these environments of vector stores, counted from 0.",
 )

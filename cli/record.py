@@ -18,6 +18,28 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
     from mmreplay import RecordProgress, RecordResult
 
 
+def _fields(
+    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Fields of episodes by name."""
+    if not given:
+        return {}
+    import mmreplay
+
+    out: dict[str, Any] = {}
+    for one in given:
+        name, _, kind = one.partition(":")
+        width = kind.removeprefix("text")
+        is_text = width != kind and width.isdecimal()
+        try:
+            out[name] = mmreplay.Text(int(width)) if is_text else mmreplay.Field((), kind or "?!")
+        except mmreplay.SchemaError as error:
+            raise click.BadParameter(
+                f"{one!r}: expected NAME:DTYPE, as success:int8; {error}"
+            ) from error
+    return out
+
+
 @click.command("record")
 @click.argument("env_id")
 @click.argument("path", type=click.Path())
@@ -49,6 +71,14 @@ if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works witho
     "[default: lz4 from 1 KiB per frame, else raw; with --append, the store's]",
 )
 @click.option("--capacity", type=Whole(min=1), help="Keep only the newest N steps.")
+@click.option(
+    "--episode",
+    multiple=True,
+    callback=_fields,
+    metavar="NAME:DTYPE",
+    help="Store this number of the info of each episode's last step with the episode: "
+    "success:int8. Texts are NAME:textBYTES, as task:text64.",
+)
 @click.option("--append", is_flag=True, help="Continue the store at PATH, or create it.")
 @click.option(
     "--life-loss",

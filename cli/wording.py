@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,6 +59,16 @@ def echo(text: str) -> None:
 def quoted(path: str) -> str:
     """A path quoted for a shell, and not mistaken for an option."""
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
+
+
+def typed(text: str) -> Any:
+    """A bool, a whole number or a number that a text is; else the text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def size(n_bytes: float) -> str:

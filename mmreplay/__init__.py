@@ -45,6 +45,7 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.reading.store import Store, open_store
 from mmreplay.reading.trajectories import LazyTrajectory, Step, Trajectory
 from mmreplay.schema import Field
+from mmreplay.texts import Text
 from mmreplay.writing.create import create
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from mmreplay.maintenance.repair.lane import LaneRepair
     from mmreplay.maintenance.repair.store import Repair, repair
     from mmreplay.maintenance.snapshot import Snapshot, snapshot
+    from mmreplay.maintenance.tag import tag
     from mmreplay.maintenance.verify.report import Finding, Report
     from mmreplay.maintenance.verify.whole_store import verify
     from mmreplay.recording.experience import RecordExperience, RecordVectorExperience
@@ -116,6 +118,7 @@ __all__ = [
     "Store",
     "StoreExistsError",
     "StoreNotFoundError",
+    "Text",
     "Trajectory",
     "UnsupportedError",
     "VectorWriter",
@@ -136,6 +139,7 @@ __all__ = [
     "repair",
     "snapshot",
     "stop_on_signals",
+    "tag",
     "transforms",
     "verify",
     "view",
@@ -157,6 +161,7 @@ _LAZY = {
         "maintenance.repair.lane": "LaneRepair",
         "maintenance.repair.store": "repair Repair",
         "maintenance.snapshot": "snapshot Snapshot",
+        "maintenance.tag": "tag",
         "maintenance.verify.report": "Finding Report",
         "maintenance.verify.whole_store": "verify",
         "recording.experience": "RecordExperience RecordVectorExperience",

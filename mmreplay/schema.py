@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import SchemaError
+from mmreplay.texts import Text
 
 FRAME = "frame"
 """Name of the only frame field, unless observations are dicts."""
@@ -193,6 +194,7 @@ class Schema:
     action: Field
     extras: dict[str, Field]
     reward_dtype: np.dtype[Any]  # float32 or float64
+    episode: dict[str, Field | Text] = field(default_factory=dict)  # of each episode
 
     @staticmethod
     def make(
@@ -201,6 +203,7 @@ class Schema:
         extras: Mapping[str, Field] | None = None,
         reward_dtype: npt.DTypeLike = "float32",
         codec: Codec = None,
+        episode: Mapping[str, Field | Text] | None = None,
     ) -> Schema:
         """Check what the user gave; `codec` is for frame fields without one. SchemaError."""
         codec = _checked_codec(codec)
@@ -231,7 +234,7 @@ class Schema:
         for name, column in {**parts, "action": action}.items():
             if column.fill is not None:
                 raise SchemaError(f"{name}: only extras have a fill, found {column.fill}")
-        return Schema(frames, action, columns, reward)
+        return Schema(frames, action, columns, reward, dict(episode or {}))
 
     @property
     def frames(self) -> dict[str, Field]:
@@ -304,12 +307,13 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """As the store's attributes have it."""
         frames: Any = {key: column.to_json() for key, column in self.frames.items()}
+        episode = {name: one.to_json() for name, one in self.episode.items()}
         return {
             "frame": {"dict": frames} if self.is_dict else frames[FRAME],
             "action": self.action.to_json(),
             "reward": self.reward_dtype.name,
             "extras": {key: column.to_json() for key, column in self.extras.items()},
-        }
+        } | ({"episode": episode} if episode else {})
 
 
 def as_array(value: object, name: str) -> npt.NDArray[Any]:

@@ -13,17 +13,22 @@ import numpy as np
 from mmreplay.batches.batch import Column, Observation, arrays_of
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import SchemaError
+from mmreplay.format.layout import EPISODES
 from mmreplay.ids import Array, Ids
 from mmreplay.schema import FRAME, Schema
 
 Made = TypeVar("Made")
+
+_EPISODE = "episode."
 
 
 class BatchGatherer(Generic[Made]):
     """Fills batches, new ones or the caller's `out`."""
 
     def __init__(self, schema: Schema, settings: Settings) -> None:
-        self._frame_paths, self._extra_paths = schema.frame_paths, schema.extra_paths
+        self._frame_paths = schema.frame_paths
+        of_episodes = {f"{_EPISODE}{name}": f"{EPISODES}/{name}" for name in settings.episode}
+        self._extra_paths = schema.extra_paths | of_episodes
         self._is_dict = schema.is_dict
         self.settings = settings
         self._k = settings.stack or 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,7 @@ class Steps:
         extras: (n, ...) by name.
         begins: the first step is the first of its episode.
         ends: the last step is the last of its episode: terminated if terminal, else truncated.
+        episode: fields of the episode by name, as `reset` takes them, where `begins`.
     """
 
     observation: Mapping[str, Array | StoredRows]
@@ -58,6 +60,7 @@ class Steps:
     extras: dict[str, Array]
     begins: bool
     ends: bool
+    episode: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.reward)

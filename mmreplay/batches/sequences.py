@@ -130,7 +130,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
                 *(batch.step, batch.first, batch.terminated, batch.truncated),
                 *batch.extras.values(),
             ):
-                array[padded] = 0
+                array[padded] = np.zeros((), array.dtype)
             if ahead is not None:
                 ahead[padded] = 1
         self._fill_frames(columns, span, ahead, batch, whole=padded is None)

@@ -15,8 +15,9 @@ MAX_N_STEP = 1 << 16
 class Settings:
     """How transitions are rebuilt: the settings of `mmreplay.load`.
 
-    `stacked` are the keys of dict observations that are stacked; None for all. SchemaError for a
-    value out of its range.
+    `stacked` are the keys of dict observations that are stacked; None for all. `episode` are the
+    fields of episodes that are among the extras, as ``episode.NAME``. SchemaError for a value out
+    of its range.
     """
 
     stack: int | None = None
@@ -26,6 +27,7 @@ class Settings:
     stack_axis: int = 0
     clip_reward: tuple[float, float] | None = None
     stacked: tuple[str, ...] | None = None
+    episode: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         padding, stack_axis = self.padding, self.stack_axis

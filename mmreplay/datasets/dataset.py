@@ -28,6 +28,7 @@ from mmreplay.datasets.statistics import Statistics, statistics_of
 from mmreplay.datasets.store_draws import Draw, StoreDraws, around, state_of_bits
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
+from mmreplay.reading.episode_table import arrow_table
 from mmreplay.reading.lookup import LateRebuilder
 from mmreplay.reading.store import Store, listed
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
@@ -267,6 +268,10 @@ class Dataset(WindowSource["Dataset"]):
     def episodes(self) -> npt.NDArray[np.void]:
         """See `EpochSource`."""
         return subsets.episode_table(self.store, self._selection)
+
+    def episodes_table(self) -> Any:
+        """`episodes` as a `pyarrow.Table`; see `Store.episodes_table`."""
+        return arrow_table(self.episodes)
 
     def _select(
         self, episodes: subsets.EpisodeChoice | None, ids: subsets.IdChoice | None

@@ -28,6 +28,7 @@ def load(
     stack_axis: int = 0,
     clip_reward: tuple[float, float] | None = None,
     prefetch: int = 0,
+    episode: Sequence[str] = (),
 ) -> Dataset:
     """Open stores for training, read-only.
 
@@ -48,6 +49,7 @@ def load(
             `sample_portions`, `batches` and `sequence_batches`: the same batches, read while you
             train on the one before; at most 1,024. Each takes the memory of a batch. Worth it for
             frames that are compressed or not in memory. For live stores see docs/semantics.md.
+        episode: names of fields of episodes; a batch has them as ``extras["episode.NAME"]``.
 
     Raises:
         StoreNotFoundError: there is no store, or the pattern matches nothing.
@@ -58,5 +60,14 @@ def load(
     paths = [user_paths.absolute_path(one, "load") for one in user_paths.matching(path, "load")]
     store = Store(paths, padding=padding)
     stack, stacked = store.schema.stacks(stack)
-    settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward, stacked)
+    settings = Settings(
+        stack,
+        n_step,
+        gamma,
+        store.padding,
+        stack_axis,
+        clip_reward,
+        stacked,
+        store.checked_fields(episode),
+    )
     return Dataset(store, settings, seed, prefetch)

@@ -46,7 +46,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.priority_draws.Prioritization`; each opening may give others.
         of_buffer: frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, resume, flush_s and prefetch, as for `ReplayBuffer`. A
+            clip_reward, metadata, resume, flush_s, prefetch and episode, as for `ReplayBuffer`. A
             batch that is read ahead is drawn by the priorities of that time.
 
     Raises:

@@ -22,6 +22,7 @@ from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.datasets.read_ahead import checked_prefetch
+from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
@@ -47,6 +48,7 @@ class BufferOptions(TypedDict, total=False):
     resume: Resume
     flush_s: float
     prefetch: int
+    episode: Mapping[str, EpisodeField] | None
 
 
 class ReplayBuffer(Dataset):
@@ -62,8 +64,8 @@ class ReplayBuffer(Dataset):
         stack, n_step, gamma, padding, stack_axis, clip_reward: how transitions are rebuilt; see
             `load`.
         seed: of the sampling, at creation; a resumed buffer continues the stored generator.
-        frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; if the store
-            exists, left out or equal to its own.
+        frame, action, codec, extras, reward_dtype, env, metadata, episode: as for `create`; if the
+            store exists, left out or equal to its own.
         lanes: number of environments that step together in the one lane; None for one alone.
         resume: True needs a store at the path, False a free path; ``auto`` takes either, and logs
             a line if there is one.
@@ -103,6 +105,7 @@ class ReplayBuffer(Dataset):
         resume: Resume = "auto",
         flush_s: float = FLUSH_S,
         prefetch: int = 0,
+        episode: Mapping[str, EpisodeField] | None = None,
     ) -> None:
         given = None if stack is ... else stack  # a default fits all frames
         settings = Settings(given, n_step, gamma, padding or "reset", stack_axis, clip_reward)
@@ -123,6 +126,7 @@ class ReplayBuffer(Dataset):
             metadata=metadata,
             resume=resume,
             flush_s=flush_s,
+            episode=episode,
         )
         writer, files = self.writer, self.writer.files
         try:
@@ -147,9 +151,13 @@ class ReplayBuffer(Dataset):
         if type(self).reset is ReplayBuffer.reset:
             self.reset = writer.reset  # type: ignore[method-assign, assignment]
 
-    def reset(self, frame: Any, mask: npt.ArrayLike | None = None) -> None:
+    def reset(self, frame: Any, mask: Any = None, **fields: Any) -> None:
         """Begin an episode: `Writer.reset`, or `VectorWriter.reset` with its `mask`."""
-        self.writer.reset(frame, *(() if mask is None else (mask,)))
+        self.writer.reset(frame, mask, **fields)
+
+    def episode(self, mask: npt.ArrayLike | None = None, **fields: Any) -> None:
+        """Say something of the episode of the newest step: `Writer.episode`."""
+        self.writer.episode(mask, **fields)
 
     def step(
         self,

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import mask_of
-from mmreplay.episode_index import EPISODE_DTYPE, Index
+from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
-from mmreplay.ids import Ids, distinct, environments
+from mmreplay.ids import Ids, distinct
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
 from mmreplay.sampling.episode_sums import EpisodeSums
@@ -26,21 +26,14 @@ EpisodeChoice = npt.ArrayLike | Callable[[Episodes], npt.ArrayLike]
 IdChoice = npt.ArrayLike | Callable[[Ids], npt.ArrayLike]
 """Ids, a mask over `Dataset.ids`, or a function of them that returns either."""
 
-TABLE_DTYPE = np.dtype([*EPISODE_DTYPE.descr, ("env", "int64")])
-"""Of `Dataset.episodes`: as `Store.episodes`, and the environment, counted over all lanes."""
-
 
 def episode_table(store: Store, selection: Selection | None) -> Episodes:
     """The whole episodes of a store, or those whose steps are all selected."""
-    known = store.episodes
+    known = store.episodes_by_environment()
     if selection is not None:
         check_lanes(selection, store.live)
         known = known[selection.runs_of(known["id"], known["length"]) >= 0]
-    out = np.empty(known.size, TABLE_DTYPE)
-    for name in EPISODE_DTYPE.names or ():
-        out[name] = known[name]
-    out["env"] = environments(known["id"], _environments(store.live))
-    return out
+    return known
 
 
 def chosen(

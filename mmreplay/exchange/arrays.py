@@ -150,7 +150,8 @@ def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = Fa
     folder = target.with_name(f"{target.name}-columns") if is_zip else target
     with ExitStack() as stack:
         files = {}
-        for name, (shape, dtype) in table_shapes(stored).items():
+        shapes = table_shapes(stored)
+        for name, (shape, dtype) in shapes.items():
             path = folder / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             files[name] = stack.enter_context(path.open("xb"))
@@ -159,7 +160,8 @@ def write(stored: Stored, target: Path, losses: Losses, *, compressed: bool = Fa
         for run in stored.runs():
             for name, rows in table_rows(run, is_dict=stored.schema.is_dict).items():
                 if rows.size:
-                    files[name].write(np.ascontiguousarray(rows).data.cast("B"))
+                    whole = np.ascontiguousarray(rows, shapes[name][1])  # texts of one length
+                    files[name].write(whole.view(np.uint8).data.cast("B"))
     if is_zip:
         how = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
         with zipfile.ZipFile(target, "x", how) as archive:

@@ -198,9 +198,11 @@ def _is_compressed(message: Any) -> bool:
 
 
 def to_arrow(rows: Array) -> Any:
-    """Rows (n, *shape) as an arrow array: of numbers, of lists, or of bytes if they are images."""
+    """Rows (n, *shape) as an arrow array: numbers, texts, lists, or bytes if they are images."""
     pa = need("pyarrow")
     n, shape = len(rows), rows.shape[1:]
+    if rows.dtype.kind == "S":
+        return pa.array([one.decode(errors="replace") for one in rows.tolist()], pa.string())
     if not shape:
         return pa.array(rows)
     if rows.dtype == np.uint8 and len(shape) >= _IMAGE_NDIM:
@@ -214,7 +216,9 @@ def to_arrow(rows: Array) -> Any:
 def arrow_field(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
     """The field of such a column, with shape and dtype in its metadata."""
     pa = need("pyarrow")
-    about = json.dumps({"shape": list(shape), "dtype": np.dtype(dtype).name})
+    is_text = np.dtype(dtype).kind == "S"
+    named = np.dtype(dtype).str if is_text else np.dtype(dtype).name
+    about = json.dumps({"shape": list(shape), "dtype": named})
     kind = to_arrow(np.zeros((0, *shape), dtype)).type
     return pa.field(name, kind, metadata={KEY: about.encode()})
 
@@ -253,6 +257,12 @@ def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Arr
     """
     pa, n = need("pyarrow"), len(array)
     kind = array.type
+    if np.dtype(dtype).kind == "S":
+        _check_whole(array, name)
+        texts = [str(one).encode(errors="replace") for one in array.to_pylist()]
+        if max(map(len, texts), default=0) > np.dtype(dtype).itemsize:
+            raise FormatError(f"{name}: expected texts of at most {np.dtype(dtype).itemsize} bytes")
+        return np.array(texts, dtype)
     if pa.types.is_fixed_size_binary(kind):
         _check_whole(array, name)
         data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * kind.byte_width :]

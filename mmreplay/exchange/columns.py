@@ -98,7 +98,7 @@ class PerEpisode:
     """A value per episode as a column of steps; `ends` has the row after each episode."""
 
     def __init__(self, values: Array, ends: Array, *, at_end: bool = False) -> None:
-        self.shape: tuple[int, ...] = (int(ends[-1]),)
+        self.shape: tuple[int, ...] = (int(ends[-1]), *values.shape[1:])
         self.dtype: np.dtype[Any] = values.dtype
         self._values, self._ends, self._at_end = values, ends, at_end
 

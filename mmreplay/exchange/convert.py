@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
+from mmreplay.episode_fields import STARTED
 from mmreplay.errors import (
     EmptyBufferError,
     FormatError,
@@ -148,6 +149,7 @@ def import_dataset(
             codec=codec,
             metadata=dict(incoming.metadata) | {"imported": {"format": format}},
             flush_s=0,
+            episode=incoming.episode,
         )
         writer.close()
         size = row_bytes(writer.schema)
@@ -206,7 +208,8 @@ def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
             key: rows[:].astype(fields[observation_name(key)][1], copy=False)
             for key, rows in run.observation.items()
         }
-        yield dataclasses.replace(run, observation=frames)
+        # Not the time of the import: when the episode began is known only if the source says so.
+        yield dataclasses.replace(run, observation=frames, episode={STARTED: 0, **run.episode})
 
 
 def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import block_steps
+from mmreplay.episode_fields import MOST_BYTES
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_files import KEY, from_arrow, open_parquet, small_table
 from mmreplay.exchange.columns import Shape, row_bytes
+from mmreplay.exchange.episodes import PREFIX
 from mmreplay.exchange.fields import key_name, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import columns_below, files_below
@@ -29,7 +31,7 @@ from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
-_EPISODE, _TIME = "episode_index", "timestamp"
+_EPISODE, _TIME, _TASK = "episode_index", "timestamp", "task_index"
 _INDICES = ("index", "frame_index")  # what the order of the rows also says
 
 _ROLES = {
@@ -190,9 +192,31 @@ class _Dataset:
                 out[int(number)] = inside(self._source, "videos", name, place), float(start)
         return out
 
+    def _constant_tasks(self) -> dict[int, bytes]:
+        """The task of each episode that has one, by its number."""
+        texts, found = self._tasks(), dict[int, set[int]]()
+        if not texts or not {_EPISODE, _TASK} <= self._features.keys():
+            return {}
+        names = [_EPISODE, _TASK]
+        for _, part in columns_below(self._paths, names, 1 << 16):
+            pairs = np.stack([part[name].to_numpy(zero_copy_only=False) for name in names], 1)
+            for episode, task in np.unique(pairs, axis=0).tolist():
+                found.setdefault(int(episode), set()).add(int(task))
+        several = sum(len(tasks) > 1 for tasks in found.values())
+        self._losses.add("tasks of episodes with several: in the column task_index only", several)
+        out = {}
+        for episode, (task, *others) in found.items():
+            if not others and 0 <= task < len(texts):
+                out[episode] = texts[task].encode()[:MOST_BYTES]
+        return out
+
     def incoming(self, missing: FinalObservation) -> Incoming:
         """Fields, metadata and steps."""
         columns = {self._names[name]: one for name, one in self._shapes.items()}
+        self._task_of = self._constant_tasks()
+        if self._task_of:
+            longest = max(map(len, self._task_of.values()))
+            columns[f"{PREFIX}task"] = Shape((self._n,), np.dtype(f"S{max(longest, 1)}"))
         called = {role: name for name, role in self._names.items()}
         tables = Tables(
             columns, self._source, self._losses, missing, needs_rewards=False, called=called
@@ -239,7 +263,11 @@ class _Dataset:
         for path, columns in columns_below(self._paths, stored, size):
             block = {name: self._rows(columns[name], name, path) for name in stored}
             block |= {name: self._frames(name, block) for name in self._videos}
-            yield {self._names[name]: rows for name, rows in block.items()}
+            out = {self._names[name]: rows for name, rows in block.items()}
+            if self._task_of:
+                tasks = [self._task_of.get(one, b"") for one in block[_EPISODE].tolist()]
+                out[f"{PREFIX}task"] = np.array(tasks)
+            yield out
 
     def _rows(self, array: Any, name: str, path: Path) -> Array:
         pa, about = need("pyarrow"), self._shapes[name]

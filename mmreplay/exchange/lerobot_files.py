@@ -18,14 +18,17 @@ import numpy as np
 
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.batches.runs import BLOCK_BYTES, Steps
+from mmreplay.episode_fields import STARTED
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.arrow_files import KEY
+from mmreplay.exchange.episodes import exported
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.pictures import png
 from mmreplay.schema import FRAME, Field
+from mmreplay.texts import Text
 
 _QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _IMAGES = 16  # most images of a block that are looked at
@@ -195,6 +198,16 @@ class _Out:
         # task_index refers to the tasks of the same source.
         self._is_numbered = task is None and bool(tasks) and self._has("task_index", "i")
         self._tasks: list[str] = list(tasks or ()) if self._is_numbered else [one]
+        # A text of each episode, where the store has one called task.
+        self._has_tasks = (
+            task is None and not self._is_numbered and isinstance(stored.fields.get("task"), Text)
+        )
+        if self._has_tasks:
+            self._tasks = []
+        others = (
+            stored.fields.keys() - {STARTED} - ({"task"} if tasks or self._has_tasks else set())
+        )
+        exported({name: stored.fields[name] for name in others}, "LeRobot has only tasks", losses)
         self._features = self._chosen(losses)
         losses.add("final observations: LeRobot has none", stored.n_episodes)
         self._totals, self._stats = self._new_stats(), self._new_stats()
@@ -205,7 +218,7 @@ class _Out:
         self._pending: list[dict[str, Any]] = []
         self._pending_bytes = 0
         self._rows: list[dict[str, Any]] = []
-        self._episode, self._at, self._index = -1, 0, 0
+        self._episode, self._at, self._index, self._task = -1, 0, 0, 0
         self._numbers: set[int] = set()
 
     def _writer(self, path: Path, schema: Any) -> Any:
@@ -246,7 +259,7 @@ class _Out:
             "frame_index": lambda run: np.arange(self._at, self._at + len(run)),
             "episode_index": lambda run: np.full(len(run), self._episode),
             "index": lambda run: np.arange(self._index, self._index + len(run)),
-            "task_index": lambda run: np.zeros(len(run), np.int64),
+            "task_index": lambda run: np.full(len(run), self._task),
         }
         kept = set()
         if self._known and self._has("timestamp", "f"):
@@ -282,6 +295,10 @@ class _Out:
         """Some steps."""
         if run.begins:
             self._episode += 1
+            if self._has_tasks:
+                text = run.episode["task"].decode(errors="replace") or "mmreplay"
+                self._tasks += [text] * (text not in self._tasks)
+                self._task = self._tasks.index(text)
             self._at, self._numbers, self._stats = 0, set(), self._new_stats()
         columns: dict[str, Any] = {}
         for name, one in self._features.items():

@@ -1,8 +1,8 @@
 """Minari datasets of HDF5, Arrow and Parquet, read without Minari; `minari_export` writes them.
 
-An import also keeps seeds and options of episodes (extra columns ``episode.…``), infos (``info.…``;
-a store's own extra columns under their own names), spaces, the environment's specification and
-other metadata, for an export.
+An import also keeps seeds, options and other attributes of episodes as fields of them, infos as
+extra columns (``info.…``; a store's own under their own names) and those of resets as fields
+(``reset.…``), spaces, the environment's specification and other metadata, for an export.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import block_steps
+from mmreplay.episode_fields import field_name
 from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
-from mmreplay.exchange.fields import has_values
+from mmreplay.exchange.episodes import PREFIX, common_type
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
@@ -112,6 +113,7 @@ class _Dataset:
         self._with_reset: set[str] = set()
         self._infos: dict[str, str] = {}
         self._attributes: dict[str, str] = {}
+        self._resets: dict[str, str] = {}  # the infos of resets, by what they become
         self._add_columns()
         self._about = [self._episodes.attributes(number) for number in range(self._n)]
         self._add_attributes()
@@ -137,6 +139,9 @@ class _Dataset:
                     self._infos[role] = path
                 if one.shape[:1] == (n_steps + 1,):
                     self._with_reset.add(role)
+                    self._resets[f"{PREFIX}reset.{path}"] = path
+                    at_reset = self._shape(one.shape[1:], one.dtype)
+                    self._add(f"{PREFIX}reset.{path}", at_reset, f"{name} of resets")
                 elif one.shape[:1] != (n_steps,) and not isinstance(one, Unreadable):
                     column = Unreadable("not one row per step")
             elif part not in ("observations", "rewards", *_STEP):
@@ -155,24 +160,20 @@ class _Dataset:
         """Add a column for each attribute that all episodes have, and for seeds."""
         names = {name for own in self._about for name in own} - {"id", "total_steps"}
         for name in sorted(names):
-            values = [np.asarray(own[name]) for own in self._about if name in own]
-            what, dtype = f"{name} of episodes", _common_dtype(values)
-            if (
-                dtype is None
-                or len({one.shape for one in values}) > 1
-                or (len(values) < self._n and name != "seed")
-            ):
+            values = [own[name] for own in self._about if name in own]
+            what, dtype = f"{name} of episodes", common_type(values)
+            shapes = {np.shape(one) for one in values}
+            if dtype is None or len(shapes) > 1 or (len(values) < self._n and name != "seed"):
                 self._losses.add(f"{what}: not in all of them, or of different types", len(values))
                 continue
             if name == "seed":
                 none = NO_SEED.astype(dtype)
                 self._losses.add(
                     f"{what}: {none}, which means a missing seed",
-                    sum(bool((one == none).any()) for one in values),
+                    sum(bool(np.any(one == none)) for one in values),
                 )
-            role = f"extras/episode.{name}"
-            self._attributes[role] = name
-            self._add(role, self._shape(values[0].shape, dtype), f"episode.{name}")
+            self._attributes[f"{PREFIX}{name}"] = name
+            self._add(f"{PREFIX}{name}", self._shape(shapes.pop(), dtype), f"episode.{name}")
 
     def incoming(self) -> Incoming:
         """Fields, metadata and steps."""
@@ -191,8 +192,9 @@ class _Dataset:
         about: dict[str, Any] = {
             "metadata": own,
             "infos": {extras[one]: path for one, path in self._infos.items() if one in extras},
-            "episodes": {
-                extras[one]: name for one, name in self._attributes.items() if one in extras
+            **{
+                part: {field_name(role.removeprefix(PREFIX)): name for role, name in names.items()}
+                for part, names in (("episodes", self._attributes), ("resets", self._resets))
             },
         }
         if len(json.dumps(about)) > _MOST_METADATA:
@@ -221,12 +223,29 @@ class _Dataset:
                     )
             for name in columns.keys() - self._first.keys():
                 self._losses.add(f"column {name}: not in the first episode, left out")
+            at_reset = {role: self._at_reset(role, columns, n_steps) for role in self._resets}
             for start in range(0, n_steps, size):
                 stop = min(start + size, n_steps)
-                block = {role: self._rows(role, number, columns, start, stop) for role in used}
+                block = {
+                    role: self._rows(role, number, columns, start, stop)
+                    for role in used
+                    if role not in at_reset
+                }
+                block |= {
+                    role: np.repeat(row, stop - start, 0)
+                    for role, row in at_reset.items()
+                    if role in used
+                }
                 for key, name in zip(self._frames, frames, strict=True):
                     block[final_name(key)] = columns[name].read(stop, stop + (stop == n_steps))
                 yield block
+
+    def _at_reset(self, role: str, columns: Mapping[str, Column], n_steps: int) -> Array:
+        """(1, ...) the info of an episode's reset; 0 where it is not as in the first one."""
+        one, column = self._columns[role], columns.get(f"infos/{self._resets[role]}")
+        if column is None or column.shape[:1] != (n_steps + 1,):
+            return np.zeros((1, *one.shape[1:]), one.dtype)
+        return column.read(0, 1)
 
     def _rows(
         self, role: str, number: int, columns: Mapping[str, Column], start: int, stop: int
@@ -244,16 +263,4 @@ class _Dataset:
         if column is None or column.shape[:1] != (n_steps + more,):
             self._losses.add(f"{name}: not in this episode as in the first: zeros", start == 0)
             return np.zeros((n, *one.shape[1:]), one.dtype)
-        if more and start == 0:
-            lost = int(has_values(column.read(0, 1))[0])
-            self._losses.add(f"{name}: values at resets, left out", lost)
         return column.read(start + more, stop + more)
-
-
-def _common_dtype(values: Sequence[Array]) -> np.dtype[Any] | None:
-    """A dtype that holds all these numbers exactly, for integers int64 or uint64; or None."""
-    kinds = {one.dtype.kind for one in values}
-    if kinds <= {"i", "u"}:
-        fitting = (np.dtype(name) for name in ("int64", "uint64"))
-        return next((d for d in fitting if all((v.astype(d) == v).all() for v in values)), None)
-    return np.result_type(*(one.dtype for one in values)) if len(kinds) == 1 else None

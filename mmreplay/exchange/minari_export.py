@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mmreplay.batches.runs import Steps
+from mmreplay.episode_fields import STARTED
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
@@ -149,17 +150,19 @@ class _Out:
             for one in leaves(space)
         ):
             losses.add("the dtype of Discrete values: int64, as in all Arrow files of Minari")
-        about: dict[str, str] = known.get("episodes", {})
-        self._attributes = {k: path for k, path in about.items() if k in extras}
+        given = {part: dict(known.get(part, {})) for part in ("episodes", "resets", "infos")}
+        self._attributes = {name: name for name in stored.fields} | given["episodes"]
+        self._resets = {path: k for k, path in given["resets"].items() if k in stored.fields}
+        for name in [*given["resets"], *(self._attributes.keys() - stored.fields.keys())]:
+            self._attributes.pop(name, None)
         self.others: list[dict[str, Any]] = []
-        infos: dict[str, str] = known.get("infos", {})
-        self._infos = {k: path for k, path in infos.items() if k in extras}
-        ours = sorted(extras.keys() - {*self._infos, *self._attributes})
+        self._infos = {k: path for k, path in given["infos"].items() if k in extras}
+        ours = sorted(extras.keys() - self._infos.keys())
         self._infos |= {name: name for name in ours}
-        for name in self._infos:
+        for name, path in self._infos.items():
             losses.add(
                 f"extra column {name}: exported as an info, with 0 at the reset",
-                stored.n_episodes,
+                stored.n_episodes * (path not in self._resets),
             )
         if ours:
             self.metadata[OURS] = {"extras": ours}
@@ -212,7 +215,12 @@ class _Out:
         seed: int | None = None
         about: dict[str, Any] = {}
         for name, path in self._attributes.items():
-            value = first.extras[name][0]
+            value = first.episode[name]
+            if name == STARTED and not value:
+                continue
+            if isinstance(value, bytes):
+                _put(about, path, value.decode(errors="replace"))
+                continue
             if path == "seed" and not value.ndim:
                 seed = None if value == NO_SEED.astype(value.dtype) else int(value)
                 continue
@@ -228,7 +236,10 @@ class _Out:
         out: dict[str, Any] = {}
         for name, path in self._infos.items():
             rows = np.concatenate([r.extras[name] for r in runs])
-            rows = np.concatenate((np.zeros_like(rows[:1]), rows))
+            at_reset = np.zeros_like(rows[:1])
+            if path in self._resets:
+                at_reset[0] = runs[0].episode[self._resets[path]]
+            rows = np.concatenate((at_reset, rows))
             # Minari cannot read arrays of numbers that it writes to Arrow files.
             _put(out, path, rows if self._is_hdf5 or rows.ndim > 1 else list(rows))
         return out

@@ -6,6 +6,7 @@ A column of rows with a shape has flat lists, or bytes for images; its metadata 
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from mmreplay.exchange.arrow_files import (
     to_arrow,
 )
 from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
+from mmreplay.exchange.episodes import PREFIX
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, by_numbers, source_files
@@ -162,7 +164,8 @@ def write(
         parts: list[Block] = []
         n_rows = 0
         for run in stored.runs():
-            parts.append(table_rows(run, is_dict=stored.schema.is_dict))
+            whole = dataclasses.replace(run, begins=True)  # its fields in each part
+            parts.append(table_rows(whole, is_dict=stored.schema.is_dict))
             n_rows += len(run)
             if n_rows >= most:
                 writer.write_batch(_batch(parts, schema))
@@ -176,6 +179,10 @@ def _batch(parts: list[Block], schema: Any) -> Any:
     ends = np.concatenate([one["terminations"] | one["truncations"] for one in parts])
     columns = []
     for name in schema.names:
+        if name.startswith(PREFIX):  # a value per step, of which few differ
+            lengths = [len(one["rewards"]) for one in parts]
+            columns.append(to_arrow(np.repeat([one[name][0] for one in parts], lengths, 0)))
+            continue
         rows = to_arrow(np.concatenate([one[name] for one in parts]))
         if name.startswith("final_observations"):
             numbers = np.cumsum(ends) - 1

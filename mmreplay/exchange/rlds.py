@@ -24,6 +24,7 @@ import numpy as np
 from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Shape, row_bytes
+from mmreplay.exchange.episodes import PREFIX, is_text
 from mmreplay.exchange.fields import has_values, is_numeric, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.pictures import decoded
@@ -147,7 +148,7 @@ def _message() -> Any:
 
 
 _STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
-_EPISODE = "extras/episode."
+_MOST_TEXT = 1024  # bytes of a text of an episode
 _MARKS = ("is_first", "is_last")  # what the order of the steps also says
 
 
@@ -206,6 +207,15 @@ class _Rows:
         self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
         if leaf.is_image:
             self._values: Any = list(example.values(leaf.path, is_bytes=True))
+            return
+        if leaf.dtype.kind == "S":
+            texts = [one.rstrip(b"\0") for one in example.values(leaf.path, is_bytes=True)]
+            if max(map(len, texts), default=0) > _MOST_TEXT:
+                raise FormatError(
+                    f"{self._where}: expected a text of at most {_MOST_TEXT:,} bytes; leave it out "
+                    f"(leave_out)"
+                )
+            self._values = np.array(texts, leaf.dtype)
             return
         values = example.numbers(leaf.path, leaf.dtype)
         if len(values) % max(math.prod(leaf.shape), 1):
@@ -275,14 +285,16 @@ class _Dataset:
         key_of = {path: path.removeprefix(_OBSERVATION) if len(seen) > 1 else "" for path in seen}
         roles |= {path: f"observations{key}" for path, key in key_of.items()}
         self._steps = {roles.get(path, f"extras/{path}"): one for path, one in leaves.items()}
-        self._episode = {f"{_EPISODE}{path}": one for path, one in self._leaves(others, "")}
+        self._episode = {
+            f"{PREFIX}{path}": one for path, one in self._leaves(others, "", texts=True)
+        }
         columns = {
             role: Shape((0, *one.shape), one.dtype)
             for role, one in (self._steps | self._episode).items()
         }
         columns["episode"] = Shape((0,), np.dtype(np.int64))
         called = {role: one.path.removeprefix("steps/") for role, one in self._steps.items()}
-        called |= {role: role.removeprefix(_EPISODE) for role in self._episode}
+        called |= {role: role.removeprefix(PREFIX) for role in self._episode}
         self._tables = Tables(columns, folder, losses, missing, needs_rewards=False, called=called)
         self._size = block_steps(row_bytes({one: columns[one] for one in self._tables.used}))
         self._frames = self._tables.frames["observations"]
@@ -300,17 +312,21 @@ class _Dataset:
             ) from error
         return steps, others
 
-    def _leaves(self, features: Mapping[str, Any], above: str) -> Iterator[tuple[str, _Leaf]]:
-        """Arrays by their path below `above`; everything else is a loss."""
+    def _leaves(
+        self, features: Mapping[str, Any], above: str, *, texts: bool = False
+    ) -> Iterator[tuple[str, _Leaf]]:
+        """Arrays by their path below `above`, and `texts`; everything else is a loss."""
         for name, about in features.items():
             path = f"{above}/{name}" if above else name
             if "featuresDict" in about:
                 inside = about["featuresDict"].get("features", {})
-                for below, one in self._leaves(inside, path):
+                for below, one in self._leaves(inside, path, texts=texts):
                     yield f"{name}/{below}", one
                 continue
             self._named.add(path)
             found = _leaf_of(about, path)
+            if found is None and texts and is_text(about):
+                found = _Leaf(path, (), np.dtype(f"S{_MOST_TEXT}"))
             if found is None:
                 self._losses.add(f"feature {path}: encoded, or not numbers of one shape")
             else:

@@ -1,7 +1,7 @@
 """robomimic's HDF5 files: a group per demonstration, with observations by key.
 
 Final observations are those of ``next_obs``, if there are any. A demonstration terminated if its
-last ``done`` is set, else it was truncated.
+last ``done`` is set, else it was truncated. Its attributes are fields of the episode.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
+from mmreplay.episode_fields import STARTED
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
+from mmreplay.exchange.episodes import PREFIX, common_type
 from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
@@ -29,6 +31,7 @@ _NUMBER = re.compile(r"(\d+)\Z")
 _GYM = 2  # robomimic's number for environments of Gym
 _STEP = ("actions", "rewards", "dones")
 _OWN = (*_STEP, "obs", "next_obs")
+_COUNT = "num_samples"
 
 
 @contextmanager
@@ -42,7 +45,11 @@ def read(
         ends = np.cumsum(list(demos.values()))
         columns, called = _columns_of(file, demos, ends)
         columns["episode"] = PerEpisode(np.arange(len(ends)), ends)
-        used = {"data@total", "data@env_args", *(f"data/{demo}@num_samples" for demo in lengths)}
+        fields = _attributes(file, demos, ends)
+        columns |= {f"{PREFIX}{name}": one for name, one in fields.items()}
+        called |= {f"{PREFIX}{name}": f"attribute {name}" for name in fields}
+        used = {"data@total", "data@env_args"}
+        used |= {f"data/{demo}@{name}" for demo in lengths for name in (_COUNT, *fields)}
         for path in file.columns:
             above, _, inside = path.partition("/")
             if above == "data" and inside.partition("/")[0] in lengths:
@@ -96,6 +103,19 @@ def _columns_of(
     return columns, called
 
 
+def _attributes(file: Hdf5Source, demos: Mapping[str, int], ends: Array) -> dict[str, PerEpisode]:
+    """The attributes that all demonstrations have, of one value or as many of one type."""
+    found = [dict(file.file["data"][demo].attrs) for demo in demos]
+    out: dict[str, PerEpisode] = {}
+    for name in sorted(set(found[0]).intersection(*found[1:]) - {_COUNT}):
+        values = [one[name] for one in found]
+        dtype = common_type(values)
+        if dtype is not None and len({np.shape(one) for one in values}) == 1:
+            texts = [one.encode() if isinstance(one, str) else one for one in values]
+            out[name] = PerEpisode(np.array(texts, dtype), ends)
+    return out
+
+
 def _order(name: str) -> tuple[int, str]:
     found = _NUMBER.search(name)
     return (int(found[1]) if found else -1, name)
@@ -130,7 +150,12 @@ def write(stored: Stored, target: Path, losses: Losses, *, next_obs: bool = True
                 if run.begins:
                     group.create_dataset(name, (n, *rows.shape[1:]), rows.dtype)
                 group[name][start : start + len(run)] = rows
-            group.attrs["num_samples"] = n
+            group.attrs[_COUNT] = n
+            if run.begins:
+                for name, value in run.episode.items():
+                    if name != STARTED or value:
+                        is_text = isinstance(value, bytes)
+                        group.attrs[name] = value.decode(errors="replace") if is_text else value
             start += len(run)
             if run.ends:
                 number, start = number + 1, 0

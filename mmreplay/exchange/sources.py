@@ -23,6 +23,7 @@ from mmreplay.exchange.tables import Incoming
 from mmreplay.schema import FRAME
 from mmreplay.system import user_paths
 from mmreplay.system.limits import check_limit
+from mmreplay.texts import Text
 
 
 def find_sources(given: Any, chosen: ExchangeFormat, losses: Losses) -> tuple[list[Any], float]:
@@ -56,10 +57,10 @@ def one_after_the_other(
 ) -> Iterator[Steps]:
     """The steps of several sources; raises FormatError unless they have the same fields."""
     yield from first.steps
-    expected = fields_of(first)
+    expected = fields_of(first) | _of_episodes(first)
     for source in sources[1:]:
         with reading(shown(source), name), read(source) as incoming:
-            found = fields_of(incoming)
+            found = fields_of(incoming) | _of_episodes(incoming)
             for what in sorted(expected.keys() | found.keys()):
                 one, other = expected.get(what), found.get(what)
                 if not one or not other or one[0] != other[0] or not np.can_cast(other[1], one[1]):
@@ -79,6 +80,14 @@ def fields_of(incoming: Incoming) -> dict[str, tuple[tuple[int, ...], np.dtype[A
     fields |= {f"column {name}": one for name, one in incoming.extras.items()}
     out = {name: (one.shape, np.dtype(one.dtype)) for name, one in fields.items()}
     return out | {"rewards": ((), np.dtype(incoming.reward_dtype))}
+
+
+def _of_episodes(incoming: Incoming) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """The same of the fields of episodes; texts may be of any length."""
+    return {
+        f"field {name} of episodes": (() if isinstance(one, Text) else one.shape, one.dtype)
+        for name, one in incoming.episode.items()
+    }
 
 
 def observation_name(key: str) -> str:

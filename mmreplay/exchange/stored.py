@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
+from mmreplay.exchange.episodes import PREFIX
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.maintenance.episodes import read_runs, row_bytes
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.texts import Text
 
 
 class Stored:
-    """A store that is exported; `lengths` has the steps of each episode."""
+    """A store that is exported: `lengths` has the steps of each episode, `fields` its fields."""
 
     def __init__(
         self, store: Store, losses: Losses, progress: Callable[[int, int], None] | None
@@ -34,7 +36,7 @@ class Stored:
         # Read once: a writer may add steps meanwhile.
         contents = store.live.contents(returns=False)
         episodes, n_transitions = contents.episodes, sum(contents.n_transitions)
-        self._episodes = episodes
+        self._episodes, self.fields = episodes, dict(store.live.fields)
         self.lengths = episodes["length"].astype(np.int64)
         self.n_steps = int(self.lengths.sum())
         losses.add(
@@ -91,11 +93,20 @@ def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[An
         out[name] = ((n,), np.dtype(np.bool_))
     for name, one in schema.extras.items():
         out[f"extras/{name}"] = ((n, *one.shape), one.dtype)
+    for name, field in stored.fields.items():
+        is_text = isinstance(field, Text)
+        shape = () if is_text else field.shape
+        dtype = np.dtype(f"S{field.shape[0]}") if is_text else field.dtype
+        out[f"{PREFIX}{name}"] = ((stored.n_episodes, *shape), dtype)
     return out
 
 
 def table_rows(run: Steps, *, is_dict: bool) -> dict[str, Array]:
-    """The columns of some steps, by name; a final observation only where an episode ends."""
+    """The columns of some steps, by name.
+
+    A final observation only where an episode ends, its fields only where it begins; texts are
+    bytes.
+    """
     n, out = len(run), {}
     last = np.zeros(n, np.bool_)
     last[-1] = run.ends
@@ -110,4 +121,8 @@ def table_rows(run: Steps, *, is_dict: bool) -> dict[str, Array]:
         "truncations": ~run.terminal & last,
         "life_losses": run.terminal & ~last,
         **{f"extras/{name}": rows for name, rows in run.extras.items()},
+        **{
+            f"{PREFIX}{name}": np.asarray(value)[None][: run.begins]
+            for name, value in run.episode.items()
+        },
     }

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.runs import Steps
+from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import RowShape
+from mmreplay.exchange.episodes import PREFIX, EpisodeColumns
 from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, key_name, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.transitions import FinalObservation, Frames, Table, to_steps
@@ -68,6 +70,7 @@ class Incoming:
         steps: in order; read as they are asked for.
         metadata: JSON values for the store's metadata.
         n_steps: about how many; 0 if unknown.
+        episode: the fields of episodes.
     """
 
     frames: Mapping[str, Field]
@@ -77,6 +80,7 @@ class Incoming:
     steps: Iterable[Steps]
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     n_steps: int = 0
+    episode: Mapping[str, EpisodeField] = dataclasses.field(default_factory=dict)
 
     @property
     def frame(self) -> Field | Mapping[str, Field]:
@@ -116,7 +120,12 @@ class Tables:
         self._called, self._problem = called or {}, ""
         self._roles: dict[str, str] = {}
         self._is_jaxrl = _JAXRL_ENDS in columns
-        usable = {name: one for name, one in columns.items() if self._is_usable(name, one)}
+        of_episodes = {name: one for name, one in columns.items() if self._is_of_episode(name)}
+        usable = {
+            name: one
+            for name, one in columns.items()
+            if not name.startswith(PREFIX) and self._is_usable(name, one)
+        }
         others = self._assign_roles(usable)
         # The columns of observations, next and final ones, by the keys of observations.
         self.frames = {role: self._parts_of(role) for role in _OF_FRAMES}
@@ -130,6 +139,7 @@ class Tables:
             or {"episode", "episode_starts"} & self._roles.keys()
         )
         self._check_shapes(columns)
+        self._episode = EpisodeColumns(of_episodes, self.n_rows, where, losses)
         # Name and field of extra columns, by their foreign names.
         self.extras: dict[str, tuple[str, Field]] = {}
         for name, role in others.items():
@@ -161,6 +171,10 @@ class Tables:
         base, _, key = name.partition("/")
         role = _ROLES.get(base, "")
         return ("", "") if role in self._losses.called else (role, key)
+
+    def _is_of_episode(self, name: str) -> bool:
+        """Whether a column is a field of episodes, and asked for."""
+        return name.startswith(PREFIX) and self._losses.takes(self._called.get(name, name))
 
     def _is_usable(self, name: str, column: RowShape) -> bool:
         """Whether a column is asked for and can be read; everything else is a loss."""
@@ -305,7 +319,7 @@ class Tables:
     @property
     def used(self) -> list[str]:
         """The columns with one row per step that are converted."""
-        return [*self._of_steps(), *self.extras]
+        return [*self._of_steps(), *self.extras, *self._episode.used.values()]
 
     def incoming(
         self,
@@ -328,6 +342,7 @@ class Tables:
             to_steps(tables, self._missing, self._losses),
             metadata or {},
             self.n_rows,
+            self._episode.declared,
         )
 
     def tables(
@@ -362,6 +377,7 @@ class Tables:
                         f"{self._where}: final_observations {key}: expected a row for each end of "
                         f"an episode, found {len(found):,} for {stop - n_final:,}"
                     )
+            numbers = n_final + np.append(0, ends[:-1].cumsum())
             n_final = stop
             ends[-1] |= after is None
             rewards = np.zeros(len(ends), self._rewards)
@@ -376,6 +392,7 @@ class Tables:
                 {new: block[name] for name, (new, _) in self.extras.items()},
                 {key: block[name] for key, name in following.items()} or None,
                 last or None,
+                self._episode.rows(block, numbers),
             )
         if n_known is not None:
             self._losses.add("final observations after the last end", n_known - n_final)

@@ -34,7 +34,10 @@ _BROKEN = (
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Consecutive transitions, (n, ...) each; `final` has a row per end of an episode."""
+    """Consecutive transitions, (n, ...) each; `final` has a row per end of an episode.
+
+    `episode` are its fields; of each episode the row of its first step counts.
+    """
 
     observation: Frames
     action: Array
@@ -44,6 +47,7 @@ class Table:
     extras: dict[str, Array]
     next_observation: Frames | None = None
     final: Frames | None = None
+    episode: dict[str, Array] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -114,5 +118,12 @@ def _run(table: Table, start: int, stop: int, last: Frames, *, begins: bool, end
     }
     extras = {key: rows[part] for key, rows in table.extras.items()}
     return Steps(
-        frames, table.action[part], table.reward[part], table.terminal[part], extras, begins, ends
+        frames,
+        table.action[part],
+        table.reward[part],
+        table.terminal[part],
+        extras,
+        begins,
+        ends,
+        {name: rows[start] for name, rows in table.episode.items()},
     )

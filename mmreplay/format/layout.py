@@ -34,6 +34,8 @@ SCALARS = ("actions", "rewards", "non_terminals", "resets", "ends", "step")
 """What each step writes beside frames."""
 FINALS = "finals"
 """The directory, below a lane, of the log of final observations."""
+EPISODES = "episodes"
+"""The directory, below a lane, of the fields of episodes, by number."""
 CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
 MAX_CHUNK_BYTES = 4 << 30

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.episode_fields import fields_from_json
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format import layout
 from mmreplay.format.compression import checked_codec
@@ -228,7 +229,8 @@ def schema_from_json(document: Any, where: str) -> Schema:
         reward = document["reward"]
         if reward not in _DTYPES:  # numpy would make a dtype of many another text
             raise TypeError(f"no dtype: {reward!r:.80}")
-        return Schema.make(frames, action, extras, reward)
+        episode = fields_from_json(document.get("episode", {}), _field_from_json)
+        return Schema.make(frames, action, extras, reward, episode=episode)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FormatError(f"{where}: the schema cannot be read: {error!s:.400}") from error
 

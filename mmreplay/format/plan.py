@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format.compression import checked_codec
 from mmreplay.format.layout import (
     CODECS,
+    EPISODES,
     LARGE_FRAME_BYTES,
     MAX_CHUNK_BYTES,
     MAX_INNER_BYTES,
@@ -42,6 +44,7 @@ _SCALAR_ROWS = 65_536
 _FINAL_BYTES, _FINAL_PAGES_BYTES, _LEAST_FINALS = 1 << 20, 16 << 20, 16
 """Episodes end seldom: their log takes little room while the lane is open."""
 _FINAL_NUMBERS = 16_384
+_EPISODES_BYTES = 64 << 10
 _ROUND_UP_BYTES = 1 << 20
 _STEPS_OF_MANY, _LEAST_ENTRIES = 64, 65_536
 _PARTS_OF_CAPACITY = 10
@@ -76,6 +79,19 @@ def final_columns(schema: Schema) -> dict[str, ArraySpec]:
         path: ArraySpec(path, shape, dtype, 1)
         for path, shape, dtype in (*frames, ("id", (), _NUMBER), ("first", (), _NUMBER))
     }
+
+
+def episode_specs(fields: Mapping[str, EpisodeField]) -> dict[str, ArraySpec]:
+    """The arrays of the fields of episodes, by path; a row is an episode.
+
+    Nothing of them is chosen, so that no document of theirs is needed to read them.
+    """
+    out = {}
+    for name, one in fields.items():
+        path, rows = f"{EPISODES}/{name}", max(_EPISODES_BYTES // one.row_bytes, 1)
+        spec = ArraySpec(path, one.shape, one.dtype, _whole_pages(rows, one.row_bytes))
+        out[path] = named_axes(spec, "episode")
+    return out
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def copy_lane(
     *,
     n_finals: int | None = None,
     wrong_sums: Collection[tuple[str, int]] = (),
+    lost_fields: Collection[tuple[str, int]] | None = None,
     moved: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Make a closed lane of the rows below `stop` of a lane; None: of all that are committed now.
@@ -61,13 +62,15 @@ def copy_lane(
         n_finals: how many final observations are sound; None for all.
         wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of sound files of a closed lane
             whose checksums the copy computes; any other file without one is an error.
+        lost_fields: (array, chunk file) of fields of episodes that are damaged: zeros in the copy.
+            None: they are compared with their checksums.
         moved: called with the size of each file or part that was copied.
 
     Raises EvictedError if rows were evicted, or a session began: open the lane again and retry.
     """
     try:
         _build(target, reader)
-        _Copy(reader, target, wrong_sums, moved).run(stop, n_finals)
+        _Copy(reader, target, wrong_sums, lost_fields, moved).run(stop, n_finals)
         _copy_side_data(reader, target)
         if reader.replaced():
             raise EvictedError(str(reader.path))
@@ -97,6 +100,7 @@ class _Copy:
     _reader: LaneReader
     _target: AnyPath
     _wrong_sums: Collection[tuple[str, int]]
+    _lost_fields: Collection[tuple[str, int]] | None
     _moved: Callable[[int], None]
 
     def run(self, stop: int | None, n_sound: int | None) -> None:
@@ -126,6 +130,30 @@ class _Copy:
         # The newest row may still end; after a power cut a writer of the source goes back to the
         # newest checkpoint, and writes the rows after it again, in place.
         self._copy_log(rows, base, stop, max(min(stop, best.head) - 1, 0), best.before)
+        self._copy_fields(base, stop, best.before)
+
+    def _copy_fields(self, base: int, stop: int, before: int) -> None:
+        """Copy the fields of the episodes that begin in rows [base, stop); they are never linked.
+
+        They may change in place, and are small.
+        """
+        reader, rows = self._reader, self._reader.rows
+        pieces = chunk_files.filled_rows(rows, rows.specs["resets"], base, stop)
+        head = before + sum(int(np.count_nonzero(values)) for _, values in pieces)
+        lost = self._lost_fields
+        for path, spec in reader.document.episodes.items():
+            for chunk in range(before // spec.chunk_rows, -(-head // spec.chunk_rows)):
+                source = chunk_files.chunk_path(rows.path, spec, chunk)
+                copy = chunk_files.chunk_path(self._target, spec, chunk)
+                if (path, chunk) in (lost or ()):
+                    durable_writes.allocate(copy, spec.chunk_bytes)
+                    continue
+                try:
+                    if lost is None:
+                        check_intact(rows, spec, chunk, head)
+                    durable_writes.copy_file(source, copy)
+                except FileNotFoundError as error:
+                    raise _damaged_file(rows, source, "missing") from error
 
     def _copy_pending(self, stop: int) -> None:
         """Copy row `stop` of frames: what followed the newest steps of running episodes."""
@@ -277,15 +305,18 @@ def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
     return EvictedError(str(path)) if log.replaced() else damaged(path, *what)
 
 
-def check_intact(log: LogReader, spec: ArraySpec, chunk: int) -> None:
-    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum."""
+def check_intact(log: LogReader, spec: ArraySpec, chunk: int, head: int | None = None) -> None:
+    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum.
+
+    `head` is where they end, by default where those of the log do.
+    """
     if not log.is_closed:
         return
     path = chunk_files.chunk_path(log.path, spec, chunk)
     try:
         with contextlib.suppress(CorruptStoreError):
             if stored_checksum(log.path, spec, chunk) and rows_match(
-                log.path, spec, chunk, log.head
+                log.path, spec, chunk, log.head if head is None else head
             ):
                 return
     except FileNotFoundError as error:

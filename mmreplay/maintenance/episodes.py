@@ -34,7 +34,9 @@ def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
     size, extras = block_steps(row_bytes(schema)), schema.extra_paths
     rows = functools.partial(live.episode_rows, uuids=uuids)
     paths = ["actions", "rewards", "non_terminals", *extras.values()]
-    for first, length in zip(episodes["id"].tolist(), episodes["length"].tolist(), strict=True):
+    fields = live.stored_fields(episodes["id"])
+    for place, (first, length) in enumerate(episodes[["id", "length"]].tolist()):
+        given = {name: values[place] for name, values in fields.items()}
         for start in range(0, length, size):
             stop = min(start + size, length)
             action, reward, flags, *more = rows(paths, first, start, stop)
@@ -44,7 +46,7 @@ def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
             }
             extra = dict(zip(extras, more, strict=True))
             begins, ends = start == 0, stop == length
-            yield Steps(frames, action, reward, flags == 0, extra, begins=begins, ends=ends)
+            yield Steps(frames, action, reward, flags == 0, extra, begins, ends, given)
 
 
 def write_runs(

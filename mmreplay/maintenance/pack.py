@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import check_number, mask_of, whole_number_or_none
 from mmreplay.batches.runs import Steps
+from mmreplay.episode_fields import STARTED
 from mmreplay.episode_index import EPISODE_DTYPE
 from mmreplay.errors import (
     CorruptStoreError,
@@ -34,10 +35,12 @@ from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs
 from mmreplay.maintenance.snapshot import snapshot
 from mmreplay.maintenance.verify.report import as_json
+from mmreplay.reading.episode_columns import joined_fields, joined_tables
 from mmreplay.reading.info import shared_metadata
 from mmreplay.reading.lane_reader import LogReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Codec, Field, Schema
+from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import path_of_new_store, read_metadata
 from mmreplay.system import checked_reads, durable_writes, user_paths
@@ -135,6 +138,8 @@ def pack(
         ]
         first = opened_sources[0].store
         _check_schemas(opened_sources)
+        declared = joined_fields((one.path, one.store.live.fields) for one in opened_sources)
+        declared.pop(STARTED, None)
         n_episodes, n_chosen = _choose(opened_sources, min_return, episodes, envs)
         built = Path(str(folder)) / where.name
         readers = [reader for one in opened_sources for reader in one.readers]
@@ -148,6 +153,7 @@ def pack(
             padding=first.padding,
             metadata=shared_metadata(readers),
             flush_s=0,
+            episode=declared,
         ).close()
         size, n_done = row_bytes(first.schema), 0
         total = sum(int(one.chosen["length"].sum()) for one in opened_sources) * size
@@ -205,6 +211,9 @@ class _Source:
             for reader in self.readers:
                 for log in (reader.rows, reader.finals):
                     _check_files(log)
+                for spec in reader.document.episodes.values():
+                    for chunk in chunk_files.chunk_files(reader.path, spec):
+                        check_intact(reader.rows, spec, chunk, (chunk + 1) * spec.chunk_rows)
             yield from read_runs(self.store, self.chosen)
         except (EvictedError, InvalidIdError) as error:
             raise changed from error
@@ -238,13 +247,11 @@ def _choose(
 
     Raises SchemaError for an argument that is not valid, EmptyBufferError if no episode is chosen.
     """
-    tables: list[npt.NDArray[np.void]] = []
-    widths: list[int] = []
-    for source in sources:
-        tables.append(source.store.episodes.copy())
-        tables[-1]["id"] += len(widths) << LANE_SHIFT
+    tables, widths = [source.store.episodes for source in sources], list[int]()
+    table, bounds = joined_tables(tables), np.cumsum([0, *map(len, tables)]).tolist()
+    for source, (start, stop) in zip(sources, itertools.pairwise(bounds), strict=True):
+        table["id"][start:stop] += len(widths) << LANE_SHIFT
         widths += [reader.n for reader in source.readers]
-    table = np.concatenate(tables)
     mask = np.ones(len(table), np.bool_)
     if min_return is not None:
         check_number("min_return", min_return, least=-math.inf)
@@ -262,10 +269,8 @@ def _choose(
         raise EmptyBufferError(
             f"none of {len(table):,} whole episodes was chosen{more}: choose others"
         )
-    stop = 0
-    for source in sources:
-        start, stop = stop, stop + len(source.store.episodes)
-        source.chosen = source.store.episodes[mask[start:stop]]
+    for source, one, start in zip(sources, tables, bounds, strict=False):
+        source.chosen = one[mask[start : start + len(one)]]
     return len(table), int(np.count_nonzero(mask))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.sampling.epoch import Blocks
-from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import KeptColumn, ShardColumn
 
 _RAW_ROWS = 16  # of uncompressed frames, that count as a chunk
@@ -64,7 +63,7 @@ class KeptFrames:
         self.n_rows = n_rows
         self._made: tuple[Mapping[str, Any], dict[str, Any]] | None = None
 
-    def columns(self, columns: Mapping[str, RawColumn | ShardColumn]) -> Mapping[str, Any]:
+    def columns(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
         """The same columns; of those that are compressed what is decoded stays here."""
         made = self._made
         if made is None or made[0] is not columns:

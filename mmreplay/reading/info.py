@@ -68,6 +68,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "capacity": None if None in capacities else sum(capacities),
         "non_finite_rewards": contents.n_odd_rewards,
         "fields": _fields(lanes, sizes),
+        "episode_fields": {name: one.to_json() for name, one in lanes.fields.items()},
         "bytes_on_disk": on_disk,
         "bytes_raw": raw,
         "bytes_stacked": stacked,

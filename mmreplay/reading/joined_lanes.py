@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,13 @@ from mmreplay.episode_index import EPISODE_DTYPE, Index, Sources
 from mmreplay.episode_index.steps import Steps as IndexedSteps
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading.episode_columns import (
+    EpisodeColumn,
+    LaneEpisodes,
+    joined_fields,
+    path_of,
+    with_columns,
+)
 from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
@@ -27,7 +34,7 @@ from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.held_directories import AnyPath
 
 _LOG = logging.getLogger("mmreplay")
-AnyColumn = RawColumn | ShardColumn
+AnyColumn = RawColumn | ShardColumn | EpisodeColumn
 Flags = npt.NDArray[np.bool_]
 Doubles = npt.NDArray[np.float64]
 
@@ -54,7 +61,7 @@ class JoinedLanes:
     """The lanes of a store as they were opened; a new one replaces it when one is opened again.
 
     In `columns` the entries of lane k are part k; those of frames have further parts for the final
-    observations of each lane, in the same order.
+    observations of each lane, in the same order. `fields` are those of episodes, of any lane.
     """
 
     def __init__(self, paths: Sequence[AnyPath]) -> None:
@@ -80,6 +87,14 @@ class JoinedLanes:
                 parts = [*(reader.frames for reader in readers), *finals]
             self.columns[path] = self._column(path, parts)
         self._finals = RawColumn(finals, "id", remaps), RawColumn(finals, "first", remaps)
+        self.fields = joined_fields((reader.path, reader.schema.episode) for reader in readers)
+        steps, resets = (cast("RawColumn", self.columns[path]) for path in ("step", "resets"))
+        lanes = [LaneEpisodes(reader, resets) for reader in readers]
+        self._of_episodes = {
+            name: EpisodeColumn(path_of(name), field, lanes, steps)
+            for name, field in self.fields.items()
+        }
+        self.columns |= {path_of(name): one for name, one in self._of_episodes.items()}
         self.frame_chunks = FrameChunks(readers, frames)
         self._known = [reader.extent for reader in readers]
         # Closed ones stay as they are.
@@ -139,6 +154,11 @@ class JoinedLanes:
                 new.path,
                 new.metadata["uuid"],
                 old.metadata["uuid"],
+            )
+        if gone := before.fields.keys() - self.fields.keys():
+            raise SchemaError(
+                f"{self.readers[0].path}: another store, without the fields {sorted(gone)} of "
+                f"episodes, is now at this path; open it again"
             )
 
     # ------------------------------------------------------------ following the writers
@@ -267,6 +287,19 @@ class JoinedLanes:
             [self.index.n_transitions_of(number) for number in range(len(windows))],
             [stop - first for _, _, first, stop in self._known],
         )
+
+    def episodes(self) -> npt.NDArray[np.void]:
+        """The episodes of `contents`, with all their fields."""
+        table = self.contents().episodes
+        columns = {name: one.take(table["id"]) for name, one in self._of_episodes.items()}
+        return with_columns(table, columns)
+
+    def stored_fields(self, firsts: Ids) -> dict[str, Any]:
+        """The fields of episodes by the ids of their first steps, as `reset` takes them, by name.
+
+        (n, ...) each; texts as n bytes.
+        """
+        return {name: one.stored(firsts) for name, one in self._of_episodes.items()}
 
     def endings(self, firsts: Ids) -> tuple[Ids, Flags, Flags]:
         """How episodes of a step or more end: (steps, terminated, truncated), (B,) each."""

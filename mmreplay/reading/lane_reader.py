@@ -25,6 +25,7 @@ from mmreplay.storage.lane_metadata import LaneDocument, read_lane
 from mmreplay.storage.state_page import (
     BASE,
     COMMITTED,
+    EPISODES_BEFORE,
     SESSION,
     TAIL_START,
     CheckpointFile,
@@ -151,6 +152,18 @@ class LogReader:
         if not self.is_live or self._state is None:
             return False
         return self._state.words[COMMITTED] != head or not self.in_session()
+
+    def begun_before(self, uuid: str) -> tuple[int, int]:
+        """(row, episodes that began below it), of one moment, of a log that is not closed."""
+        pair = (0, 0)
+        if self.is_live and self._state is not None:
+            pair = self._state.words[BASE], self._state.words[EPISODES_BEFORE]
+        try:
+            best = CheckpointFile(self.path / ".live" / "checkpoint", uuid).best
+        except FileNotFoundError as error:  # it is being closed
+            raise EvictedError(str(self.path)) from error
+        # The words change one after the other, after the checkpoint that has both.
+        return max(pair, (best.base, best.before))
 
     def leave_session(self) -> None:
         """Let `poll` say of a log that is not closed that it must be loaded again."""
@@ -351,6 +364,12 @@ class LaneReader:
         """(base, head) of the rows, and of the finals."""
         rows, finals = self.rows, self.finals
         return rows.base, rows.head, finals.base, finals.head
+
+    def begun_before(self) -> tuple[int, int]:
+        """A row that is kept, and how many episodes of the lane began below it."""
+        if self.is_closed:
+            return self.rows.base, self.metadata["episodes_before"]
+        return self.rows.begun_before(self.metadata["uuid"])
 
     def poll(self) -> bool:
         """Take the newest heads of a live lane; False if a session is over: it must be loaded."""

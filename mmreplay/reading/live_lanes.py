@@ -10,13 +10,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
+from mmreplay.episode_fields import EpisodeField
 from mmreplay.episode_index import Index
 from mmreplay.errors import (
     ClosedError,
@@ -27,7 +28,7 @@ from mmreplay.errors import (
 )
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.frame_chunks import FrameChunks, KeptFrames
-from mmreplay.reading.joined_lanes import Contents, JoinedLanes
+from mmreplay.reading.joined_lanes import AnyColumn, Contents, JoinedLanes
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lookup import LateRebuilder, Lookup, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
@@ -35,7 +36,6 @@ from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import lane_paths
 from mmreplay.storage.raw_column import RawColumn
-from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath
 
@@ -156,10 +156,15 @@ class LiveLanes:
         return self._joined.index
 
     @property
-    def columns(self) -> Mapping[str, RawColumn | ShardColumn]:
+    def columns(self) -> Mapping[str, AnyColumn]:
         """Every column over all lanes, by path."""
         self.check_open()
         return self._joined.columns
+
+    @property
+    def fields(self) -> Mapping[str, EpisodeField]:
+        """The fields of episodes that any lane has."""
+        return self._joined.fields
 
     @property
     def frame_chunks(self) -> FrameChunks:
@@ -348,6 +353,26 @@ class LiveLanes:
 
         return self.retrying(read)
 
+    def episodes(self) -> npt.NDArray[np.void]:
+        """The whole retained episodes, with their fields."""
+
+        def read() -> tuple[JoinedLanes, npt.NDArray[np.void]]:
+            with self._lock:
+                lanes = self._follow()
+                return lanes, lanes.episodes()
+
+        return self.retrying(read)
+
+    def stored_fields(self, firsts: Ids) -> dict[str, Any]:
+        """See `JoinedLanes.stored_fields`."""
+
+        def read() -> tuple[JoinedLanes, dict[str, Any]]:
+            with self._lock:
+                lanes = self._follow()
+                return lanes, lanes.stored_fields(firsts)
+
+        return self.retrying(read)
+
     def lazy_trajectories(self, draw: Callable[[Index], Ids]) -> list[LazyTrajectory]:
         """The whole episodes whose first rows `draw` chooses from the index as it is now."""
 
@@ -375,7 +400,10 @@ class LiveLanes:
             return self.episode_rows([path], first, 0, n_rows, uuids)[0]
 
         stride = self.readers[first >> LANE_SHIFT].n
-        return LazyTrajectory(self.schema, rows, first, length, stride, terminated, truncated)
+        fields = tuple(self._joined.fields)
+        return LazyTrajectory(
+            self.schema, rows, first, length, stride, terminated, truncated, fields
+        )
 
     def episode_rows(
         self,

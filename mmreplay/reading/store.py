@@ -19,10 +19,12 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
-from mmreplay.ids import Ids
+from mmreplay.ids import Ids, environments
 from mmreplay.pictures import even, strip_png
 from mmreplay.reading import info
 from mmreplay.reading.column_views import ColumnView, LaneView, RowColumns
+from mmreplay.reading.episode_columns import with_columns
+from mmreplay.reading.episode_table import arrow_table
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.trajectories import Trajectory
@@ -131,9 +133,37 @@ class Store(RowColumns):
     def episodes(self) -> npt.NDArray[np.void]:
         """Whole retained episodes in the order of lanes and of first steps: see `EPISODE_DTYPE`.
 
-        The running ones of a live lane have both flags False. Episodes without steps do not count.
+        After these columns come the fields of episodes; texts are `numpy.str_`. The running ones
+        of a live lane have both flags False. Episodes without steps do not count.
         """
-        return self.live.contents().episodes
+        return self.live.episodes()
+
+    def episodes_table(self) -> Any:
+        """The episodes as a `pyarrow.Table`, for DuckDB, Polars and the like.
+
+        Columns: id of the first step, lane, env (counted over all lanes), length, return,
+        terminated, truncated, started (a timestamp in UTC; null if not known), and the other fields
+        of episodes: texts as strings, those with a shape as lists of a fixed length.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+        """
+        return arrow_table(self.episodes_by_environment())
+
+    def episodes_by_environment(self) -> npt.NDArray[np.void]:
+        """As `episodes`, and ``env``: the environment, counted over all lanes."""
+        table, widths = self.episodes, [reader.n for reader in self.live.readers]
+        return with_columns(table, {"env": environments(table["id"], widths)})
+
+    def checked_fields(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of fields of episodes; SchemaError if there is no such field."""
+        given = [names] if isinstance(names, str) else [*names]
+        if unknown := [name for name in given if name not in self.live.fields]:
+            raise SchemaError(
+                f"{self.path}: episode: expected some of the fields of episodes, "
+                f"{sorted(self.live.fields) or 'of which there are none'}; found {unknown!r:.200}"
+            )
+        return tuple(dict.fromkeys(given))
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode, by its index in `episodes`; a negative one counts from the end.

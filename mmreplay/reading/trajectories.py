@@ -9,13 +9,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import shapes_of
+from mmreplay.format.layout import EPISODES
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures import strip_png
 from mmreplay.schema import FRAME, Schema
@@ -98,6 +99,7 @@ class Trajectory(_Steps):
         truncated: it was cut off.
         ids: (T,) int64, the transitions' ids.
         extras: the declared extra columns, (T, ...) each.
+        episode: the fields of the episode by name: texts, numbers and arrays.
     """
 
     observation: Observation
@@ -108,6 +110,7 @@ class Trajectory(_Steps):
     truncated: bool
     ids: Ids
     extras: dict[str, Array]
+    episode: dict[str, Any]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -140,8 +143,9 @@ class LazyTrajectory(_Steps):
         stride: int,
         terminated: bool,
         truncated: bool,
+        fields: Iterable[str] = (),
     ) -> None:
-        self._schema, self._read = schema, read
+        self._schema, self._read, self._fields = schema, read, fields
         self._first, self._length, self._stride = first, length, stride
         self.terminated, self.truncated = terminated, truncated
         self._columns: dict[str, Array] = {}
@@ -189,6 +193,11 @@ class LazyTrajectory(_Steps):
         """The declared extra columns, (T, ...) each."""
         paths = self._schema.extra_paths
         return {name: self._column(path, self._length) for name, path in paths.items()}
+
+    @property
+    def episode(self) -> dict[str, Any]:
+        """The fields of the episode by name: texts, numbers and arrays."""
+        return {name: self._column(f"{EPISODES}/{name}", 1)[0] for name in self._fields}
 
     def read(self) -> Trajectory:
         """All columns; raises as `observation`."""

@@ -135,6 +135,21 @@ def extras_of(
     return out
 
 
+def last_info(infos: Infos, i: int) -> dict[str, Any]:
+    """The info of one environment of a step that ended its episode, from before any reset."""
+    final = infos.get("final_info", infos)
+    return dict(final[i]) if not isinstance(final, Mapping) else _info_of(final, i)
+
+
+def _info_of(infos: Infos, i: int) -> dict[str, Any]:
+    masks, out = {f"_{name}" for name in infos}, dict[str, Any]()
+    for name, value in infos.items():
+        has = infos.get(f"_{name}")
+        if name not in masks and (has is None or has[i]):
+            out[name] = _info_of(value, i) if isinstance(value, Mapping) else value[i]
+    return out
+
+
 def lives_left(infos: Infos, over: Mask | None = None) -> npt.NDArray[Any]:
     """A copy of the ``lives`` of an info or infos, which the environment may reuse."""
     lives = final_info("lives", infos, over)

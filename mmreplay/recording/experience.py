@@ -17,10 +17,20 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from mmreplay.arguments import check_takes
 from mmreplay.env_fields import AnyEnv, Frame, advice_on_stacks, env_fields, warn_caller
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
 from mmreplay.reading.store import open_store
-from mmreplay.recording.autoreset import Mask, Step, StepReader, by_key, extras_of, lives_left, some
+from mmreplay.recording.autoreset import (
+    Mask,
+    Step,
+    StepReader,
+    by_key,
+    extras_of,
+    last_info,
+    lives_left,
+    some,
+)
 from mmreplay.schema import FRAME
 from mmreplay.writing.create import create
 from mmreplay.writing.request import Resume
@@ -62,14 +72,17 @@ class _Recording:
         life_loss: bool = False,
         finite: bool = False,
         resume: Resume = "auto",
+        episode: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> None:
+        if episode is not None:
+            check_takes("episode", episode, "info")
         super().__init__(env)  # type: ignore[call-arg]  # of a gymnasium wrapper
         self._fields = env_fields(env)
         space: Any = getattr(env, "single_action_space", env.action_space)
         is_discrete = isinstance(space, gymnasium.spaces.Discrete)
         self._actions = range(space.start, space.start + space.n) if is_discrete else None
-        self._life_loss, self._finite = life_loss, finite
+        self._life_loss, self._finite, self._episode = life_loss, finite, episode
         self._lives: Any = 0
         self._has_gap = False
         self._unwritten: list[_Call] = []
@@ -270,6 +283,9 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
             path of a store, which is created or continued, and closed with this.
         life_loss: treat a lost life as terminal, without a reset; the environment's info needs
             ``lives``.
+        episode: called with the info of each episode's last step, of one environment; returns
+            fields of the episode by name, see `Writer.episode`. It is not called for episodes that
+            a reset cuts off.
         finite: raise SchemaError at a NaN or an infinity in an action, reward, observation or
             extra, and store nothing of that step.
         resume: for a path, True needs a store there, False a free path; ``auto`` takes either, and
@@ -304,8 +320,13 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
         more = self._values(info)
         frame = self._fields.to_frame(observation)
         self._check_finite(None, frame, action=given, reward=reward, **more)
-        self._write((self.writer.step, (given, reward, frame, terminated, truncated), more))
+        calls: list[_Call] = [
+            (self.writer.step, (given, reward, frame, terminated, truncated), more)
+        ]
         self._is_over = terminated or truncated
+        if self._is_over and self._episode is not None:
+            calls.append((self.writer.episode, (), dict(self._episode(info))))
+        self._write(*calls)
         return observation, reward, terminated, truncated, info
 
     def made(self) -> Made:
@@ -353,6 +374,11 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
             self._check_finite(step.recorded, frames, action=given, reward=rewards, **more)
             values = (given, rewards, frames, step.terminated, step.truncated)
             calls.append((self.writer.step, values, {**more, "mask": step.recorded}))
+        if self._episode is not None and step.over is not None:
+            over = step.over if step.recorded is None else step.over & step.recorded
+            for i in np.flatnonzero(over).tolist():
+                fields = dict(self._episode(last_info(result[-1], i)))
+                calls.append((self.writer.episode, (np.arange(self.num_envs) == i,), fields))
         if step.started is not None:
             self._check_finite(step.started, step.start_frames)
             calls.append((self.writer.reset, (step.start_frames, step.started), {}))

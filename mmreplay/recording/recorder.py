@@ -7,7 +7,7 @@ environment, unless the recording is stopped before.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from mmreplay.arguments import whole_number
 from mmreplay.env_fields import env_metadata, spaces_of
+from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
 from mmreplay.recording.autoreset import lives_left
@@ -82,6 +83,7 @@ def record(
     flush_s: float = 30.0,
     life_loss: bool | None = None,
     stop: Callable[[], bool] | None = None,
+    episode: Mapping[str, EpisodeField] | None = None,
 ) -> RecordResult:
     """Record environments into a store.
 
@@ -109,6 +111,8 @@ def record(
         life_loss: treat a lost life as terminal, without a reset; the environment's info needs
             ``lives``. None: the store's own setting with `append`, else False.
         stop: called after each step; True ends the recording. See `stop_on_signals`.
+        episode: fields of episodes, as for `create`, that the info of an episode's last step has
+            under these names, in the environments where it has them.
 
     Raises:
         MissingExtraError: gymnasium, ale-py or OpenCV is not installed.
@@ -159,10 +163,11 @@ def record(
             append=append,
             metadata={**about, **what, "runs": [*runs, run]},
             flush_s=flush_s,
+            episode=episode,
         )
         meter.start()
         with writer, _explained(path, meter):
-            loop.run(writer, steps, meter, stop)
+            loop.run(writer, steps, meter, stop, tuple(episode or ()))
         last = meter.finish()
     finally:
         world.close()
@@ -195,11 +200,21 @@ class Loop:
         self._action = self._actor.act(observation, None)
 
     def run(
-        self, writer: Any, total: int, meter: Meter, stop: Callable[[], bool] | None = None
+        self,
+        writer: Any,
+        total: int,
+        meter: Meter,
+        stop: Callable[[], bool] | None = None,
+        fields: Sequence[str] = (),
     ) -> None:
-        """Record `total` transitions."""
+        """Record `total` transitions; `fields` of episodes are in the infos of last steps."""
         wrap: Any = RecordExperience  # which chooses its class by the environment
-        env = wrap(self._env, writer, life_loss=self._life_loss)
+        env = wrap(
+            self._env,
+            writer,
+            life_loss=self._life_loss,
+            episode=lambda info: {name: info[name] for name in fields if name in info},
+        )
         env.begun(*self._first)
         actor, action = self._actor, self._action
         while True:

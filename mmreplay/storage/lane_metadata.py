@@ -21,7 +21,7 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec, Documents
-from mmreplay.format.plan import final_columns, row_columns
+from mmreplay.format.plan import episode_specs, final_columns, row_columns
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
@@ -80,6 +80,7 @@ class LaneDocument:
     schema: Schema
     rows: dict[str, ArraySpec]
     finals: dict[str, ArraySpec]
+    episodes: dict[str, ArraySpec]
     lengths: tuple[int, int]
 
     @property
@@ -108,7 +109,8 @@ def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
         copy = parse.find_copy(document, where)
     columns = row_columns(schema, metadata["environments"])
     finals = final_columns(schema)
-    checked_reads.check_directories(path, ".live", f"{layout.FINALS}/.live")
+    episodes = episode_specs(schema.episode)
+    checked_reads.check_directories(path, ".live", f"{layout.FINALS}/.live", *episodes)
     rows, n_rows = _read_specs(path, columns, copy)
     ends, n_ends = _read_specs(path, finals, copy, layout.FINALS)
     for name, spec in ends.items():
@@ -117,7 +119,7 @@ def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
                 f"{path}: {name}: expected frames and final frames both raw, or both compressed; "
                 f"found {rows[name].codec_name} and {spec.codec_name}"
             )
-    return LaneDocument(path, data, metadata, schema, rows, ends, (n_rows, n_ends))
+    return LaneDocument(path, data, metadata, schema, rows, ends, episodes, (n_rows, n_ends))
 
 
 def kind_and_name(path: AnyPath) -> tuple[str, str | None]:

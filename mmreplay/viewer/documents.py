@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.settings import Settings
-from mmreplay.errors import MmreplayError
+from mmreplay.episode_fields import STARTED
+from mmreplay.errors import MmreplayError, printable
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures import limits_of
 from mmreplay.reading.info import action_names, shared_metadata
@@ -86,22 +87,35 @@ def episode_table(store: Store, kept: tuple[npt.NDArray[np.void], Ids] | None = 
     """All episodes, packed: lane, row, length, return, end and evicted steps, (n,) each.
 
     An end is 0 for open, 1 for terminated, 2 for truncated. The order is that of `kept_episodes`,
-    whose result may be given as `kept`.
+    whose result may be given as `kept`. ``fields`` are the names of the episodes' own, of a value
+    each; ``texts`` has the texts, ascending, that a field has the numbers of.
     """
     found, evicted = kept_episodes(store) if kept is None else kept
     ends = store.endings(found)
     codes = np.zeros(found.size, np.uint8)
     for code, name in enumerate(_ENDS):
         codes[ends == name] = code
+    fields: dict[str, Array] = {}
+    texts: dict[str, list[str]] = {}
+    for name in store.live.fields:
+        values = found[name]
+        if values.dtype.kind == "U":
+            distinct, values = np.unique(values, return_inverse=True)
+            texts[name] = [printable(one) for one in distinct.tolist()]
+        if name != STARTED and values.ndim == 1:
+            fields[name] = values.astype(np.float64)
     return pack(
-        {
+        {f"field.{name}": values for name, values in fields.items()}
+        | {
             "row": (found["id"] & ROW_MASK).astype(np.float64),
             "return": found["return"].astype(np.float64),
             "length": found["length"].astype(np.float64),
             "evicted": evicted.astype(np.float64),
             "lane": (found["id"] >> LANE_SHIFT).astype(np.int32),
             "end": codes,
-        }
+        },
+        fields=list(fields),
+        texts=texts,
     )
 
 

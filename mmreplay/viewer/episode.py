@@ -20,6 +20,7 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import EPISODE_DTYPE, Index, Steps
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading.episode_columns import joined_tables
 from mmreplay.reading.store import Store
 from mmreplay.schema import Schema
 from mmreplay.viewer.columns import ShownColumn, read_priorities
@@ -48,10 +49,10 @@ class Episode:
 
 
 def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
-    """All episodes, as `EPISODE_DTYPE`, and how many steps of each were evicted, (n,).
+    """All episodes, as `Store.episodes`, and how many steps of each were evicted, (n,).
 
-    The whole ones come first. A partly evicted one begins with its oldest transition, and its
-    return is NaN.
+    The whole ones come first. A partly evicted one begins with its oldest transition, its return is
+    NaN, and its fields are 0 or "".
     """
     firsts = back = np.empty(0, np.int64)
 
@@ -77,7 +78,7 @@ def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
     ):
         cut[name] = [*values]
     evicted = np.concatenate([np.zeros(whole.size, np.int64), back])
-    return np.concatenate([whole, cut]), evicted
+    return joined_tables([whole, cut]), evicted
 
 
 def find_episode(store: Store, first: int) -> Episode:

@@ -17,6 +17,7 @@ import numpy as np
 from mmreplay.errors import MmreplayError
 from mmreplay.reading.lane_reader import lane_state, store_state
 from mmreplay.reading.store import Store, open_store
+from mmreplay.system import checked_reads
 from mmreplay.viewer.columns import has_priorities
 
 T = TypeVar("T")
@@ -75,7 +76,9 @@ class ViewedStore:
             return {"version": self._version, "key": "", "look": "", "error": sentence(error)}
         state = store_state(states)
         rows = sum(head // reader.n for (_, _, head), reader in zip(windows, readers, strict=True))
-        key = hashlib.sha256(repr((version, state, windows)).encode()).hexdigest()[:16]
+        # Fields of episodes that were given afterwards come with another file.
+        files = [checked_reads.identity(reader.path / "zarr.json") for reader in readers]
+        key = hashlib.sha256(repr((version, state, windows, files)).encode()).hexdigest()[:16]
         return {
             "version": version,
             "key": key,

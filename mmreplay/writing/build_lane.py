@@ -10,7 +10,7 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout
 from mmreplay.format.layout import FINALS, ArraySpec
-from mmreplay.format.plan import LanePlan
+from mmreplay.format.plan import LanePlan, episode_specs
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import CheckpointFile, State
@@ -41,7 +41,7 @@ def build_lane(
         "closed": False,
     }
     durable_writes.make_directory(path)
-    _write_arrays(path, plan.rows.values())
+    _write_arrays(path, [*plan.rows.values(), *episode_specs(schema.episode).values()])
     _write_arrays(path / FINALS, plan.finals.values())
     durable_writes.write_new(path / FINALS / "zarr.json", layout.group_json())
     durable_writes.write_new(path / "zarr.json", layout.group_json(own))

@@ -16,7 +16,7 @@ from mmreplay.storage.checksums import crc32c_of_file
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane, flush
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.log import Log
+from mmreplay.writing.log import Arrays, Log
 from mmreplay.writing.seal import SealJob
 
 
@@ -32,7 +32,8 @@ def _close(lane: LockedLane) -> None:
             # A step that failed since the last flush has touched the newest row.
             log.flushed = min(log.flushed, log.head - 1)
         flush.flush_rows(lane)
-        of_rows, of_finals = [_finish(log) for log in lane.logs]
+        of_rows, of_finals = [_finish(log, log.head) for log in lane.logs]
+        of_rows += _finish(lane.episodes, lane.episodes.head)
         with contextlib.suppress(FormatError, CorruptStoreError):
             of_rows += priority_column.finish(rows.path, rows.head, lane.environments)
         arrays = {spec.path: (spec, n) for spec, n in of_rows}
@@ -67,12 +68,11 @@ def _seal(log: Log, start: int, stop: int) -> None:
         raise job.error
 
 
-def _finish(log: Log) -> list[tuple[ArraySpec, int]]:
+def _finish(log: Arrays, head: int) -> list[tuple[ArraySpec, int]]:
     """Everything that a closed log has; returns its arrays, and how many rows each has."""
-    head = log.head
-    if log.half:
+    if isinstance(log, Log):
         start = log.tail_start
-        while start < head:
+        while log.half and start < head:
             stop = min(start + log.half, head)
             _seal(log, start, stop)
             start = stop
@@ -82,7 +82,7 @@ def _finish(log: Log) -> list[tuple[ArraySpec, int]]:
     return _write_shapes(log, head)
 
 
-def _zero_unused(log: Log, head: int) -> None:
+def _zero_unused(log: Arrays, head: int) -> None:
     """Give back the blocks past the last row; whatever an interrupted step left there goes."""
     for spec in log.raw_specs:
         for chunk in chunk_files.chunk_files(log.path, spec):
@@ -102,7 +102,7 @@ def _remove_pending(log: Log) -> None:
             durable_writes.sync_directory(log.path / spec.path)
 
 
-def _finish_checksums(log: Log, head: int) -> None:
+def _finish_checksums(log: Arrays, head: int) -> None:
     for spec in log.specs.values():
         for chunk in chunk_files.chunk_files(log.path, spec):
             if chunk * spec.chunk_rows >= head:
@@ -126,7 +126,7 @@ def _finish_checksums(log: Log, head: int) -> None:
     )
 
 
-def _write_shapes(log: Log, head: int) -> list[tuple[ArraySpec, int]]:
+def _write_shapes(log: Arrays, head: int) -> list[tuple[ArraySpec, int]]:
     """Write how many rows those arrays have, and those of checksums; returns all of these."""
     shapes: list[tuple[ArraySpec, int]] = []
     for spec in log.specs.values():

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number_or_none
+from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -79,6 +80,7 @@ def create(
     append: bool = False,
     resume: Resume | None = None,
     flush_s: float = FLUSH_S,
+    episode: Mapping[str, EpisodeField] | None = None,
 ) -> AnyWriter:
     """Make a store and open it for writing.
 
@@ -105,6 +107,8 @@ def create(
         resume: True needs a store, with `lane` that lane of it, False a free path; ``auto`` takes
             either. None for ``auto`` with `append` or `lane`, else False.
         flush_s: seconds between flushes by the clock; 0 for none.
+        episode: what is stored of each episode, by name: a `Text` or a `Field` of a shape and a
+            dtype, given to `reset` and `episode` by keyword; 0 or "" where nothing is given.
 
     Returns:
         a `Writer`; a `VectorWriter` of a lane of many environments.
@@ -156,6 +160,7 @@ def create(
         stack_padding,
         about_env,
         of_one=env is not None and lanes is None,
+        episode=episode,
     )
     writer = _open_or_make(request)
     if advice is not None:

@@ -19,7 +19,7 @@ from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.writing import build_lane
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.log import Log, syncing_rows
+from mmreplay.writing.log import Arrays, Log, syncing_rows
 
 
 def flush(lane: LockedLane, *, only_to_evict: bool = False) -> None:
@@ -123,6 +123,8 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
     if head > log.flushed or log.fresh:
         with syncing_rows(log):
             _sync_rows(log, head)
+    with syncing_rows(log):
+        lane.episodes.sync()
     # If the disk is full, retry below: syncing rows needs no room, and eviction makes some.
     saved = False
     with contextlib.suppress(DiskFullError):
@@ -135,6 +137,8 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
         log.state.words[EPISODES_BEFORE], log.state.words[BASE] = before, base
         log.base, log.before = base, before
         evict(log)
+        lane.episodes.base = before
+        evict(lane.episodes)
         with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
             priority_column.evict(log.path, base, lane.environments)
     if not saved:
@@ -171,7 +175,7 @@ def _can_evict(lane: LockedLane) -> bool:
     return any(base // spec.chunk_rows > log.base // spec.chunk_rows for spec in log.specs.values())
 
 
-def evict(log: Log) -> None:
+def evict(log: Arrays) -> None:
     """Unlink the chunk files wholly below the base that a checkpoint has."""
     for spec in log.specs.values():
         chunk_files.remove_below(log.path, spec, log.base)

@@ -25,6 +25,7 @@ from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.locks import DirectoryLock, holder
 from mmreplay.writing import build_lane, recover
+from mmreplay.writing.episodes import EpisodeLog
 from mmreplay.writing.log import Log
 from mmreplay.writing.request import Resume, merged
 
@@ -86,9 +87,10 @@ class LockedLane:
         self.rows = Log(path, document.rows, pending=1)
         self.finals = Log(path / layout.FINALS, document.finals, pending=0)
         self.logs = self.rows, self.finals
+        self.episodes = EpisodeLog(path, document.schema.episode)
         self.is_recovered, self._lost = False, 0
         if metadata["closed"]:
-            self.metadata = recover.reopen(document, self.rows, self.finals, changes)
+            self.metadata = recover.reopen(document, *self.logs, self.episodes, changes)
             self._record_holder()
             self.promised = self.rows.head
         elif all(recover.is_as_made(log.path, metadata) for log in self.logs):
@@ -101,7 +103,9 @@ class LockedLane:
             self.metadata, self.promised = metadata, 0
         else:
             self._record_holder()  # first: a recovery may take a while
-            self.metadata, self._lost = recover.recover(document, *self.logs, changes)
+            self.metadata, self._lost = recover.recover(
+                document, *self.logs, self.episodes, changes
+            )
             self.promised = self.rows.checkpoint.best.head
             self.is_recovered = True
         self.has_unflushed = any(log.is_trusted for log in self.logs)
@@ -111,6 +115,13 @@ class LockedLane:
         self._gaps: Gaps | None = None
         self._floor = self.rows.first = floor_row(self.rows.base)
         self.rows.first = self.first_row(self.rows.head)
+
+    def open_episodes(self) -> None:
+        """Open the fields of episodes, once all of these are over."""
+        rows, finals = self.logs
+        self.episodes.base = rows.before
+        self.episodes.head = recover.begun(rows, finals, finals.head, self.n)
+        recover.open_episodes(self.episodes, recovered=self.is_recovered)
 
     def begin(self) -> None:
         """Begin the sessions of a lane that was recovered, and say what it lost."""

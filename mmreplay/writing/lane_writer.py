@@ -29,6 +29,7 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.threads import Thread
 from mmreplay.writing import close, flush
 from mmreplay.writing.appender import Appender
+from mmreplay.writing.episodes import Episodes
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.seal import Background
 
@@ -152,6 +153,10 @@ class LaneWriter:
             self._ends = Ends(files, self._rows, finals)
             if files.is_recovered:
                 self._ends.end_running()
+            files.open_episodes()
+            self._episodes = Episodes(
+                files.episodes, files.n, has_axis=files.environments is not None
+            )
             files.begin()
             self._words = files.rows.state.words
             self._head = files.rows.head
@@ -223,6 +228,30 @@ class LaneWriter:
         """The oldest step kept; evicted ones may still be kept as context of the oldest stacks."""
         return self.files.rows.base
 
+    def episode(self, mask: npt.ArrayLike | None = None, **fields: Any) -> None:
+        """Say something of the episode of the newest step, also after a reset that followed it.
+
+        Args:
+            mask: of many environments, (N,) bool: those whose episodes are meant; None for all.
+            fields: declared fields (``episode=`` of `create`); of many environments one value for
+                all of them, or (N, ...).
+
+        Raises:
+            SchemaError: no such field, a value or a mask that does not fit, or no step yet.
+            DiskFullError: no room; nothing was changed.
+            FailedStoreError, ClosedError: writing is over.
+        """
+        self._guard()
+        which = self._environments(mask)
+        values = self._episodes.checked(fields, which)
+        self._settle()
+        with self._failing():
+            self._episodes.change(self._head, which, values)
+
+    def _environments(self, mask: npt.ArrayLike | None) -> Ids:
+        """The environments of a mask."""
+        raise NotImplementedError
+
     def flush(self) -> None:
         """Make all steps durable: they survive a power cut from here on.
 
@@ -260,6 +289,7 @@ class LaneWriter:
                 self._background.finish_tasks()  # the checksums that are still being made
                 for appender in appenders:
                     appender.columns.clear()
+                self.files.episodes.finish(self._episodes.begun(self._head))
                 close.close(self.files)
         except (DiskFullError, ReachedLimitError):
             self._closing, self._border = True, 0

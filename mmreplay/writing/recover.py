@@ -31,7 +31,8 @@ from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
-from mmreplay.writing.log import Log, syncing_rows
+from mmreplay.writing.episodes import EpisodeLog
+from mmreplay.writing.log import Arrays, Log, syncing_rows
 
 
 def is_as_made(path: AnyPath, metadata: Mapping[str, Any]) -> bool:
@@ -55,7 +56,11 @@ def make_ready(log: Log, metadata: Mapping[str, Any]) -> None:
 
 
 def reopen(
-    document: LaneDocument, rows: Log, finals: Log, changes: Mapping[str, Any]
+    document: LaneDocument,
+    rows: Log,
+    finals: Log,
+    episodes: EpisodeLog,
+    changes: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Open a closed lane: everything private is durable before its zarr.json, returned, says so."""
     path, metadata = rows.path, document.metadata
@@ -71,6 +76,7 @@ def reopen(
     _remove_litter(path)
     for log, head in heads.items():
         _check_last_files(log, head)
+    _check_last_files(episodes, begun(rows, finals, heads[finals], document.n))
     is_closed = True
     try:
         for log, head in heads.items():
@@ -132,7 +138,23 @@ def _close_again(log: Log, head: int) -> None:
         durable_writes.remove_tree(log.live)
 
 
-def _check_last_files(log: Log, head: int) -> None:
+def begun(rows: Log, finals: Log, n_finals: int, n: int) -> int:
+    """How many episodes of a lane have begun, if all of them are over; `n` environments."""
+    base = rows.base * n
+    firsts = chunk_files.filled_rows(finals, finals.specs["first"], finals.base, n_finals)
+    # Those that began below base are counted in `before`.
+    cut = sum(int(np.count_nonzero(values < base)) for _, values in firsts) if base else 0
+    return rows.before + n_finals - finals.base - cut
+
+
+def open_episodes(log: EpisodeLog, *, recovered: bool) -> None:
+    """Open the fields of the episodes [base, head) of a lane; CorruptStoreError: a file is gone."""
+    _check_files(log, range(log.base, log.head), 0)
+    _sweep(log, log.head)
+    log.open(recovered=recovered)
+
+
+def _check_last_files(log: Arrays, head: int) -> None:
     """Check the last chunk files of a closed log: their checksums will be made again by a close."""
     for spec in log.specs.values():
         if not head or not (spec.is_raw or head % spec.chunk_rows):
@@ -152,7 +174,11 @@ def _check_last_files(log: Log, head: int) -> None:
 
 
 def recover(
-    document: LaneDocument, rows: Log, finals: Log, changes: Mapping[str, Any]
+    document: LaneDocument,
+    rows: Log,
+    finals: Log,
+    episodes: EpisodeLog,
+    changes: Mapping[str, Any],
 ) -> tuple[dict[str, Any], int]:
     """Open a lane whose writer died; returns attributes.mmreplay, and how many steps it lost."""
     path, metadata, capacity = rows.path, document.metadata, document.metadata["capacity"]
@@ -168,7 +194,7 @@ def recover(
                 f"{path}: expected .live with state, checkpoint and tails, as this lane was not "
                 f"closed; {error.filename} is missing"
             ) from error
-    names = [(log.path, name) for log in (rows, finals) for name in log.specs]
+    names = [(log.path, name) for log in (rows, finals, episodes) for name in log.specs]
     arrays = [log / name for log, name in names]
     sums = [log / layout.checksum_spec(name).path for log, name in names]
     durable_writes.sync_all(directories=[path, finals.path, *arrays, *sums])
@@ -246,8 +272,8 @@ def _go_back(log: Log, capacity: int | None) -> int:
             # Write what only the state says into a checkpoint, as a flush would: the next ones
             # copy it.
             with syncing_rows(log):
-                for spec in log.specs.values():
-                    durable_writes.sync_tree(log.path / spec.path)
+                for path in [*log.specs, *[layout.EPISODES] * log.pending]:
+                    durable_writes.sync_tree(log.path / path)
             _write_checkpoint(log, head, tail_start)
         words[TAIL_START] = tail_start
     else:
@@ -281,7 +307,7 @@ def _drop_finals(finals: Log, head: int, stop: int) -> None:
     _write_checkpoint(finals, kept, tail_start)
 
 
-def _check_files(log: Log, rows: range, tail_start: int) -> None:
+def _check_files(log: Arrays, rows: range, tail_start: int) -> None:
     """Check that no chunk file of an open log is missing or cut: a map would add zeros."""
     for spec in log.specs.values():
         stop = rows.stop and rows.stop + log.beyond(spec)
@@ -332,7 +358,7 @@ def _remove_litter(path: AnyPath) -> None:
                 durable_writes.unlink(folder / name)
 
 
-def _sweep(log: Log, head: int) -> None:
+def _sweep(log: Arrays, head: int) -> None:
     """Delete chunk files past the head, and those wholly below base."""
     for spec in log.specs.values():
         stop = head + log.beyond(spec) if spec.is_raw else head

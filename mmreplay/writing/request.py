@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay._version import __version__
+from mmreplay.episode_fields import EpisodeField, episode_fields, with_started
 from mmreplay.errors import SchemaError
 from mmreplay.format import layout, plan
 from mmreplay.format.layout import ArraySpec
@@ -47,6 +48,7 @@ class Request:
     stack_padding: str | None  # of the environment's stacks; counts in a new store
     env_metadata: Mapping[str, Any] | None  # what it says of itself; counts in a new store
     of_one: bool  # `env` is a single environment
+    episode: Mapping[str, EpisodeField] | None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.resume, bool) or self.resume == "auto"):
@@ -59,6 +61,7 @@ class Request:
                 f"lane: expected a name of 1 to {_MAX_NAME} letters, found {name!r:.80}"
             )
         merged({}, self.metadata or {})
+        episode_fields(self.episode)
         self.check_capacity(self.lanes)
 
     def check_capacity(self, lanes: int | None) -> None:
@@ -79,7 +82,12 @@ class Request:
                 f"{missing}=mmreplay.Field({example}), or env="
             )
         return Schema.make(
-            self.frame, self.action, self.extras, self.reward_dtype or "float32", self.codec
+            self.frame,
+            self.action,
+            self.extras,
+            self.reward_dtype or "float32",
+            self.codec,
+            with_started(episode_fields(self.episode)),
         )
 
     def attributes(self) -> dict[str, Any]:
@@ -126,6 +134,13 @@ class Request:
                 f"{path}: expected {_words(there)}, found {_words(asked)}; leave the fields "
                 f"out to take the store's, or choose another path"
             )
+        for name, one in (self.episode or {}).items():
+            known = there.episode.get(name)
+            if known != one:
+                raise SchemaError(
+                    f"{path}: episode: {name}: expected {known or 'no such field'}, found {one}; "
+                    f"leave it out to take the store's; mmreplay.tag adds fields to a closed store"
+                )
         for name, field in asked.extras.items():
             stored = there.extras[name].fill
             if field.fill is not None and repr(field.fill) != repr(stored):  # a NaN equals itself

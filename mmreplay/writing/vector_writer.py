@@ -74,7 +74,7 @@ class VectorWriter(LaneWriter):
         running: Mask = self._begins != _NEVER
         return running & (not self._closed)
 
-    def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
+    def reset(self, frames: Any, mask: npt.ArrayLike | None = None, **fields: Any) -> None:
         """Begin an episode in every environment, or in those where `mask` is True.
 
         An episode of theirs that runs ends here as truncated.
@@ -83,20 +83,22 @@ class VectorWriter(LaneWriter):
             frames: (N, *frame), or a list with the `LazyFrames` of each environment; or a dict of
                 these.
             mask: (N,) bool.
+            fields: declared fields of the episodes that begin, one value for all of them or
+                (N, ...); 0 or "" where nothing is given.
 
         Raises:
-            SchemaError: frames or a mask that do not fit, or LazyFrames from mid-episode.
+            SchemaError: frames, a mask or fields that do not fit, or LazyFrames from mid-episode.
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
         self._guard()
-        chosen = None if mask is None else self._values.flags("mask", mask)
-        if chosen is not None and self._advice is not None:
+        which = self._environments(mask)
+        if mask is not None and self._advice is not None:
             warnings.warn(self._advice, stacklevel=2)
             self._advice = None
-        which = self._everyone if chosen is None else chosen.nonzero()[0]
         newest = functools.partial(self._newest_frames, which=which, begins=True)
         values = self._values.frames(frames, newest)
+        of_episodes = self._episodes.checked(fields, which)
         if not which.size:
             return
         self._settle()
@@ -105,14 +107,14 @@ class VectorWriter(LaneWriter):
         self._end(which)
         for path, value in values.items():
             rows = self._rows.stored(path, head)
-            if chosen is None:
+            if mask is None:
                 rows[...] = value
             else:
                 rows[which] = value[which]
+        self._episodes.reset(which, of_episodes)
         self._any_fresh = True
         self._begins[which] = head
-        self._is_settled = True
-        self._cache_border()
+        self._is_settled = True  # the next step prepares itself
 
     def step(  # noqa: C901, PLR0912 (one function: it is called millions of times)
         self,
@@ -236,8 +238,7 @@ class VectorWriter(LaneWriter):
         self._settle()
         self._border, self._is_settled = 0, False
         self._end(chosen.nonzero()[0])
-        self._is_settled = True
-        self._cache_border()
+        self._is_settled = True  # the next step prepares itself
 
     def _end(self, which: Ids) -> None:
         """End running episodes that have a step; others are forgotten."""
@@ -300,7 +301,13 @@ class VectorWriter(LaneWriter):
             with self._failing():
                 self._rows.make_room(self._head)
             self._cache_columns()
+        if self._any_fresh:
+            with self._failing():
+                self._episodes.store(self._head, (self._begins == self._head).nonzero()[0])
         self._cache_border()
+
+    def _environments(self, mask: npt.ArrayLike | None) -> Ids:
+        return self._everyone if mask is None else self._values.flags("mask", mask).nonzero()[0]
 
     def _cache_columns(self) -> None:
         """Put what a step needs into one attribute: the columns from the next row on."""

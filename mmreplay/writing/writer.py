@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
+from mmreplay.ids import Ids
 from mmreplay.schema import FRAME
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
@@ -58,15 +60,18 @@ class Writer(LaneWriter):
         self._settle()
         return self._running
 
-    def reset(self, frame: object) -> None:
+    def reset(self, frame: object, mask: None = None, **fields: Any) -> None:
         """Begin an episode; one that is running ends here as truncated.
 
         Args:
             frame: the first observation, (*frame shape) of the frame's dtype, or a dict of them.
                 Of `LazyFrames` the newest frame is stored.
+            mask: None; of a `VectorWriter` which environments.
+            fields: declared fields of the episode that begins; 0 or "" where nothing is given.
 
         Raises:
-            SchemaError: a frame of another shape or dtype, or LazyFrames from mid-episode.
+            SchemaError: a frame of another shape or dtype, LazyFrames from mid-episode, or no such
+                field.
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
@@ -74,12 +79,14 @@ class Writer(LaneWriter):
         self._settle()
         n = self._head
         frames = self._values.frames(frame, n, begins=True)
+        which = self._environments(mask)
+        values = self._episodes.checked(fields, which)
         self._border, self._is_settled = 0, False
         self._end_all()
         self._put(n, frames)
+        self._episodes.reset(which, values)
         self._begin = n
-        self._running = self._is_settled = True
-        self._cache_for_step()
+        self._running = self._is_settled = True  # the next step prepares itself
 
     def step(
         self,
@@ -173,7 +180,7 @@ class Writer(LaneWriter):
         frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
         if steps.begins:
             first = {key: rows[:1][0] for key, rows in steps.observation.items()}
-            self.reset(first if self._sole is None else first[FRAME])
+            self.reset(first if self._sole is None else first[FRAME], **steps.episode)
         values = {"actions": steps.action, "rewards": steps.reward}
         values |= {path: steps.extras[name] for name, path in self.schema.extra_paths.items()}
         values["non_terminals"] = (~steps.terminal).astype(np.uint8)
@@ -210,6 +217,14 @@ class Writer(LaneWriter):
                 self._ends.end_newest(_ONE)
         self._running = False
 
+    def _environments(self, mask: npt.ArrayLike | None) -> Ids:
+        if mask is not None:
+            raise SchemaError(
+                f"{self.path}: mask: expected None, as this lane is of one environment; found "
+                f"{mask!r:.80}"
+            )
+        return _ALONE
+
     def _prepare(self) -> None:
         self._guard()
         self._settle()
@@ -220,6 +235,8 @@ class Writer(LaneWriter):
             )
         with self._failing():
             self._rows.make_room(self._head)
+            if self._begin == self._head:
+                self._episodes.store(self._head, _ALONE)
         self._cache_for_step()
 
     def _cache_for_step(self) -> None:
@@ -247,5 +264,5 @@ class Writer(LaneWriter):
         return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._closed}>"
 
 
-_ONE = np.ones(1, np.bool_)
+_ONE, _ALONE = np.ones(1, np.bool_), np.zeros(1, np.int64)
 _publish = platform.barrier

@@ -290,3 +290,39 @@ def test_a_copy_on_a_static_host_is_the_same_page(tmp_path, watch):
     finally:
         host.kill()
         host.communicate()
+
+
+def test_fields_of_episodes_are_columns_and_choose_episodes(tmp_path, look):
+    tasks = ["pick the cube", EVIL, "pick the ball"]
+    path = tmp_path / "s.zarr"
+    fields = {"Task": mmreplay.Text(200), "success": Field((), "int8"), "goal": Field((2,), "int8")}
+    with mmreplay.create(path, FRAME, Field((), "int64"), episode=fields) as writer:
+        for number, task in enumerate(tasks):
+            play(writer, FRAME, 5, "terminated", seed=number)
+            writer.episode(Task=task, success=number - 1)
+    page = look(path)
+    page.sees("3 episodes")
+    assert [cells[4:-1] for cells in rows(page)] == [
+        ["pick the cube", "-1"],
+        [EVIL, "0"],
+        ["pick the ball", "1"],
+    ]
+    box = page.page.get_by_label("Filter episodes")
+    for text, left in (
+        ("success>=0", 2),
+        ("task:pick", 2),
+        ('task="pick the cube"', 1),
+        ('task:"the b" success=1', 1),
+        ("task:onerror", 1),
+    ):
+        box.fill(text)
+        page.sees(f"{left} episode{'s' * (left > 1)} of 3")
+    for text in ("task>1", "success=high", "success:1", "goal=1"):
+        box.fill(text)
+        page.sees("is not understood")
+    box.fill("")
+    page.page.get_by_role("button", name="Task").click()  # by text
+    assert page.page.locator('.rows .row[data-place="0"] .cell').nth(4).text_content() == EVIL
+    assert page.page.evaluate("window.broken") is None
+    mmreplay.tag(path, [0], success=7)  # the page notices
+    page.page.locator(".rows .cell", has_text="7").first.wait_for()

@@ -36,8 +36,9 @@ def interrupted(do, is_wanted, *places):
 def _is_spared(frame):
     """Whether an interrupt in this line would be none, or would reach nobody.
 
-    Python interrupts nothing between the end of a block and what its `with` does then, and prints
-    what is raised while it closes a generator that nobody holds any more.
+    Python interrupts nothing between the end of a block and what its `with` does then, nor at a
+    `try`, which does nothing; and it prints what is raised while it closes a generator that nobody
+    holds any more.
     """
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return line.strip().startswith("with ") or isinstance(sys.exception(), GeneratorExit)
+    return line.strip().startswith(("with ", "try:")) or isinstance(sys.exception(), GeneratorExit)

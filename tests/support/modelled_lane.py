@@ -5,12 +5,14 @@ import numpy as np
 import mmreplay
 from mmreplay import Field
 from mmreplay.schema import FRAME, Schema
+from mmreplay.texts import Text
 from tests.support.disks import faults
 from tests.support.oracle.disk import check_closed
 from tests.support.oracle.model import LaneModel, Model
 
 ACTION = Field((), "int32", chunk=5)
 EXTRAS = {"x": Field((2,), "int16", chunk=3)}
+EPISODE = {"label": Field((11000,), "int32"), "task": Text(9000)}  # in chunk files of 1 and of 7
 FRAMES = {
     "raw": Field((3,), "int32", "raw", chunk=4),
     "lz4": Field((3,), "int32", "lz4", chunk=2, shard=6),
@@ -66,10 +68,11 @@ class Play:
     def __init__(self, path, kind, lanes, *, capacity=None, **given):
         self.path, self.lanes, self.n = path, lanes, lanes or 1
         fields = {"frame": FRAMES[kind], "action": ACTION, "extras": EXTRAS}
-        self.model = KeptLane(Schema.make(*fields.values()), lanes, capacity)
+        schema = Schema.make(*fields.values(), episode=EPISODE)
+        self.model = KeptLane(schema, lanes, capacity)
         self.call = lambda do: do()
         self._newest, self._count = [0] * self.n, 0  # numbers of the observations
-        self.open(**fields, lanes=lanes, capacity=capacity, **given)
+        self.open(**fields, lanes=lanes, capacity=capacity, episode=EPISODE, **given)
 
     def open(self, **given):
         self.writer = mmreplay.create(self.path, append=True, flush_s=0, **given)
@@ -100,13 +103,28 @@ class Play:
 
     def reset(self, which):
         frames = self._observe(which)
-        self.model.reset({env: frames[env] for env in which})
+        every = [
+            {"label": np.full(11000, number), "task": f"task {number}", "started": number}
+            for number in self._newest
+        ]
+        self.model.reset({env: frames[env] for env in which}, {env: every[env] for env in which})
         given = self._given(frames)
         if self.lanes is None:
-            self.call(lambda: self.writer.reset(given))
+            self.call(lambda: self.writer.reset(given, **every[0]))
             return
         mask = np.isin(np.arange(self.n), which)
-        self.call(lambda: self.writer.reset(given, mask=None if mask.all() else mask))
+        fields = {name: [one[name] for one in every] for name in every[0]}
+        self.call(lambda: self.writer.reset(given, None if mask.all() else mask, **fields))
+
+    def say(self):
+        """A field of the episodes of the newest steps, where there are any in this session."""
+        self._count += 1
+        able = [env for env in range(self.n) if self.model.newest(env) is not None]
+        label = np.full(11000, self._count)
+        if able:
+            self.model.say({env: {"label": label} for env in able})
+            mask = None if self.lanes is None else np.isin(np.arange(self.n), able)
+            self.call(lambda: self.writer.episode(mask, label=label))
 
     def step(self, luck=None, terminated=(), truncated=()):
         """One step; by chance, or with which the episodes of some environments end."""
@@ -149,6 +167,8 @@ class Play:
         idle = [env for env in range(n) if env not in self.model.running]
         if len(idle) == n or luck.random() < (0.7 if idle else 0.04):
             some = idle if idle and luck.random() < 0.8 else list(range(n))
+            if luck.random() < 0.2:
+                self.say()
             self.reset(some if n == 1 else sorted(luck.sample(some, luck.randint(1, len(some)))))
         else:
             self.step(luck)

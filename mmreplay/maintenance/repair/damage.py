@@ -61,6 +61,7 @@ class Damage:
     Attributes:
         wrong_sums: (array, chunk file) of sound files whose checksum is damaged or missing.
         index: (path, rows) of damaged parts of `INDEX`.
+        fields: (path, chunk file) of damaged fields of episodes.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Damage:
         self.reader = reader
         self.wrong_sums: set[tuple[str, int]] = set()
         self.index: list[tuple[str, Span]] = []
+        self.fields: set[tuple[str, int]] = set()
         self._lost_finals: list[Span] = [*unknown]
         self._spans: list[tuple[str, Span]] = []
         for finding in findings:
@@ -88,6 +90,14 @@ class Damage:
                         self.wrong_sums |= {(prefix + path, n) for n in range(start, stop)}
 
     def _take(self, finding: Finding) -> None:
+        of_episodes = self.reader.document.episodes.get(finding.array)
+        if of_episodes is not None and finding.rows is not None:
+            if not finding.message.startswith((PAST_THE_END, NO_CHECKSUM, WRONG_CHECKSUM)):
+                first, last = finding.rows[0], max(finding.rows[1] - 1, finding.rows[0])
+                size = of_episodes.chunk_rows
+                chunks = range(first // size, last // size + 1)
+                self.fields |= {(finding.array, chunk) for chunk in chunks}
+            return
         path = finding.array.removeprefix(f"{FINALS}/")
         log = self.reader.rows if path == finding.array else self.reader.finals
         spec = log.specs.get(path)
@@ -139,6 +149,40 @@ class Damage:
         order = np.argsort(of, kind="stable")
         low, high = of[order].searchsorted((self.reader.base * n, self.reader.head * n)).tolist()
         return at[order[low:high]], of[order[low:high]]
+
+    def fields_of(self, firsts: Ids) -> dict[str, Array]:
+        """The fields of episodes by the entries of their first steps, (k, ...) as stored, by path.
+
+        0 where they are lost, or where it is not known which they are: without an unbroken row of
+        `resets` or `step` from the oldest row on.
+        """
+        begins, before = self._begins
+        numbers = begins.searchsorted(firsts) + before
+        known = np.append(begins, -1)[numbers - before] == firsts
+        out = {}
+        for path, spec in self.reader.document.episodes.items():
+            rows = out[path] = np.zeros((firsts.size, *spec.row_shape), spec.dtype)
+            for place in known.nonzero()[0].tolist():
+                number = int(numbers[place])
+                if (path, number // spec.chunk_rows) not in self.fields:
+                    one = chunk_files.read_rows(self.reader.rows, spec, number, number + 1)
+                    rows[place] = one[0]
+        return out
+
+    @functools.cached_property
+    def _begins(self) -> tuple[Ids, int]:
+        """The entries in which episodes begin, as far as that is known, and the first's number."""
+        reader, damaged, found = self.reader, self.found("resets"), [np.empty(0, np.int64)]
+        lost = next((a for a, b in damaged for c, d in self.found("step") if a < d and c < b), None)
+        row, before = reader.begun_before()
+        for start, stop in blocks([(reader.base, reader.head if lost is None else lost)], 1 << 16):
+            is_lost = any(a < stop and start < b for a, b in damaged)
+            begins = (
+                self.read("step", start, stop) == 1 if is_lost else self.read("resets", start, stop)
+            )
+            found.append(np.flatnonzero(begins) + start * reader.n)
+        entries = np.concatenate(found)
+        return entries, before - int(entries.searchsorted(row * reader.n))
 
     def finals_of(self, start: int, stop: int) -> tuple[Ids, Ids]:
         """(rows, ids) of the sound final observations of steps in rows [start, stop)."""

@@ -68,7 +68,8 @@ def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bo
     later = [(max(start, first), end) for start, end in stretches if start >= stop and end > first]
     if stop > 0:
         sums, n_finals = damage.wrong_sums, damage.n_finals
-        copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums)
+        fields = damage.fields
+        copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums, lost_fields=fields)
     else:
         empty_lane(target, reader)
     if skip_damaged and later:
@@ -150,6 +151,9 @@ def _append(
         if new.any():
             now = observation({key: one[row] for key, one in frames.items()})
             writer.reset(now, *([new] if has_axis else []))
+            which = new.nonzero()[0]
+            firsts = (start + row + 1 - steps[row, which]) * n + which
+            writer._episodes.reset(which, damage.fields_of(firsts))  # noqa: SLF001 (as stored)
         writer.step(
             given(actions[row]),
             given(rewards[row]),

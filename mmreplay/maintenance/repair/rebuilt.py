@@ -99,7 +99,7 @@ def read_own(path: AnyPath) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _share(lane: AnyPath, target: AnyPath, findings: Sequence[Finding]) -> None:
     """Link each file of a lane; zeros replace a damaged state page: then the checkpoint counts."""
-    _share_tree(lane, target)
+    share_tree(lane, target)
     damaged = {finding.file.removeprefix(f"{finding.lane}/") for finding in findings}
     for log, state in ((target, ".live/state"), (target / FINALS, f"{FINALS}/.live/state")):
         if not (log / ".live").is_dir():
@@ -112,12 +112,13 @@ def _share(lane: AnyPath, target: AnyPath, findings: Sequence[Finding]) -> None:
             State.copy(lane / state, target / state)
 
 
-def _share_tree(source: AnyPath, target: AnyPath) -> None:
+def share_tree(source: AnyPath, target: AnyPath) -> None:
+    """Make a directory whose files are second names of those of another."""
     durable_writes.make_directory(target)
     for name in checked_reads.names(source):
         path = source / name
         if path.is_dir() and not path.is_symlink():
-            _share_tree(path, target / name)
+            share_tree(path, target / name)
         else:
             durable_writes.share_file(path, target / name)
 

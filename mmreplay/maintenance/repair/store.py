@@ -102,10 +102,10 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    with RepairSite(_place(user_paths.as_path(path))) as site, contextlib.ExitStack() as locked:
+    with RepairSite(place_of(user_paths.as_path(path))) as site, contextlib.ExitStack() as locked:
         root = site.store
         report = verify(str(root), _part(progress, 0))
-        lanes = _lanes(root)
+        lanes = lanes_of(root)
         stamps, held = _stamps(lanes), dict[AnyPath, locks.DirectoryLock]()
         for folder in dict.fromkeys([*lanes, root]):
             held[folder] = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
@@ -129,7 +129,7 @@ def _written(root: AnyPath) -> LockedError:
     return LockedError(f"{root}: it was written while it was being repaired; end its writer first")
 
 
-def _place(path: Path) -> Path:
+def place_of(path: Path) -> Path:
     """The store's own path, with a link to it resolved."""
     root = path
     with contextlib.suppress(OSError):  # a name that nothing can have
@@ -168,7 +168,7 @@ def _stamps(lanes: Sequence[AnyPath]) -> list[Any]:
     return [checked_reads.identity(lane / "zarr.json") for lane in lanes]
 
 
-def _lanes(root: AnyPath) -> list[AnyPath]:
+def lanes_of(root: AnyPath) -> list[AnyPath]:
     """The lanes of a store; the store, if it is of one."""
     lanes = [root / name for name in layout.lane_names(checked_reads.names(root))]
     lanes = [lane for lane in lanes if lane.is_dir() and not lane.is_symlink()]
@@ -185,7 +185,7 @@ def _rebuild(
 ) -> list[LaneRepair]:
     """Build a store of what is sound at the site; returns what became of each lane."""
     root = site.store
-    lanes, (own, _) = _lanes(root), read_own(root)
+    lanes, (own, _) = lanes_of(root), read_own(root)
     lost: dict[str, str] = {}
     if own["kind"] == "lanes":
         durable_writes.make_directory(site.new)

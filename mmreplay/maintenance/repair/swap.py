@@ -29,11 +29,15 @@ def _mark_of(store: AnyPath) -> bytes:
 class RepairSite:
     """The directory beside a store in which one repair at a time builds the new store, at `new`.
 
+    `what` is for messages: anything that builds a new store of one is done as a repair is. The
+    store as it was gets its name and then `aside`.
+
     Attributes:
         store: the damaged store's path, in a directory that is held open.
     """
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, what: str = "repair", aside: str = "damaged") -> None:
+        self._what, self._suffix = what, aside
         try:
             self.store: AnyPath = HeldDirectory(store.parent).root / store.name
         except (OSError, ValueError, CorruptStoreError):
@@ -51,8 +55,8 @@ class RepairSite:
             read_metadata(self.store)  # raises the error
         if problem := checked_reads.name_problem(self.path):
             raise SchemaError(
-                f"path: {self.store}: a repair needs a name beside it, {self.path.name!r:.300}: "
-                f"{problem}; give the store another name first"
+                f"path: {self.store}: a {self._what} needs a name beside it, "
+                f"{self.path.name!r:.300}: {problem}; give the store another name first"
             )
         checked_reads.check_directories(self.path.parent, self.path.name)
         for name in checked_reads.names(self.path):
@@ -143,15 +147,16 @@ class RepairSite:
             undo()
             durable_writes.unlink(self._mark)
         raise LockedError(
-            f"{self.store}: was moved while it was being repaired, to {damaged.place()}; nothing "
-            f"was changed: repair it there"
+            f"{self.store}: was moved during the {self._what}, to {damaged.place()}; nothing was "
+            f"changed: call again with that path"
         )
 
     def _aside(self, store: AnyPath) -> AnyPath:
         """Rename the damaged store to the first free name for such stores."""
-        aside, number = self.store.with_name(f"{self.store.name}.damaged"), 2
+        name, number = f"{self.store.name}.{self._suffix}", 2
+        aside = self.store.with_name(name)
         while checked_reads.identity(aside) is not None:
-            aside = self.store.with_name(f"{self.store.name}.damaged-{number}")
+            aside = self.store.with_name(f"{name}-{number}")
             number += 1
         durable_writes.rename(store, aside)
         durable_writes.sync_directory(aside.parent)

@@ -78,13 +78,17 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; `logs` is None, `metadata` empty if it cannot be opened."""
+    """The zarr.json files of one lane; `logs` is None, `metadata` empty if it cannot be opened.
+
+    `episodes` are the fields of episodes, whose rows are numbers; of a closed lane with its head.
+    """
 
     def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
         self._path, self._notes, self._tally = path, notes, tally
         self._found: dict[str, Any] = {}  # None of one that is damaged
         self.metadata: dict[str, Any] = {}
         self.logs: tuple[Log, Log] | None = None
+        self.episodes = Log(path, "", ("episode",), 1, {}, closed=True)
         try:
             lane = read_lane(path, own_documents=True)
         except (MmreplayError, OSError) as error:
@@ -118,12 +122,26 @@ class Documents:
             for spec in log.specs.values():
                 self._compare(log, layout.named_axes(spec, *log.axes), n_rows)
                 self._compare_sums(log, spec, n_rows)
+        self.episodes = Log(path, "", ("episode",), 1, lane.episodes, own["closed"])
+        head = self.episodes.head = self._n_episodes(lane)
+        for spec in self.episodes.specs.values():
+            self._compare(self.episodes, spec, head)
+            self._compare_sums(self.episodes, spec, head)
         for group in layout.group_paths(self._found):
             self._compare(rows, None, 0, group)
         self._take_priorities(rows, own)
         if own["closed"]:
             self._check_copy(lane)
         return rows, finals
+
+    def _n_episodes(self, lane: LaneDocument) -> int:
+        """How many episodes the arrays of their fields have, by the first document that says so."""
+        for path in lane.episodes:
+            with contextlib.suppress(MmreplayError, OSError):
+                where = self._path / path / "zarr.json"
+                data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+                return parse.parse_array(data, path, str(where))[1]
+        return 0
 
     def _take_priorities(self, log: Log, own: Mapping[str, Any]) -> None:
         """Add the priorities to the log of steps, if there are any."""

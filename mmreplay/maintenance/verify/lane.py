@@ -10,14 +10,17 @@ import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping
 
+import numpy as np
+
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.format.layout import CONTEXT_ROWS, FINALS, ArraySpec, group_paths
+from mmreplay.format.layout import CONTEXT_ROWS, EPISODES, FINALS, ArraySpec, group_paths
 from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkChecker
 from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
 from mmreplay.maintenance.verify.report import STRAY, ByteCount, Notes, reason
 from mmreplay.maintenance.verify.rules import SPINE, Rules
 from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED, PAGE_BYTES, SESSION, CheckpointFile, State
 from mmreplay.system import checked_reads, locks
 from mmreplay.system.held_directories import AnyPath
@@ -69,6 +72,7 @@ class Examination:
         self.notes = Notes(self.lane)
         self.findings, self.warnings = self.notes.findings, self.notes.warnings
         self.documents = Documents(path, self.notes, tally)
+        self.episodes, self._begun = self.documents.episodes, (0, 0)
         self.state = "unknown"
         self.environments = 1
         self.n_rows = self.unflushed = self.untrusted = 0
@@ -84,10 +88,12 @@ class Examination:
             self.state = "closed"
             rows.take(max(own["first"] - CONTEXT_ROWS, 0), own["rows"])
             finals.take(own["first_final"], own["finals"])
+            self.episodes.base = own["episodes_before"]
         elif not self._open(rows, finals, str(own["uuid"])):
             return
         self.n_rows = rows.head - rows.base
         self._check_arrays(rows, finals)
+        self._check_episodes(rows)
         if self.state == "live":
             self._forget_evicted(rows, finals, str(own["uuid"]))
         self._check_names(rows, finals)
@@ -109,6 +115,7 @@ class Examination:
             self.state = "crashed"
             for log, one in ((rows, reader.rows), (finals, reader.finals)):
                 log.take(one.base, one.head, one.tail_start())
+            self._begun = reader.begun_before()
             self._check_private(rows, finals, uuid, reader.rows.untrusted)
             return True
         self.state = "live"
@@ -122,6 +129,7 @@ class Examination:
             return False
         rows.take(min(newest.best.base, first.best.head), first.best.head, first.best.tail_start)
         finals.take(of_finals.best.base, of_finals.best.head, of_finals.best.tail_start)
+        self._begun = newest.best.base, newest.best.before
         self.unflushed = max(reader.head - rows.head, 0) + reader.rows.untrusted
         return True
 
@@ -152,11 +160,11 @@ class Examination:
         """Drop findings about rows that were evicted meanwhile."""
         found = [_read_checkpoint(log.path, uuid) for log in (rows, finals)]
         base, final_base = (0 if one is None else one.best.base for one in found)
+        bases = {FINALS: final_base, EPISODES: 0 if found[0] is None else found[0].best.before}
         self.findings[:] = [
             one
             for one in self.findings
-            if one.rows is None
-            or one.rows[0] >= (final_base if one.array.startswith(finals.prefix) else base)
+            if one.rows is None or one.rows[0] >= bases.get(one.array.partition("/")[0], base)
         ]
 
     def _check_arrays(self, rows: Log, finals: Log) -> None:
@@ -176,12 +184,29 @@ class Examination:
                 self.notes.find("", reason(error, self.path))
         rules.note(self.notes)
 
+    def _check_episodes(self, rows: Log) -> None:
+        """Check the fields of the episodes whose first steps are examined."""
+        log, checker = self.episodes, ChunkChecker(self.notes, self._tally, self.state)
+        try:
+            n_begun = _n_begun(rows, rows.base, rows.head)
+            if not log.closed:
+                row, before = self._begun
+                log.base = before - _n_begun(rows, rows.base, row)
+                log.head = log.base + n_begun
+        except (MmreplayError, OSError):
+            n_begun = log.head - log.base  # damaged, which is a finding, or evicted
+        for path in log.specs:
+            checker.check(log, path)
+            if log.closed and n_begun != log.head - log.base and not self.findings:
+                text = f"shape: expected {log.base + n_begun:,} episodes, as `resets` says"
+                self.notes.find(f"{path}/zarr.json", f"{text}; found {log.head:,}", path)
+
     def _check_names(self, rows: Log, finals: Log) -> None:
         known: dict[str, tuple[ArraySpec, range] | None] = {}
         known[layout.checksum_spec(PRIORITIES).path] = None
         if (self.path / PRIORITIES).exists():
             known[PRIORITIES] = None
-        for log in (rows, finals):
+        for log in (rows, finals, self.episodes):
             for path, spec in log.specs.items():
                 chunks = range(log.base // spec.chunk_rows, -(-log.head // spec.chunk_rows))
                 known[log.prefix + path] = spec, chunks
@@ -201,6 +226,12 @@ class Examination:
             if one.array in rows.specs.keys() - {PRIORITIES}
             and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
         )
+
+
+def _n_begun(rows: Log, start: int, stop: int) -> int:
+    """How many episodes begin in some rows."""
+    pieces = chunk_files.filled_rows(rows, rows.specs["resets"], start, stop)
+    return sum(int(np.count_nonzero(values)) for _, values in pieces)
 
 
 def _read_checkpoint(lane: AnyPath, store: str) -> CheckpointFile | None:

@@ -85,6 +85,12 @@ export class Table {
 		this.end = packed.end.data;
 		this.evicted = packed.evicted.data; // steps before it; whole ones come first
 		this.n = this.row.length;
+		// Those that the user declared; of texts `data` has the numbers.
+		this.fields = (packed.fields || []).map((name) => ({
+			name,
+			data: packed[`field.${name}`].data,
+			texts: (packed.texts || {})[name],
+		}));
 		this.whole = this.evicted.filter((one) => one === 0).length;
 		this.environments = (store.about.lanes || []).map((one) => one.environments);
 		this.places = null;
@@ -93,6 +99,10 @@ export class Table {
 
 	id(k) {
 		return ((BigInt(this.lane[k]) << LANE_SHIFT) | BigInt(this.row[k])).toString();
+	}
+
+	field(name) {
+		return this.fields.find((one) => one.name.toLowerCase() === name);
 	}
 
 	isWhole(k) {

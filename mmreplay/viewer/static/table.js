@@ -8,7 +8,10 @@ const SPARE = 8;
 
 export const LANGUAGE =
 	"return>10  length<=500  lane=0  env=3  #>100  terminated  truncated  open  flagged";
-const TERM = /^(return|length|lane|env|row|#)(>=|<=|=|>|<)(-?[\d.]+(?:e[+-]?\d+)?)$/;
+const LANGUAGE_OF_FIELDS = 'NAME=1  NAME="a text"  NAME:part of a text';
+const OWN = ["return", "length", "lane", "env", "row", "#"];
+const TERM = /^([\w.#-]+?)(>=|<=|=|>|<|:)(.*)$/;
+const WORD = /(?:[^\s"]|"[^"]*")+/g; // in quotes with spaces
 const COMPARE = {
 	">": (a, b) => a > b,
 	"<": (a, b) => a < b,
@@ -17,21 +20,44 @@ const COMPARE = {
 	"=": (a, b) => a === b,
 };
 
+export const languageOf = (table) =>
+	table && table.fields.length
+		? `${LANGUAGE}  ${LANGUAGE_OF_FIELDS.replaceAll("NAME", table.fields[0].name)}`
+		: LANGUAGE;
+
+// A test of one term, or null if it has no sense.
+function testOf([, name, sign, given], table) {
+	const field = OWN.includes(name) ? null : table.field(name);
+	const text = given.replaceAll('"', "");
+	if (field && field.texts) {
+		if (sign !== "=" && sign !== ":") return null;
+		const fits = field.texts.map((one) => {
+			const low = one.toLowerCase();
+			return sign === "=" ? low === text : low.includes(text);
+		});
+		return (_, k) => fits[field.data[k]];
+	}
+	const value = Number(text);
+	if (sign === ":" || text === "" || Number.isNaN(value)) return null;
+	if (field) return (_, k) => COMPARE[sign](field.data[k], value);
+	return OWN.includes(name) ? (all, k) => COMPARE[sign](valueOf(all, name, k), value) : null;
+}
+
 // A filter as a function of (table, k), or a sentence that says what it does not understand.
-export function parseFilter(text, flags) {
+export function parseFilter(text, flags, table) {
 	const tests = [];
-	for (const word of text.toLowerCase().split(/\s+/).filter(Boolean)) {
+	for (const word of text.toLowerCase().match(WORD) || []) {
 		const term = TERM.exec(word);
-		if (term) {
-			const value = Number(term[3]);
-			tests.push((table, k) => COMPARE[term[2]](valueOf(table, term[1], k), value));
+		const test = term && testOf(term, table);
+		if (test) {
+			tests.push(test);
 		} else if (ENDS.includes(word)) {
 			const code = ENDS.indexOf(word);
 			tests.push((table, k) => table.end[k] === code);
 		} else if (word === "flagged") {
 			tests.push((table, k) => flags.has(table.id(k)));
 		} else {
-			return `“${word}” is not understood. For example: ${LANGUAGE}`;
+			return `“${word}” is not understood. For example: ${languageOf(table)}`;
 		}
 	}
 	return (table, k) => tests.every((test) => test(table, k));
@@ -43,7 +69,15 @@ function valueOf(table, key, k) {
 	if (key === "#") return k;
 	if (key === "row") return table.begin(k);
 	if (key === "env") return table.env(k);
-	return table[key][k];
+	const field = OWN.includes(key) ? null : table.field(key);
+	return field ? field.data[k] : table[key][k];
+}
+
+// What a cell says.
+function textOf(table, key, k) {
+	const value = valueOf(table, key, k);
+	const field = OWN.includes(key) ? null : table.field(key);
+	return field && field.texts ? field.texts[value] : number(value);
 }
 
 // The numbers of the episodes to show, in order.
@@ -133,7 +167,8 @@ export class EpisodeTable {
 		];
 		if (lanes.length > 1) columns.push(["lane", "Lane"]);
 		if (lanes.some((one) => one.environments > 1)) columns.push(["env", "Env"]);
-		return columns;
+		const { table } = this.store;
+		return columns.concat((table ? table.fields : []).map((one) => [one.name.toLowerCase(), one.name]));
 	}
 
 	update() {
@@ -144,7 +179,8 @@ export class EpisodeTable {
 			this.summary.textContent = store.head.error ? "" : "Reading episodes …";
 			this.order = new Uint32Array(0);
 		} else {
-			const filter = parseFilter(this.text, store.flags);
+			const filter = parseFilter(this.text, store.flags, table);
+			this.filterBox.title = languageOf(table);
 			const isWrong = typeof filter === "string";
 			this.say(isWrong ? filter : store.tableError);
 			this.order = isWrong
@@ -234,9 +270,10 @@ export class EpisodeTable {
 				"aria-label": isFlagged ? "Remove the flag" : "Flag this episode",
 				text: isFlagged ? "★" : "☆",
 			}),
-			this.columnsNow.map(([key]) =>
-				el("span", { class: "cell", role: "gridcell", text: number(valueOf(table, key, k)) }),
-			),
+			this.columnsNow.map(([key]) => {
+				const text = textOf(table, key, k);
+				return el("span", { class: "cell", role: "gridcell", text, title: OWN.includes(key) ? null : text });
+			}),
 			el("span", { class: `cell end ${end}`, role: "gridcell", text: end }),
 		);
 	}

@@ -7,7 +7,10 @@ difference raises AssertionError and names the array and the first place where i
 import numpy as np
 
 import mmreplay
+from mmreplay.batches.settings import Settings
 from mmreplay.schema import FRAME
+from mmreplay.texts import Text
+from tests.support.oracle.model import read
 
 
 def check_same(found, expected, what):
@@ -112,6 +115,14 @@ def check_episodes(store, model):
     for place, name in enumerate(("terminated", "truncated")):
         wanted = np.array([one.ending[place] for _, one in expected], np.bool_)
         check_same(found[name], wanted, f"episodes: {name}")
+    for name, field in model.lanes[0].fields.items():
+        if name == "started" and not all(lane.knows_started for lane in model.lanes):
+            continue
+        values = [read(field, model.lanes[lane].field(one, name)) for lane, one in expected]
+        wanted = np.array(values, str if isinstance(field, Text) else field.dtype)
+        check_same(
+            found[name], wanted.reshape(len(values), *found[name].shape[1:]), f"episodes: {name}"
+        )
     for total, (_, one) in zip(found["return"].tolist(), expected, strict=True):
         if not abs(total - one.total) <= 1e-12 * one.magnitude:
             raise AssertionError(f"episodes: return: expected {one.total}, found {total}")
@@ -146,6 +157,10 @@ def check_trajectories(store, model, numbers):
             frames if model.schema.is_dict else frames[FRAME],
             f"{what}: observation",
         )
+        wanted = dict(expected.episode)
+        if not all(lane.knows_started for lane in model.lanes):
+            wanted["started"] = found.episode["started"]
+        check_same(found.episode, wanted, f"{what}: episode")
         for name in ("action", "reward", "non_terminal", "ids", "extras"):
             check_same(getattr(found, name), getattr(expected, name), f"{what}: {name}")
         if (found.terminated, found.truncated) != (expected.terminated, expected.truncated):
@@ -169,6 +184,27 @@ def check_store(store, model, *, settings=({},), most=200, generator=None):
     for one in settings:
         expected = model.batch(ids, **{"padding": store.padding} | one)
         check_batch(store.transitions(ids, **one), expected, f"transitions({one})")
+    check_fields(store, model, ids)
+
+
+def check_fields(store, model, ids):
+    """The fields of the episodes of some transitions, also of those that were evicted in part."""
+    names = [name for name in model.lanes[0].fields if name != "started"]
+    if not names or not len(ids):
+        return
+    gatherer = store.live.gatherer(Settings(episode=tuple(names)))
+    found = store.live.gather(store.live.valid_ids(ids), gatherer).extras
+    for name in names:
+        values = []
+        for i in ids.tolist():
+            lane, (one, _) = model.lanes[i >> 40], model.find(i)
+            blank = one.first < lane.base  # nothing is promised of it, but that it is nothing else
+            field = lane.fields[name]
+            value = np.zeros(field.shape, field.dtype) if blank else lane.field(one, name)
+            values.append(read(field, value))
+        is_text = isinstance(model.lanes[0].fields[name], Text)
+        wanted = np.array(values, found[f"episode.{name}"].dtype if is_text else None)
+        check_same(found[f"episode.{name}"], wanted, f"extras: episode.{name}")
 
 
 def check_verified(path):

@@ -160,8 +160,12 @@ def _check_closed_lane(folder, model):
     named = {*expected, *map(_checksums, expected)}
     if arrays - {"priorities", "checksums/priorities"} != named:
         raise AssertionError(f"{folder}: expected arrays {sorted(named)}, found {sorted(arrays)}")
+    if not model.knows_started:
+        expected["episodes/started"] = found["episodes/started"][:]
     for name, wanted in expected.items():
         start = own["first_final"] if name.startswith("finals/") else base
+        if name.startswith("episodes/"):
+            start = model.began_before(base)
         array: Any = found[name]
         whole, rows = array[:], array.shards[0] if array.shards else array.chunks[0]
         check_same(whole[start:], wanted[start:], f"{folder}/{name} by zarr, from row {start}")
@@ -196,12 +200,12 @@ def _check_dimensions(folder, nodes):
         if not isinstance(node, zarr.Array) or "checksums/" in name:
             continue
         dims = node.metadata.dimension_names
-        first = ("episode",) if name.startswith("finals/") else ("step", "env")
+        first = ("episode",) if name.startswith(("finals/", "episodes/")) else ("step", "env")
         own = attributes_of(folder)["environments"]
         first = first if len(first) == 1 or own is not None else first[:1]
         if dims is None or dims[: len(first)] != first or len({*dims}) != node.ndim:
             raise AssertionError(f"{folder}/{name}: dimension_names: expected {first}, …: {dims}")
-        where = "finals" if name.startswith("finals/") else ""
+        where = name.partition("/")[0] if first == ("episode",) else ""
         for dim, size in zip(dims, node.shape, strict=True):
             if lengths.setdefault((where, dim), size) != size:
                 raise AssertionError(f"{folder}/{name}: {dim} is of two lengths")
@@ -237,6 +241,10 @@ def check_disk(folder, model):
         is_final = name.startswith("finals/")
         log, path = (folder / "finals", name[7:]) if is_final else (folder, name)
         start, head = (final_base, finals) if is_final else (base, rows)
+        if name.startswith("episodes/"):
+            start, head = model.began_before(base), len(model.episodes)
+            if name == "episodes/started" and not model.knows_started:
+                wanted = read_rows(log, path, 0, head)  # noqa: PLW2901 (nobody knows it)
         _check_files(log, path, start, head + (is_open and name in frames), is_open=is_open)
         found_rows = read_rows(log, path, start, head)
         check_same(found_rows, wanted[start:], f"{log}/{path} by numpy, from row {start}")

@@ -11,6 +11,7 @@ import numpy as np
 import mmreplay
 from mmreplay import ReplayBuffer
 from mmreplay.schema import Field, Schema
+from mmreplay.texts import Text
 from tests.support.oracle.model import Model
 
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
@@ -27,11 +28,14 @@ class Layout:
     environments: int | None = None
     padding: str = "reset"
     lanes: int | None = None  # None for a store that is one lane; or how many named lanes it has
+    episode: dict[str, Field | Text] = dataclasses.field(default_factory=dict)
 
     @property
     def schema(self):
         """The schema of its steps."""
-        return Schema.make(self.frame, self.action, self.extras, self.reward_dtype)
+        return Schema.make(
+            self.frame, self.action, self.extras, self.reward_dtype, episode=self.episode
+        )
 
     def create_arguments(self):
         """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of a store that is one lane."""
@@ -80,6 +84,8 @@ class Episode:
 
 def random_value(one, random):
     """Any value that a field can hold, of few different ones, so that it can be compressed."""
+    if isinstance(one, Text):
+        return "".join(random.choice([*"aZ é✓"], random.integers(one.width // 3 + 1)))
     kind = one.dtype.kind
     if kind == "b":
         return np.asarray(random.random(one.shape) < 0.5)

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
-from mmreplay.schema import FRAME
+from mmreplay.schema import FRAME, Field
+from mmreplay.texts import Text
 
 Array = npt.NDArray[Any]
 Frame = dict[str, Array]
@@ -45,6 +46,7 @@ class Played:
     frames: list[Frame]  # before each step, and after the last one
     steps: list[Step]
     over: bool = False  # whether it ended; its last frame is a final observation then
+    fields: dict[str, Array] = dataclasses.field(default_factory=dict)  # as they are stored
 
     @property
     def last(self):
@@ -83,6 +85,7 @@ class TrajectoryModel:
     truncated: bool
     ids: Array
     extras: dict[str, Array]
+    episode: dict[str, Any]
 
 
 class LaneModel:
@@ -96,14 +99,32 @@ class LaneModel:
         self.finals = []
         self.running = {}
         self.base = 0
+        # Whoever says when an episode began can be held to it.
+        self.fields, self.knows_started = {"started": Field((), "int64"), **schema.episode}, True
+        self.opened = 0  # rows of sessions before this one
 
     # ------------------------------------------------------------ what a writer does
 
-    def reset(self, frames):
-        """Begin episodes, by environment; those that run end."""
+    def reset(self, frames, fields=None):
+        """Begin episodes, by environment, with some of their fields; those that run end."""
         self.end(sorted(frames))
         for env, frame in frames.items():
-            self.running[env] = Played(env, len(self.rows), [self._frame(frame)], [])
+            given = self._stored((fields or {}).get(env, {}))
+            self.knows_started &= "started" in given
+            self.running[env] = Played(env, len(self.rows), [self._frame(frame)], [], False, given)
+
+    def say(self, given):
+        """Fields of the episode of the newest step, by environment."""
+        for env, values in given.items():
+            self.newest(env).fields |= self._stored(values)
+
+    def newest(self, env):
+        """The episode of an environment's newest step of this session; None if it has none."""
+        rows = self.rows[self.opened :]
+        return next((row[env] for row in reversed(rows) if env in row), None)
+
+    def _stored(self, given):
+        return {name: stored(self.fields[name], value) for name, value in given.items()}
 
     def step(self, given):
         """A row: what every environment gave of which an episode runs."""
@@ -141,6 +162,7 @@ class LaneModel:
     def end_session(self):
         """The writer closed, or somebody recovered what a death left: all episodes are over."""
         self.end(range(self.n))
+        self.opened = len(self.rows)
 
     def cut(self, head):
         """Rows from `head` on were lost; what went on there ends with the row before."""
@@ -166,7 +188,9 @@ class LaneModel:
         out = copy.copy(self)
         every = {id(one): one for one in [*self.episodes, *self.running.values()]}
         twins = {
-            name: dataclasses.replace(one, frames=[*one.frames], steps=[*one.steps])
+            name: dataclasses.replace(
+                one, frames=[*one.frames], steps=[*one.steps], fields=dict(one.fields)
+            )
             for name, one in every.items()
         }
         out.rows = [{env: twins[id(one)] for env, one in row.items()} for row in self.rows]
@@ -256,7 +280,15 @@ class LaneModel:
         ids = [one.last * self.n + one.env for one in self.finals]
         firsts = [one.first * self.n + one.env for one in self.finals]
         out["finals/id"], out["finals/first"] = np.array([ids, firsts], np.int64).reshape(2, size)
+        for name, field in self.fields.items():
+            values = [self.field(one, name) for one in self.episodes]
+            out[f"episodes/{name}"] = _array(values, field.shape, field.dtype)
         return out
+
+    def field(self, one, name):
+        """A field of an episode, as it is stored."""
+        field = self.fields[name]
+        return one.fields.get(name, np.zeros(field.shape, field.dtype))
 
     def _values(self, one, number):
         step = one.steps[number]
@@ -435,7 +467,23 @@ class Model:
                 name: np.stack([step.extras[name] for step in one.steps])
                 for name in self.schema.extras
             },
+            {
+                name: read(self.lanes[lane].fields[name], self.lanes[lane].field(one, name))
+                for name in self.lanes[lane].fields
+            },
         )
+
+
+def stored(field, value):
+    """A value of a field of episodes as it is stored: of a text its UTF-8, then zeros."""
+    if isinstance(field, Text):
+        return np.frombuffer(value.encode().ljust(field.width, b"\0"), np.uint8)
+    return np.array(value, field.dtype).reshape(field.shape)
+
+
+def read(field, value):
+    """The same as it is read."""
+    return value.tobytes().rstrip(b"\0").decode() if isinstance(field, Text) else value
 
 
 def usual_stack(schema):

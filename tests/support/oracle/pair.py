@@ -69,16 +69,55 @@ class Pair:
         model, writer = self.model.lanes[lane], self.writers[lane]
         chosen = set(range(model.n) if envs is None else envs)
         frames = [self.frame() for _ in range(model.n)]
+        fields, more = self._fields(model, chosen)
+        for env in sorted(chosen):
+            fields[env]["started"] = len(model.rows) * 1000 + env
+        more["started"] = self._column(model, fields, "started")
         if writer is not None and model.environments is None:
             if chosen:
-                writer.reset(self._form(frames[0]))
+                writer.reset(self._form(frames[0]), **more)
         elif writer is not None:
             given = self._together(frames)
             if len(chosen) == model.n and self.random.random() < 0.5:
-                writer.reset(given)
+                writer.reset(given, **more)
             else:
-                writer.reset(given, _mask(model.n, chosen))
-        model.reset({env: frames[env] for env in sorted(chosen)})
+                writer.reset(given, _mask(model.n, chosen), **more)
+        model.reset({env: frames[env] for env in sorted(chosen)}, fields)
+
+    def say(self, envs=None, lane=0):
+        """Fields of the episodes of the newest steps of some environments, or of all."""
+        model, writer = self.model.lanes[lane], self.writers[lane]
+        chosen = set(range(model.n) if envs is None else envs)
+        fields, more = self._fields(model, chosen)
+        if model.environments is not None and envs is not None:
+            more["mask"] = _mask(model.n, chosen)
+        if writer is not None:
+            writer.episode(**more)
+        model.say(fields)
+
+    def _fields(self, model, chosen):
+        """Values of some fields of episodes, by environment, and as a writer takes them."""
+        names = [name for name in self.schema.episode if self.random.random() < 0.7]
+        names = [name for name in names if name != "started"]
+        one = {name: self._values(self.schema.episode[name], self.random) for name in names}
+        alike = self.random.random() < 0.3  # all environments get the same
+        fields = {
+            env: one
+            if alike
+            else {name: self._values(self.schema.episode[name], self.random) for name in names}
+            for env in sorted(chosen)
+        }
+        fields = {env: dict(given) for env, given in fields.items()}
+        if alike:
+            return fields, one
+        return fields, {name: self._column(model, fields, name) for name in names}
+
+    def _column(self, model, fields, name):
+        """A field of all environments, or of the only one."""
+        if model.environments is None:
+            return fields[0][name] if fields else 0
+        known = next((given[name] for given in fields.values()), 0)
+        return [fields[env][name] if env in fields else known for env in range(model.n)]
 
     def step(self, terminated=(), truncated=(), life_lost=(), *, lane=0):
         """A step of all environments of which an episode runs, with flags in some of these.
@@ -148,6 +187,10 @@ class Pair:
             self.reset([env for env in some if random.random() < 0.3], lane)
         here = sorted(some & model.running.keys())
         picked = [[env for env in here if random.random() < end / 2] for _ in FLAGS]
+        able = [env for env in range(model.n) if model.newest(env) is not None]
+        if self.schema.episode and able and random.random() < 0.2:
+            whole = len(able) == model.n and random.random() < 0.5
+            self.say(None if whole else [env for env in able if random.random() < 0.5], lane)
         self.step(*picked, lane=lane)
         if late:
             self.reset(late, lane)

@@ -7,9 +7,16 @@ the wrong thing.
 from hypothesis import strategies as st
 
 from mmreplay.schema import Field
+from mmreplay.texts import Text
 from tests.support.oracle.layout import Episode, Layout
 
 DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
+
+EPISODE = {
+    "task": Text(21000),  # so that a chunk file has three
+    "success": Field((), "int8"),
+    "goal": Field((3, 700), "float64"),  # and of these three, too, and some bytes
+}
 
 CODECS = (
     "raw",
@@ -85,6 +92,7 @@ def layouts(draw, *, lanes=True):
         environments,
         draw(st.sampled_from(["reset", "zero"])),
         draw(st.sampled_from([None, None, 1, 2])) if lanes else None,
+        draw(st.sampled_from([{}, EPISODE])),
     )
 
 

@@ -77,7 +77,7 @@ WRAPPERS = {
     "Mixture": mixed,
     "Decorated Mixture": lambda data: Decorated(mixed(data), noise),
 }
-WHOLE = {"trajectory", "sample_trajectories", "statistics", "prefetch"}
+WHOLE = {"trajectory", "sample_trajectories", "statistics", "prefetch", "episodes_table"}
 WINDOWS = {
     *("sample_sequences", "sequence_batches", "sample_portions"),
     *("sample_windows", "windows", "window_batches", "field_windows"),
@@ -106,6 +106,7 @@ CALLS = {
     "trajectory": lambda data: data.trajectory(-1).ids,
     "ids": lambda data: data.ids,
     "episodes": lambda data: data.episodes,
+    "episodes_table": lambda data: data.episodes_table(),
     "paths": lambda data: data.paths,
     "prefetch": lambda data: data.prefetch,
     "store": lambda data: data.store.path,
