@@ -27,59 +27,48 @@ class Around(EpochSource[Part]):
 
     @property
     def settings(self) -> Settings:
-        """See `Source`."""
         return self.data.settings
 
     @property
     def generator(self) -> np.random.Generator:
-        """See `Source`."""
         return self.data.generator
 
     @property
     def store(self) -> Store:
-        """See `EpochSource`."""
         return self.data.store
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """See `Source`."""
         return self.data.paths
 
     @property
     def ids(self) -> Ids:
-        """See `EpochSource`."""
         return self.data.ids
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """See `EpochSource`."""
         return self.data.episodes
 
     @property
     def update_priorities(self) -> Callable[[npt.ArrayLike, npt.ArrayLike], None]:
-        """See `PrioritizedReplayBuffer`."""
         data: Any = self.data
         update: Callable[[npt.ArrayLike, npt.ArrayLike], None] = data.update_priorities
         return update
 
     def __len__(self) -> int:
-        """See `Source`."""
         return len(self.data)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Source`."""
         return self.data.state_dict()
 
     def _restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
         return self.data._restoring(state)  # noqa: SLF001 (of another source)
 
     def refresh(self) -> Self:
-        """See `Source`."""
         self.data.refresh()
         return self
 
     def close(self) -> None:
-        """See `Source`."""
         self.data.close()
 
     def _select(self, episodes: EpisodeChoice | None, ids: IdChoice | None) -> Part:

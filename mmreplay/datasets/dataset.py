@@ -147,7 +147,6 @@ class Dataset(WindowSource["Dataset"]):
         return self._epochs.read(request, read_each)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Source`."""
         bits = self.generator.bit_generator
         with bits.lock:
             return {"generator": copy.deepcopy(bits.state), **self._epochs.state()}
@@ -256,17 +255,14 @@ class Dataset(WindowSource["Dataset"]):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """See `Source`."""
         return self.store.paths
 
     @property
     def ids(self) -> Ids:
-        """See `EpochSource`."""
         return self.draws.look(lambda transitions: transitions.ids())
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """See `EpochSource`."""
         return subsets.episode_table(self.store, self._selection)
 
     def episodes_table(self) -> Any:
@@ -291,13 +287,11 @@ class Dataset(WindowSource["Dataset"]):
         return out
 
     def refresh(self) -> Self:
-        """See `Source`."""
         self.store.refresh()
         self.read_ahead.drop()
         return self
 
     def close(self) -> None:
-        """See `Source`."""
         if self._selection is None:
             self.store.close()
         self.read_ahead.close()  # afterwards, so that no other thread begins to read ahead again

@@ -122,15 +122,12 @@ class Mixture(Source):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """See `Source`; of all sources."""
         return tuple(path for source in self.data for path in source.paths)
 
     def __len__(self) -> int:
-        """See `Source`; of all sources."""
         return sum(map(len, self.data))
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Source`."""
         states = [source.state_dict() for source in self.data]
         return {"sources": states, "weights": self._weights.tolist()}
 
@@ -155,13 +152,11 @@ class Mixture(Source):
         return restore
 
     def refresh(self) -> Self:
-        """See `Source`."""
         for source in self.data:
             source.refresh()
         return self
 
     def close(self) -> None:
-        """See `Source`; all of them."""
         with contextlib.ExitStack() as stack:
             for source in self.data:
                 stack.callback(source.close)
