@@ -22,6 +22,7 @@ from mmreplay.episode_fields import field_name
 from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.episodes import PREFIX, common_type
+from mmreplay.exchange.fields import is_numeric
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
@@ -139,6 +140,7 @@ class _Dataset:
                     self._infos[role] = path
                 if one.shape[:1] == (n_steps + 1,):
                     self._with_reset.add(role)
+                if role in self._with_reset and is_numeric(one.dtype):
                     self._resets[f"{PREFIX}reset.{path}"] = path
                     at_reset = self._shape(one.shape[1:], one.dtype)
                     self._add(f"{PREFIX}reset.{path}", at_reset, f"{name} of resets")

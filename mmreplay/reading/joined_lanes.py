@@ -219,7 +219,8 @@ class JoinedLanes:
     def close(self) -> None:
         """Let go of all maps; a second call does nothing."""
         self.columns = {}
-        self.__dict__.pop("_finals", None)
+        for name in ("_finals", "_of_episodes"):
+            self.__dict__.pop(name, None)
         self.index.close()
 
     def after_fork_in_child(self) -> None:

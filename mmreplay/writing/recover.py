@@ -76,6 +76,7 @@ def reopen(
     _remove_litter(path)
     for log, head in heads.items():
         _check_last_files(log, head)
+    episodes.base = rows.before
     _check_last_files(episodes, begun(rows, finals, heads[finals], document.n))
     is_closed = True
     try:
@@ -157,8 +158,8 @@ def open_episodes(log: EpisodeLog, *, recovered: bool) -> None:
 def _check_last_files(log: Arrays, head: int) -> None:
     """Check the last chunk files of a closed log: their checksums will be made again by a close."""
     for spec in log.specs.values():
-        if not head or not (spec.is_raw or head % spec.chunk_rows):
-            continue  # a whole shard stays as it is
+        if head <= log.base or not (spec.is_raw or head % spec.chunk_rows):
+            continue  # nothing is kept, or a whole shard, which stays as it is
         chunk = (head - 1) // spec.chunk_rows
         file = chunk_files.chunk_path(log.path, spec, chunk)
         try:

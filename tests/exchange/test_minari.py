@@ -196,8 +196,9 @@ def test_a_store_has_what_minari_says(tmp_path, quick_disk, data_format):
             assert np.array_equal(found.reward, episode.rewards)
             assert found.terminated == episode.terminations[-1]
             assert np.array_equal(found.extras["info.speed"], episode.infos["speed"][1:])
-            assert (found.extras["episode.options.level"] == number).all()
-            assert (found.extras["episode.seed"] == (-1 if number == 2 else 100 + number)).all()
+            assert found.episode["options.level"] == number
+            assert found.episode["seed"] == (-1 if number == 2 else 100 + number)
+            assert found.episode["reset.speed"] == episode.infos["speed"][0]
 
 
 def test_the_specification_of_the_environment(tmp_path, quick_disk):
@@ -387,7 +388,5 @@ def test_losses_are_counted(tmp_path, quick_disk):
         "column infos/text: a store cannot ": 1,
         "options/level of episodes: not in ": 3,
         "truncations within a numbered epis": 1,
-        "infos/speed: values at resets, lef": 3,
-        "infos/count: values at resets, lef": 4,
         "infos/speed: not in this episode a": 1,
     }

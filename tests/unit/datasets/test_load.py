@@ -27,7 +27,7 @@ def test_one_store_is_loaded_with_its_settings(loaded):
     with loaded(stack=2, n_step=3, gamma=0.5, padding="zero", stack_axis=-1) as data:
         assert len(data) == 30
         assert data.sample(4).observation.shape == (4, 3, 2)
-        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None, None)
+        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None, None, ())
         assert repr(data) == (
             f"<mmreplay.Dataset {data.store.path} transitions=30 stack=2 n_step=3 gamma=0.5 "
             f"padding='zero' stack_axis=-1>"

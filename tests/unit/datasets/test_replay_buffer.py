@@ -47,7 +47,7 @@ def test_a_buffer_records_and_samples(buffer_of, story):
         assert buffer.transitions([4]).reward.tolist() == [2 + 1.25 + 0.75]
         assert buffer.episodes["length"].tolist() == [10]
         assert len(buffer.trajectory(0)) == 10
-        assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0, None, None)
+        assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0, None, None, ())
         about = f"<mmreplay.ReplayBuffer {buffer.writer.path} "
         assert repr(buffer) == f"{about}transitions=10 capacity=100>"
         buffer.flush()

@@ -13,7 +13,7 @@ from mmreplay.reading import info
 KEYS = set(
     "path paths format uuid versions padding env state lanes environments lane_details rows "
     "kept_rows transitions episodes terminated truncated open non_finite_rewards returns lengths capacity fields bytes_on_disk "
-    "bytes_raw bytes_stacked stack saving_raw saving_stacked live".split()
+    "bytes_raw bytes_stacked stack saving_raw saving_stacked live episode_fields".split()
 )
 ROW_BYTES = 3 + 1 + 4 + 3 + 8  # of `make`: frame, action, reward, three flags, step
 FINAL_BYTES = 3 + 8 + 8

@@ -122,7 +122,7 @@ def test_a_lazy_trajectory_reads_what_is_asked_for_and_that_once(store, monkeypa
     assert len(trajectory.observation) == 7
     assert reads[1:] == [("frames", 7)]
     whole = trajectory.read()
-    assert len(reads) == 5  # actions, flags and the extra column are new
+    assert len(reads) == 6  # actions, flags, the extra column and when it began are new
     for name in ("observation", "action", "reward", "non_terminal", "ids"):
         one, other = getattr(whole, name), getattr(expected, name)
         assert one.dtype == other.dtype
@@ -175,7 +175,8 @@ def test_what_holds_arrays_is_shown_in_a_line(store):
     assert shown.startswith(
         "Trajectory(observation=uint8[5, 3], action=int64[4], reward=float32[4]"
     )
-    assert "terminated=True, truncated=False, ids=int64[4], extras['x']=float32[4, 2])" in shown
+    assert "terminated=True, truncated=False, ids=int64[4], extras['x']=float32[4, 2], " in shown
+    assert shown.endswith("episode['started']=int64[])")
     windows = repr(store.sample_sequences(2, 1))
     assert windows.startswith("SequenceBatch(observation=uint8[2, 1, 3], ")
     assert windows.endswith("burn_in=0, terminated=bool[2, 1], truncated=bool[2, 1])")
