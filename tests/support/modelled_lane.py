@@ -68,7 +68,7 @@ class Play:
     def __init__(self, path, kind, lanes, *, capacity=None, **given):
         self.path, self.lanes, self.n = path, lanes, lanes or 1
         fields = {"frame": FRAMES[kind], "action": ACTION, "extras": EXTRAS}
-        schema = Schema.make(*fields.values(), episode=EPISODE)
+        schema = Schema.make(FRAMES[kind], ACTION, EXTRAS, episode=EPISODE)
         self.model = KeptLane(schema, lanes, capacity)
         self.call = lambda do: do()
         self._newest, self._count = [0] * self.n, 0  # numbers of the observations

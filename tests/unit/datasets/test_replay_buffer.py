@@ -225,8 +225,8 @@ def test_an_invalid_stored_generator_is_an_error_that_names_it(make, buffer_of, 
 
 def test_a_subclass_may_step_and_reset_in_its_own_way(tmp_path):
     class Halved(ReplayBuffer):
-        def reset(self, frame, mask=None):
-            super().reset(frame + 1, mask)
+        def reset(self, frame, mask=None, **fields):
+            super().reset(frame + 1, mask, **fields)
 
         def step(self, action, reward, next_frame, terminated=False, truncated=False, **more):
             super().step(action, reward / 2, next_frame, terminated, truncated, **more)
