@@ -125,7 +125,7 @@ _ALL = (
         "a Minari dataset of HDF5, Arrow or Parquet files, by its path or its id",
         minari.read,
         minari_export.write,
-        not_in="texts in observations and infos, infos of resets, actions of several arrays, "
+        not_in="texts in observations and infos, actions of several arrays, "
         "options of episodes that are not numbers or not in all of them",
         not_out="the environment, unless the store was made with one or came from Minari; lanes",
         find=minari.find,
