@@ -61,6 +61,7 @@ def test_json(command, store):
     document = json.loads(command("episodes", store, "--json", "--sort", "return").out)
     assert document.keys() == {"path", "total", "episodes"}
     assert (document["path"], document["total"]) == (store, 5)
+    assert document["episodes"][1].pop("started") > 0
     assert document["episodes"][1] == {
         "number": 1,
         "id": 4,

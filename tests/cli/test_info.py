@@ -23,8 +23,8 @@ environment   Test-v0, policy random, seed 3
 transitions   30 in 30 rows
 capacity      unlimited
 episodes      5: 2 terminated, 3 truncated
-on disk       8.90 kB
-              10.2 times larger than its rows uncompressed (875 B)
+on disk       9.90 kB
+              11.3 times larger than its rows uncompressed (875 B)
               15.6 times larger than two observations per transition (570 B)
 made with     {VERSIONS}
 
@@ -86,7 +86,7 @@ store.zarr: closed, 1 lane
 transitions   0 in 0 rows
 capacity      unlimited
 episodes      0
-on disk       4.80 kB
+on disk       5.60 kB
 made with     {VERSIONS}
 
 column """

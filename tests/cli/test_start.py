@@ -36,6 +36,7 @@ Commands:
   info      Show what is in a store.
   episodes  List the episodes.
   stats     Show means, bounds and quantiles of the fields.
+  tag       Give fields of episodes a value.
   view      Show every step in a web page.
   verify    Check a store for damage.
   repair    Make a damaged store sound again.

@@ -85,8 +85,13 @@ OWN = {
     "RecordVectorExperience.made",
     "Settings.check_evicting",
     "Settings.stacked",
+    "Store.checked_fields",
+    "Store.episodes_by_environment",
     "Store.index",
     "Store.numbered_trajectory",
+    "Text.coerce_loosely",
+    "Text.row_bytes",
+    "Text.same_data",
     "VectorWriter.end_episodes",
 }
 """Public by their names, for the rest of the package only."""

@@ -38,6 +38,7 @@ def goals_of(model, id_, strategy):
 
 def check_relabelled(batch, model, reward, strategy, terminal, settings):
     """Every sample of a batch against an episode that was recorded with its goal."""
+    settings = {name: value for name, value in settings.items() if name != "episode"}
     goals = batch.extras["hindsight"].tolist()
     for at, (id_, goal) in enumerate(zip(batch.id.tolist(), goals, strict=True)):
         one, place = model.find(id_)

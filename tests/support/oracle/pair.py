@@ -98,7 +98,7 @@ class Pair:
     def _fields(self, model, chosen):
         """Values of some fields of episodes, by environment, and as a writer takes them."""
         names = [name for name in self.schema.episode if self.random.random() < 0.7]
-        names = [name for name in names if name != "started"]
+        names = [name for name in names if name != "started" and chosen]
         one = {name: self._values(self.schema.episode[name], self.random) for name in names}
         alike = self.random.random() < 0.3  # all environments get the same
         fields = {

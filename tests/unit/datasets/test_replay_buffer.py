@@ -49,9 +49,9 @@ def test_a_buffer_records_and_samples(buffer_of, story):
         assert len(buffer.trajectory(0)) == 10
         assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0, None, None, ())
         about = f"<mmreplay.ReplayBuffer {buffer.writer.path} "
-        assert repr(buffer) == f"{about}transitions=10 capacity=100>"
+        assert repr(buffer) == f"{about}transitions=10 capacity=100 stack=2 n_step=3 gamma=0.5>"
         buffer.flush()
-    assert repr(buffer) == f"{about}closed capacity=100>"
+    assert repr(buffer) == f"{about}closed capacity=100 stack=2 n_step=3 gamma=0.5>"
     assert not (buffer.writer.path / ".live").exists()
     buffer.close()
     for call in (
