@@ -25,7 +25,7 @@ capacity      unlimited
 episodes      5: 2 terminated, 3 truncated
 on disk       9.90 kB
               11.3 times larger than its rows uncompressed (875 B)
-              15.6 times larger than two observations per transition (570 B)
+              17.4 times larger than two observations per transition (570 B)
 made with     {VERSIONS}
 
 column          shape    dtype     codec   rows per file   on disk

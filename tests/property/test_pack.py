@@ -69,6 +69,7 @@ def packed(schema, episodes):
     for one in episodes:
         frames = [frame if schema.is_dict else frame["frame"] for frame in one.frames]
         lane.reset({0: frames[0]})
+        lane.running[0].fields |= one.fields
         for number, step in enumerate(one.steps):
             is_last, down = number + 1 == len(one.steps), not step.non_terminal
             flags = {"terminated": is_last and down, "truncated": is_last and not down}
