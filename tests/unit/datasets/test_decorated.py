@@ -150,6 +150,10 @@ def test_a_function_may_refuse_the_settings(path):
     with mmreplay.load(path, n_step=3) as data:
         with pytest.raises(SchemaError, match="expected n_step=1, found 3"):
             Decorated(data, transforms.ClipReward())
+    with mmreplay.load(path) as data:
+        decorated = Decorated(data, transforms.ClipReward())
+        with pytest.raises(SchemaError, match="expected n_step=1, found 2"):
+            decorated.transitions([0], n_step=2)
 
 
 @pytest.mark.parametrize("stack", [None, 2])

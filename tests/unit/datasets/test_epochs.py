@@ -183,6 +183,23 @@ def test_epochs_of_a_call_that_goes_on_are_counted_from_its_beginning(stores, n_
         assert len(follows) == 57
 
 
+def test_an_interrupt_between_two_epochs_loses_none(stores, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with stores("one lane", seed=3) as data, stores("one lane") as again:
+        batches = data.batches(len(data) // 4, epochs=3)
+        list(itertools.islice(batches, 4))
+        monkeypatch.setattr(LiveLanes, "gather", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        monkeypatch.undo()
+        again.load_state_dict(json.loads(json.dumps(data.state_dict())))
+        rest = ids_of(again.batches(len(data) // 4, epochs=3))
+        assert len(rest) == 8
+        assert rest[:4] == ids_of(data.batches(len(data) // 4, epoch=1))
+
+
 def test_fewer_epochs_than_a_call_had_completed_are_refused(stores):
     with stores("one lane", seed=3) as data, stores("one lane") as again:
         some = ids_of(itertools.islice(data.batches(len(data) // 4, epochs=3), 9))

@@ -157,6 +157,18 @@ def test_values_that_are_not_finite_are_counted_and_left_out(tmp_path, monkeypat
     assert (one.mean[3], one.std[3]) == (0.1, 0)  # exactly
 
 
+def test_what_never_changes_has_no_deviation_at_all(tmp_path):
+    values = np.full(10, 1 / 3)
+    assert values.std() > 0  # numpy's is of rounding
+    with mmreplay.create(tmp_path / "s.zarr", Field((), "float64"), Field(()), flush_s=0) as writer:
+        writer.reset(values[0])
+        for value in values:
+            writer.step(0, 0.0, value)
+    with mmreplay.load(tmp_path / "s.zarr") as data:
+        one = data.statistics(["observation"])["observation"]
+    assert [one.std.item(), one.mean.item()] == [0, 1 / 3]
+
+
 def test_only_what_is_asked_for_is_read_and_of_images_a_sample(data_of, monkeypatch):
     decoded, real = [], Shard.decode
 
