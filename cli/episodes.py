@@ -20,7 +20,7 @@ _LARGEST_FIRST = ("return", "length")
 _OWN = ("id", "length", "return", "terminated", "truncated")
 _SHOWN = 32
 _COMPARISON = re.compile(
-    r"""\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>)\s*("[^"]*"|'[^']*'|[^\s'"=<>!]+)\s*(?:and\s+|$)"""
+    r"""\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>)\s*("[^"]*"|'[^']*'|[^\s'"=<>!]+)\s*(?:and\s+(?=\S)|$)"""
 )
 _OPERATORS = {
     "==": operator.eq,
