@@ -140,10 +140,10 @@ class _Dataset:
                     self._infos[role] = path
                 if one.shape[:1] == (n_steps + 1,):
                     self._with_reset.add(role)
-                if role in self._with_reset and is_numeric(one.dtype):
-                    self._resets[f"{PREFIX}reset.{path}"] = path
-                    at_reset = self._shape(one.shape[1:], one.dtype)
-                    self._add(f"{PREFIX}reset.{path}", at_reset, f"{name} of resets")
+                    if is_numeric(one.dtype):
+                        self._resets[f"{PREFIX}reset.{path}"] = path
+                        at_reset = self._shape(one.shape[1:], one.dtype)
+                        self._add(f"{PREFIX}reset.{path}", at_reset, f"{name} of resets")
                 elif one.shape[:1] != (n_steps,) and not isinstance(one, Unreadable):
                     column = Unreadable("not one row per step")
             elif part not in ("observations", "rewards", *_STEP):

@@ -198,7 +198,7 @@ def test_a_store_has_what_minari_says(tmp_path, quick_disk, data_format):
             assert np.array_equal(found.extras["info.speed"], episode.infos["speed"][1:])
             assert found.episode["options.level"] == number
             assert found.episode["seed"] == (-1 if number == 2 else 100 + number)
-            assert found.episode["reset.speed"] == episode.infos["speed"][0]
+            assert np.array_equal(found.episode["reset.speed"], episode.infos["speed"][0])
 
 
 def test_the_specification_of_the_environment(tmp_path, quick_disk):
