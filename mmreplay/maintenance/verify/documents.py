@@ -41,6 +41,7 @@ class Log:
         specs: its arrays; in the log of steps also the priorities.
         sums: their checksum arrays, by the same paths.
         base, head: the rows to examine; compressed ones below `in_shards` are in shards.
+        is_all: whether there may not be final observations of later steps.
     """
 
     path: AnyPath
@@ -53,6 +54,7 @@ class Log:
     base: int = 0
     head: int = 0
     in_shards: int = 0
+    is_all: bool = False
 
     def __post_init__(self) -> None:
         self.sums = {path: layout.checksum_spec(path) for path in self.specs}
@@ -78,15 +80,19 @@ class Log:
 
 
 class Documents:
-    """The zarr.json files of one lane; `logs` is None, `metadata` empty if it cannot be opened."""
+    """The zarr.json files of one lane; `logs` is None, `metadata` empty if it cannot be opened.
 
-    def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
+    With `copy_first` what the copy in the lane's own one says of the others counts.
+    """
+
+    def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount, *, copy_first: bool) -> None:
         self._path, self._notes, self._tally = path, notes, tally
         self._found: dict[str, Any] = {}  # None of one that is damaged
         self.metadata: dict[str, Any] = {}
+        self.lane: LaneDocument | None = None
         self.logs: tuple[Log, Log] | None = None
         try:
-            lane = read_lane(path, own_documents=True)
+            lane = self.lane = read_lane(path, own_documents=not copy_first)
         except (MmreplayError, OSError) as error:
             self._find_unreadable(error)
         else:
