@@ -18,7 +18,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import (
     Column,
@@ -39,6 +38,7 @@ from mmreplay.exchange.source_files import (
     open_file,
     source_files,
 )
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation, Frames

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.errors import (
     EmptyBufferError,
     FormatError,
@@ -35,6 +34,7 @@ from mmreplay.exchange.sources import (
     one_after_the_other,
     reading,
 )
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.maintenance.episodes import row_bytes, write_runs
@@ -162,7 +162,7 @@ def import_dataset(
                 progress(n_done * size, max(incoming.n_steps, n_done) * size)
 
         runs = _rounded(_runs(incoming, what, format), writer.schema.reward_dtype, losses)
-        write_runs(built, _ahead(runs), None, wrote)
+        write_runs(built, (run.run(writer.schema) for run in _ahead(runs)), wrote)
         losses.check_names(what)
         with Store([built]) as store_made:
             episodes = store_made.episodes

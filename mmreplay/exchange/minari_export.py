@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
@@ -24,6 +23,7 @@ from mmreplay.exchange.spaces import (
     space_of_actions,
     spaces_of,
 )
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field

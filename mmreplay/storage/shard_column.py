@@ -54,6 +54,7 @@ class ShardColumn:
         self._has_tails = any(path in lane.tails for lane in lanes)
         self._lock = threading.Lock()
         self._local = threading.local()
+        self.most_mapped = _MAX_SHARDS
         self._choose_maps()
 
     def _choose_maps(self) -> None:
@@ -273,6 +274,8 @@ class ShardColumn:
             lane.check_in_place()
             with self._lock:
                 self._shards[which] = shard
+                while len(self._shards) > self.most_mapped:
+                    del self._shards[next(iter(self._shards))]
             return shard
         known, file = getattr(self._local, "file", _NO_FILE)
         if known != which:

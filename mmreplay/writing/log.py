@@ -20,6 +20,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import COMMITTED, TAIL_START, CheckpointFile, State
+from mmreplay.system import durable_writes
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
@@ -123,6 +124,14 @@ class Log:
 
     def check_in_place(self) -> None:
         """Nothing to check: a locked lane keeps its directory."""
+
+    def write_shard(self, spec: ArraySpec, start: int, data: bytes, *, durable: bool) -> None:
+        """Write the shard of rows from `start` on, and its checksum."""
+        chunk = start // spec.chunk_rows
+        durable_writes.write_file(
+            chunk_files.chunk_path(self.path, spec, chunk), data, durable=durable
+        )
+        self.sums.set(spec, chunk, compression.crc32c(data))
 
     def open_window(self, spec: ArraySpec, chunk: int) -> Window:
         """Allocate and map a chunk file for writing; DiskFullError: nothing was changed."""
