@@ -37,6 +37,7 @@ class BufferOptions(TypedDict, total=False):
     action: Field | None
     codec: str | Mapping[str, Any] | None
     extras: Mapping[str, Field] | None
+    derived: Mapping[str, Field] | None
     reward_dtype: npt.DTypeLike | None
     env: Any
     lanes: int | None
@@ -62,8 +63,8 @@ class ReplayBuffer(Dataset):
         stack, n_step, gamma, padding, stack_axis, clip_reward: how transitions are rebuilt; see
             `load`.
         seed: of the sampling, at creation; a resumed buffer continues the stored generator.
-        frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; if the store
-            exists, left out or equal to its own.
+        frame, action, codec, extras, derived, reward_dtype, env, metadata: as for `create`; if the
+            store exists, left out or equal to its own.
         lanes: number of environments that step together in the one lane; None for one alone.
         resume: True needs a store at the path, False a free path; ``auto`` takes either, and logs
             a line if there is one.
@@ -93,6 +94,7 @@ class ReplayBuffer(Dataset):
         action: Field | None = None,
         codec: str | Mapping[str, Any] | None = None,
         extras: Mapping[str, Field] | None = None,
+        derived: Mapping[str, Field] | None = None,
         reward_dtype: npt.DTypeLike | None = None,
         env: Any = None,
         lanes: int | None = None,
@@ -117,6 +119,7 @@ class ReplayBuffer(Dataset):
             extras,
             reward_dtype,
             codec,
+            derived=derived,
             env=env,
             lanes=lanes,
             padding=padding,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,12 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
     return parse.parse_root(read_document(path), str(path / "zarr.json"))
 
 
+def declared_extras(path: AnyPath) -> Collection[str]:
+    """The names of the extra columns that a store or lane declares."""
+    schema = parse.schema_from_json(read_metadata(path).get("schema"), str(path / "zarr.json"))
+    return schema.extra_fields
+
+
 @dataclass(frozen=True, slots=True)
 class LaneDocument:
     """What the zarr.json files of a lane say, read and checked once."""
@@ -93,15 +99,20 @@ class LaneDocument:
         return self.environments or 1
 
 
-def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
-    """A lane's documents; `own_documents` ignores the copy that a closed lane has of them."""
+def read_lane(
+    path: AnyPath, *, own_documents: bool = False, extras: Collection[str] | None = None
+) -> LaneDocument:
+    """A lane's documents; `own_documents` ignores the copy that a closed lane has of them.
+
+    Extra columns that have none of the names in `extras` are left out; None leaves out none.
+    """
     where = str(path / "zarr.json")
     data = read_document(path)
     document = parse.parse_json(data, where)
     metadata = parse.root_attributes(document, where)
     if metadata["kind"] != "lane":
         raise FormatError(f"{path}: expected a lane, found a store of lanes")
-    schema = parse.schema_from_json(metadata.get("schema"), where)
+    schema = parse.schema_from_json(metadata.get("schema"), where).only(extras)
     copy = None
     if metadata["closed"] and not own_documents:
         copy = parse.find_copy(document, where)
@@ -213,10 +224,14 @@ def _read_array(
     try:
         data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
+        advice = ""
+        if path.startswith("derived/"):
+            column = path.partition("/")[2]
+            advice = f", or do without it (mmreplay drop-column PATH {column}, load(columns=[...]))"
         raise FormatError(
             f"{where}: missing; every column of the schema has one, so the store is damaged, "
             f"or was copied in part: run `mmreplay verify`, then `mmreplay repair`, or copy it "
-            f"again"
+            f"again{advice}"
         ) from error
     return parse.parse_array(data, name, str(where)), str(where)
 

@@ -35,6 +35,7 @@ class Request:
     frame: Field | Mapping[str, Field] | None
     action: Field | None
     extras: Mapping[str, Field] | None
+    derived: Mapping[str, Field] | None
     reward_dtype: npt.DTypeLike | None
     codec: str | Mapping[str, Any] | None
     padding: str | None
@@ -78,8 +79,9 @@ class Request:
                 f"{self.path}: {missing}: a new store needs one, for example "
                 f"{missing}=mmreplay.Field({example}), or env="
             )
+        reward_dtype = self.reward_dtype or "float32"
         return Schema.make(
-            self.frame, self.action, self.extras, self.reward_dtype or "float32", self.codec
+            self.frame, self.action, self.extras, reward_dtype, self.codec, self.derived
         )
 
     def attributes(self) -> dict[str, Any]:
@@ -104,6 +106,7 @@ class Request:
             self.extras if self.extras is not None else there.extras,
             self.reward_dtype or there.reward_dtype,
             self.codec,
+            {**there.derived, **(self.derived or {})},  # some may have been added since
         )
 
     def check_env(self, path: AnyPath, about: object) -> None:
