@@ -156,6 +156,17 @@ class Field:
             return self._cast(array, name)
         return self.coerce(array, name)
 
+    def coerce_rows(self, values: object, lead: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+        """(*lead, *shape): rows of any number, by the rules of `coerce_loosely`."""
+        array = as_array(values, name)
+        if array.shape != (*lead, *self.shape):
+            raise SchemaError(
+                f"{name}: expected shape {(*lead, *self.shape)}, found {array.shape}; pass a value "
+                f"of shape {self.shape} for each id"
+            )
+        same = array.dtype == self.dtype != np.bool_
+        return array if same or not array.size else self._cast(array, name)
+
     def _cast(self, array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         if _KINDS.get(array.dtype.kind, 3) <= _KINDS[self.dtype.kind]:
             with np.errstate(over="ignore", invalid="ignore"):

@@ -25,6 +25,7 @@ from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
 from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import WindowSource
 from mmreplay.datasets.store_draws import Draw, StoreDraws, not_evicted, state_of_bits
+from mmreplay.datasets.updates import Updates
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
 from mmreplay.reading.lookup import LateRebuilder
@@ -71,11 +72,12 @@ class Dataset(WindowSource):
         self.store = store
         self.settings = settings
         self.draws = StoreDraws(store, settings, self._selection)
+        self.updates = Updates(store.live)
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what the store and the settings determine."""
-        state = {name: value for name, value in self.__dict__.items() if name != "draws"}
+        state = {k: v for k, v in self.__dict__.items() if k not in {"draws", "updates"}}
         with self.generator.bit_generator.lock:
             return {**state, "generator": copy.deepcopy(self.generator)}
 
@@ -187,6 +189,37 @@ class Dataset(WindowSource):
         if changes:
             gatherer = self.store.live.gatherer(dataclasses.replace(self.settings, **changes))
         return self.store.live.gather(self.store.live.valid_ids(ids), gatherer, out)
+
+    def update(self, ids: npt.ArrayLike, /, **columns: npt.ArrayLike) -> None:
+        """Store other values of derived columns, in a buffer or with ``load(update=[...])``.
+
+        Readers see them at once. They survive a kill of this process, and a power cut once `flush`
+        or `close` has returned. A number is old or new at any moment; a value of several may be
+        half old and half new after a kill, or in a batch that is read meanwhile.
+
+        Args:
+            ids: integers of any shape, as (B,) of a batch or (B, T) of sequences. -1 is skipped; of
+                an id that occurs twice, the last value counts. Values of evicted transitions are
+                ignored and counted in `n_late_updates`.
+            columns: (*ids.shape, *field shape) by the name of the column.
+
+        Raises:
+            SchemaError: values that do not fit their field, or a column that is not open for
+                updates; nothing was changed.
+            InvalidIdError: an id that never was a transition; nothing was changed.
+            LockedError: another process updates the column, which a buffer locks on first use.
+            DiskFullError, FailedStoreError, ClosedError: it could not be stored, or was closed.
+        """
+        self.updates.update(ids, columns)
+
+    @property
+    def n_late_updates(self) -> int:
+        """Values that `update` was given after their transition had been evicted."""
+        return self.updates.n_late
+
+    def flush(self) -> None:
+        """Make updated values durable."""
+        self.updates.flush()
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode, by its index in `episodes`; see `Store.trajectory`."""
@@ -329,7 +362,8 @@ class Dataset(WindowSource):
         return self
 
     def close(self) -> None:
-        """Close the store; a selection leaves it open."""
+        """Close the store, and let others update its columns; a selection leaves it open."""
+        self.updates.close()
         if self._selection is None:
             self.store.close()
         self.read_ahead.close()  # afterwards, so that no other thread begins to read ahead again

@@ -150,7 +150,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def n_late_updates(self) -> int:
         """Updates since opening that came after their transition had been evicted."""
-        return self.sampler.n_late
+        return self.sampler.n_late + super().n_late_updates
 
     def begin_sample(
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None

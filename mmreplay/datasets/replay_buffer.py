@@ -22,6 +22,7 @@ from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.datasets.read_ahead import checked_prefetch
+from mmreplay.datasets.updates import Updates
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
@@ -136,6 +137,7 @@ class ReplayBuffer(Dataset):
                 settings, stack=stack, padding=store.padding, stacked=stacked
             )
             super().__init__(store, settings, seed, prefetch)
+            self.updates = Updates(store.live, store.schema.derived, lock=False)
             saved = files.generator()
             self._restored = {} if saved is None else _restore(self.generator, saved, store.path)
             more = "" if saved is None else "; its random state continues, and seed= is ignored"
@@ -186,11 +188,12 @@ class ReplayBuffer(Dataset):
         return self.writer.files.capacity
 
     def flush(self) -> None:
-        """Make all rows, and the random state, durable."""
+        """Make all rows, updated values, and the random state, durable."""
         self.writer.flush()
 
     def close(self) -> None:
         """Close the store; a second call does nothing."""
+        self.updates.close()  # the writer stores the checksums
         try:
             self.writer.close()
         finally:

@@ -71,7 +71,7 @@ def copy_lane(
         _build(target, reader)
         for spec in reader.rows.specs.values():
             if spec.may_change:
-                _copy_values(reader, target, spec, lost, moved)
+                _copy_values(reader, target, spec, lost, wrong_sums, moved)
         _Copy(reader, target, wrong_sums, moved).run(stop, n_finals)
         _copy_side_data(reader, target)
         if reader.replaced():
@@ -346,6 +346,7 @@ def _copy_values(
     target: AnyPath,
     spec: ArraySpec,
     lost: Collection[tuple[str, int]] = (),
+    wrong_sums: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Copy a column that may change, never linking a file; raises as `copy_lane`.
@@ -357,8 +358,9 @@ def _copy_values(
         source, copy = (chunk_files.chunk_path(lane, spec, chunk) for lane in (reader.path, target))
         if (spec.path, chunk) in lost:
             continue
+        has_sum = (spec.path, chunk) not in wrong_sums
         try:
-            known = stored_checksum(reader.path, spec, chunk)
+            known = stored_checksum(reader.path, spec, chunk) if has_sum else 0
             durable_writes.copy_file(source, copy)
         except FileNotFoundError as error:
             raise reader.rows.missing(source, (chunk + 1) * spec.chunk_rows) from error

@@ -136,8 +136,8 @@ class JoinedLanes:
             if not new.schema.same_data(old.schema):
                 if is_same:
                     raise SchemaError(
-                        f"{new.path}: a column was dropped, or replaced by one of another kind: "
-                        f"expected {new.schema.differences(old.schema)}; open the store again"
+                        f"{new.path}: a column was dropped, or replaced by one of another kind "
+                        f"({old.schema.differences(new.schema)}); open the store again"
                     )
                 raise SchemaError(
                     f"{new.path}: another store, with other columns, is now at this path; the one "

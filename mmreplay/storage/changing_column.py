@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 
-from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
+from mmreplay.errors import CorruptStoreError, LockedError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids, distinct
 from mmreplay.storage import chunk_files
@@ -20,9 +20,9 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.locks import DirectoryLock
 
 
-def lock_column(lane: AnyPath, spec: ArraySpec) -> DirectoryLock:
+def lock_column(lane: AnyPath, path: str) -> DirectoryLock:
     """Lock a column of a lane; LockedError if another process changes its values."""
-    return DirectoryLock(lane / spec.path, who=lambda: "", what="column")
+    return DirectoryLock(lane / path, who=lambda: "", what="column")
 
 
 def sync_values(lane: AnyPath, spec: ArraySpec) -> None:
@@ -46,13 +46,13 @@ class ChangingColumn:
 
     def __init__(self, lane: AnyPath, spec: ArraySpec) -> None:
         self._lane, self._spec = lane, spec
-        self._lock = lock_column(lane, spec)
+        self._lock = lock_column(lane, spec.path)
         self._sums = Checksums(lane, {spec.path: spec}, collections.deque())
         self._summed = self._sums.present(spec)
 
     def begin(self, rows: Ids) -> None:
         """Before values of these rows change: the checksums of their chunk files go."""
-        if self._summed:
+        if self._summed:  # of a lane that was closed: none of a new one has any
             changing = self._summed.intersection(distinct(rows // self._spec.chunk_rows).tolist())
             self._sums.drop(self._spec, changing)
             self._summed -= changing
@@ -81,8 +81,3 @@ class ChangingColumn:
             with contextlib.suppress(CorruptStoreError):  # a damaged file gets none
                 self._sums.complete(self._spec, own["rows"])
             self._sums.sync()
-
-    def abandon(self) -> None:
-        """Let go of the lock at once, as in a forked child: the values are the parent's."""
-        with contextlib.suppress(MmreplayError, OSError):
-            self._lock.release()

@@ -47,7 +47,7 @@ def _hold(log: Log, held: contextlib.ExitStack) -> set[str]:
     for spec in log.raw_specs:
         if spec.may_change:
             try:
-                held.callback(lock_column(log.path, spec).release)
+                held.callback(lock_column(log.path, spec.path).release)
             except LockedError:
                 changing.add(spec.path)
     return changing

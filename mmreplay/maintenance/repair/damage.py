@@ -60,6 +60,7 @@ class Damage:
 
     Attributes:
         wrong_sums: (array, chunk file) of sound files whose checksum is damaged or missing.
+        lost_values: (array, chunk file) of damaged values that may change: they cost no row.
         index: (path, rows) of damaged parts of `INDEX`.
     """
 
@@ -68,6 +69,7 @@ class Damage:
     ) -> None:
         self.reader = reader
         self.wrong_sums: set[tuple[str, int]] = set()
+        self.lost_values: set[tuple[str, int]] = set()
         self.index: list[tuple[str, Span]] = []
         self._lost_finals: list[Span] = [*unknown]
         self._spans: list[tuple[str, Span]] = []
@@ -99,6 +101,9 @@ class Damage:
         first, last = finding.rows
         if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
             self.wrong_sums.add((finding.array, first // spec.chunk_rows))
+        elif spec.may_change:
+            chunks = range(first // spec.chunk_rows, -(-last // spec.chunk_rows))
+            self.lost_values |= {(path, chunk) for chunk in chunks}
         elif log is self.reader.finals and path in INDEX:
             self.index.append((path, (max(first, log.base), last)))
         else:
