@@ -5,13 +5,14 @@ Invariant: a block is (n,) valid ids and as many values, whose shape and dtype a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mmreplay.errors import SchemaError
-from mmreplay.ids import Array, Ids
+from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import as_array
@@ -20,13 +21,13 @@ Source = Any
 """An array in the order of `Store.ids`, a function of a trajectory, or pairs of ids and values."""
 Blocks = Iterator[tuple[Ids, Array]]
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES, _BLOCK_ROWS = 16 << 20, 1 << 14
 
 
 def blocks_of(store: Store, source: Source) -> Blocks:
     """The values of a source; raises SchemaError if it is none, or InvalidIdError."""
     if callable(source):
-        return _of_trajectories(store, source)
+        return _joined(_of_trajectories(store, source))
     if hasattr(source, "__array__") or isinstance(source, (list, tuple)):
         return _of_array(store, source)
     if isinstance(source, Iterable):
@@ -52,10 +53,49 @@ def _of_array(store: Store, source: Any) -> Blocks:
 
 def _of_trajectories(store: Store, function: Callable[[LazyTrajectory], Any]) -> Blocks:
     live = store.live
-    episodes = live.contents(returns=False).episodes
-    for one in episodes[["id", "length", "terminated", "truncated"]].tolist():
-        trajectory = live.lazy_trajectory(live.uuids, *one)
-        yield trajectory.ids, as_array(function(trajectory), "source")
+    episodes = live.contents(returns=False).episodes[["id", "length", "terminated", "truncated"]]
+    shape: tuple[int, ...] | None = None
+    for first, length, terminated, truncated in episodes.tolist():
+        stride = live.readers[first >> LANE_SHIFT].n
+        ids = np.arange(first, first + length * stride, stride)
+        read = functools.partial(_rows, store, ids)
+        trajectory = LazyTrajectory(
+            store.schema, read, first, length, stride, terminated, truncated
+        )
+        values = as_array(function(trajectory), "source")
+        shape = values.shape[1:] if shape is None else shape
+        if values.shape != (length, *shape):
+            raise SchemaError(
+                f"source: expected a value for each of {length:,} steps of the trajectory with id "
+                f"{first}, {(length, *shape)}; found {values.shape}"
+            )
+        yield ids, values
+
+
+def _rows(store: Store, ids: Ids, path: str, n_rows: int) -> Array:
+    """Rows of a trajectory with these ids; nobody writes the store, so nothing can go meanwhile."""
+    live = store.live
+    if path in store.schema.frame_paths.values():
+        return live.episode_rows([path], int(ids[0]), 0, n_rows)[0]
+    return live.columns[path].take(ids)
+
+
+def _joined(blocks: Blocks) -> Blocks:
+    """The same values in larger blocks: storing many costs little more than storing a few."""
+    parts, n = list[tuple[Ids, Array]](), 0
+    for ids, values in blocks:
+        parts.append((ids, values))
+        n += ids.size
+        if n >= _BLOCK_ROWS:
+            yield _concatenated(parts)
+            parts, n = [], 0
+    if parts:
+        yield _concatenated(parts)
+
+
+def _concatenated(parts: Sequence[tuple[Ids, Array]]) -> tuple[Ids, Array]:
+    ids, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return ids, values
 
 
 def _of_pairs(store: Store, source: Iterable[Any]) -> Blocks:

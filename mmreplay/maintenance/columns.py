@@ -269,7 +269,7 @@ class _Column:
             durable_writes.sync_tree(lane / path)
 
     def put_in_place(self) -> None:
-        """Give it its name in each lane, and let the lane's zarr.json name it; last, the store's."""
+        """Give it its name in each lane, which the lane's zarr.json then has; the store's is last."""
         for reader in self._readers:
             lane, arrays = reader.path, self._arrays(reader, self._path)
             documents = dict.fromkeys(_FOLDERS, layout.group_json())

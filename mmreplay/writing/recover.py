@@ -339,10 +339,10 @@ def _unpack(log: Log, start: int, stop: int) -> None:
 
 
 def _remove_litter(path: AnyPath) -> None:
-    for folder in ("derived", "checksums/derived"):  # of a column that was being added
-        for column in checked_reads.names(path / folder):
+    for above in ("derived", "checksums/derived"):  # of a column that was being added
+        for column in checked_reads.names(path / above):
             if column.endswith(".tmp"):
-                durable_writes.remove_tree(path.joinpath(folder, column))
+                durable_writes.remove_tree(path.joinpath(above, column))
     for folder, _, names in checked_reads.walk(path):
         for name in names:
             if name.endswith(".tmp"):
