@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.arguments import imported
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.store import Store
@@ -18,7 +19,7 @@ from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import as_array
 
 Source = Any
-"""An array in the order of `Store.ids`, a function of a trajectory, or pairs of ids and values."""
+"""An array by `Store.ids`, a function of a trajectory or its name, or pairs of ids and values."""
 Blocks = Iterator[tuple[Ids, Array]]
 
 _BLOCK_BYTES, _BLOCK_ROWS = 16 << 20, 1 << 14
@@ -26,6 +27,8 @@ _BLOCK_BYTES, _BLOCK_ROWS = 16 << 20, 1 << 14
 
 def blocks_of(store: Store, source: Source) -> Blocks:
     """The values of a source; raises SchemaError if it is none, or InvalidIdError."""
+    if isinstance(source, str):
+        source = imported("source", source, "source(trajectory)", "an array, an iterator, ")
     if callable(source):
         return _joined(_of_trajectories(store, source))
     if hasattr(source, "__array__") or isinstance(source, (list, tuple)):

@@ -62,9 +62,9 @@ def add_column(
         path: the store; one that a crash left open is closed first.
         name: of the column; no field of a `Batch` and no extra column has it.
         source: an array (n, *field shape) in the order of `Store.ids`; a function of a trajectory
-            of T steps, as of `Store.trajectory`, that returns (T, *field shape); or an iterator
-            over pairs of ids, of any shape, and values. Of an id that comes twice the last value
-            counts, and those of -1 are skipped.
+            of T steps, as of `Store.trajectory`, that returns (T, *field shape), or its name,
+            ``module:function``; or an iterator over pairs of ids, of any shape, and values. Of an
+            id that comes twice the last value counts, and those of -1 are skipped.
         field: shape, dtype and rows per chunk; None: shape and dtype of the first values.
         replace: also if there is a derived column of that name. If that is interrupted, the store
             may be without it.
@@ -269,7 +269,7 @@ class _Column:
             durable_writes.sync_tree(lane / path)
 
     def put_in_place(self) -> None:
-        """Give it its name in each lane, which the lane's zarr.json then has; the store's is last."""
+        """Give it its name in each lane, and put it into the lane's zarr.json; last, the store's."""
         for reader in self._readers:
             lane, arrays = reader.path, self._arrays(reader, self._path)
             documents = dict.fromkeys(_FOLDERS, layout.group_json())

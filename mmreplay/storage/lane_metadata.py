@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,21 @@ def declared_extras(path: AnyPath) -> Collection[str]:
     """The names of the extra columns that a store or lane declares."""
     schema = parse.schema_from_json(read_metadata(path).get("schema"), str(path / "zarr.json"))
     return schema.extra_fields
+
+
+def kept_extras(paths: Sequence[AnyPath], leave_out: Collection[str]) -> list[str] | None:
+    """The names of extra columns that some stores have, but for these; None: all of them."""
+    if not leave_out:
+        return None
+    if isinstance(leave_out, str):
+        raise SchemaError(f"leave_out: expected a list of names, found {leave_out!r:.80}")
+    known = dict.fromkeys(name for path in paths for name in declared_extras(path))
+    if unknown := sorted({*leave_out} - known.keys()):
+        raise SchemaError(
+            f"leave_out: expected extra columns, of {sorted(known) or 'none'}; found "
+            f"{unknown!r:.200}"
+        )
+    return [name for name in known if name not in leave_out]
 
 
 @dataclass(frozen=True, slots=True)
