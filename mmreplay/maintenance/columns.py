@@ -269,7 +269,7 @@ class _Column:
             durable_writes.sync_tree(lane / path)
 
     def put_in_place(self) -> None:
-        """Give it its name in each lane, and put it into the lane's zarr.json; last, the store's."""
+        """Give it its name in each lane, and name it in the zarr.json; last in the store's."""
         for reader in self._readers:
             lane, arrays = reader.path, self._arrays(reader, self._path)
             documents = dict.fromkeys(_FOLDERS, layout.group_json())

@@ -15,7 +15,6 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.format.layout import PRIORITIES
 from mmreplay.storage import chunk_files, shard_file
 from mmreplay.storage.changing_column import end_values
 from mmreplay.storage.checksums import crc32c_of_file, damaged, rows_match, stored_checksum
@@ -199,8 +198,9 @@ def recover(
         log.sums.sync()  # a shard written again may have its name before its checksum is durable
         log.flushed = log.base  # every chunk file that is kept counts as written since
     _own_columns(rows)
-    if (priorities := rows.specs.get(PRIORITIES)) is not None:
-        end_values(path, priorities, head)
+    for spec in rows.raw_specs:
+        if spec.may_change:  # a flush by the clock does not sync the values of the rows to come
+            end_values(path, spec, head)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = build_lane.write_metadata(path, metadata, **changes)
     return metadata, lost

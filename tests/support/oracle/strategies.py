@@ -11,6 +11,8 @@ from tests.support.oracle.layout import Episode, Layout
 
 DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
 
+CHUNKS = st.sampled_from([None, 1, 3, 512])
+
 CODECS = (
     "raw",
     "lz4",
@@ -74,6 +76,10 @@ def layouts(draw, *, lanes=True):
     if draw(st.integers(0, 3)) == 3:
         dtype = draw(st.sampled_from(DTYPES))
         extras["hidden"] = Field((2, 2), dtype, chunk=draw(st.sampled_from([None, 1, 3])))
+    derived = {}
+    if draw(st.booleans()):
+        derived["value"] = Field((), "float32", chunk=draw(st.sampled_from([None, 1, 4, 1024])))
+        derived["latent"] = Field((3, 2), draw(st.sampled_from(DTYPES)), chunk=draw(CHUNKS))
     environments = draw(st.sampled_from([None, None, 1, 2, 3, 5]))
     capacity = draw(st.sampled_from([None, 1, 2, 3, 5, 17, 40, 100]))
     return Layout(
@@ -85,6 +91,7 @@ def layouts(draw, *, lanes=True):
         environments,
         draw(st.sampled_from(["reset", "zero"])),
         draw(st.sampled_from([None, None, 1, 2])) if lanes else None,
+        derived,
     )
 
 
