@@ -159,7 +159,8 @@ class StoreMachine(RuleBasedStateMachine):
         for one in self.lane.episodes:
             for number, step in enumerate(one.steps):
                 extras = {
-                    name: step.extras[name] if name in old.extra_fields and name != "added"
+                    name: step.extras[name]
+                    if name in old.extra_fields and name != "added"
                     else np.zeros(field.shape, field.dtype)
                     for name, field in schema.extra_fields.items()
                 }

@@ -123,7 +123,9 @@ class LaneModel:
                     np.array(reward, schema.reward_dtype),
                     int(not down),
                     {
-                        name: np.array(extras[name] if name in extras else np.zeros(f.shape), f.dtype)
+                        name: np.array(
+                            extras[name] if name in extras else np.zeros(f.shape), f.dtype
+                        )
                         for name, f in schema.extra_fields.items()
                     },
                 )
@@ -400,7 +402,11 @@ class Model:
             for (one, number), (*_, m) in zip(places, returns, strict=True)
         ]
         steps = [one.steps[number] for one, number in places]
-        rewards, action, extras = self.schema.reward_dtype, self.schema.action, self.schema.extra_fields
+        rewards, action, extras = (
+            self.schema.reward_dtype,
+            self.schema.action,
+            self.schema.extra_fields,
+        )
         count = len(places)
         return Batch(
             self._observation(observations[:count], size, stack_axis),
