@@ -88,6 +88,8 @@ def add_column(
                 f"{path}: there is a derived column {name!r} already; pass replace=True "
                 f"(--replace), or choose another name"
             )
+        # Before any value is worked out: a name that is not possible.
+        _with(store.schema, {**store.schema.derived, name: field or Field()})
         blocks = blocks_of(store, source)
         if field is None:
             first = next(blocks, None)
@@ -95,15 +97,13 @@ def add_column(
                 raise SchemaError(f"{path}: {name}: no value to take the field from: pass field=")
             field = Field(first[1].shape[1:], first[1].dtype)
             blocks = itertools.chain([first], blocks)
-        _with(store.schema, {**store.schema.derived, name: field})  # SchemaError, if not possible
         column = _Column(root, store, name, field)
         try:
             n_values = column.fill(blocks, progress)
             _drop(root, lanes, name)
             column.put_in_place()
-        except BaseException:
-            column.remove()
-            raise
+        finally:
+            column.remove()  # what has not got its name
     return n_values
 
 
@@ -199,7 +199,8 @@ def _write(
     """
     where = str(path / "zarr.json")
     document = parse.parse_json(read_document(path), where)
-    own, old = parse.root_attributes(document, where), _schema(path)
+    own = parse.root_attributes(document, where)
+    old = parse.schema_from_json(own.get("schema"), where)
     name = column.partition("/")[2]
     derived = {one: of for one, of in old.derived.items() if one != name}
     schema = _with(old, derived if field is None else {**derived, name: field}).to_json()
@@ -285,6 +286,6 @@ class _Column:
             _write(self._root, self._path, self._field, spec=self._planned(None))
 
     def remove(self) -> None:
-        """Remove what was built and has not got its name."""
+        """Remove what was built and does not have its name."""
         for reader in self._readers:
             _remove(reader.path, self._staged)
