@@ -73,6 +73,14 @@ class Dataset(WindowSource):
         self.draws = StoreDraws(store, settings, self._selection)
         _DATASETS.add(self)
 
+    def reading_with(self, settings: Settings) -> Self:
+        """This object with other settings and without prefetch; all state is shared."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.read_ahead = ReadAhead(0)
+        other._read_from(self.store, settings)  # noqa: SLF001 (of this class)
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what the store and the settings determine."""
         state = {name: value for name, value in self.__dict__.items() if name != "draws"}

@@ -1,0 +1,1 @@
+from mmreplay.adapters.torch import TensorBatch, TensorSequenceBatch, to_tensors
