@@ -110,6 +110,8 @@ def to_tensors(
 ) -> TensorBatch | TensorSequenceBatch:
     """The arrays of a batch as tensors on a device; on the CPU they share its memory.
 
+    Texts of episodes, in `extras`, are left out: no tensor holds them.
+
     To a CUDA device they are copied through page-locked memory, without waiting for the copy.
     Raises SchemaError for anything but a `Batch` or `SequenceBatch`.
     """
@@ -134,13 +136,19 @@ def to_tensors(
         return memory[id(base)].as_strided(array.shape, strides, offset)
 
     kind = TensorBatch if isinstance(batch, Batch) else TensorSequenceBatch
-    tensors = kind(**with_each(fields_of(batch), view))
+    fields = fields_of(batch)
+    fields["extras"] = {name: one for name, one in batch.extras.items() if not _is_text(one)}
+    tensors = kind(**with_each(fields, view))
     device = torch.device(device)
     if device.type == "cpu":
         return tensors
     if device.type == "cuda":
         return tensors.pin_memory().to(device, non_blocking=True)
     return tensors.to(device)
+
+
+def _is_text(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
 
 
 class Loader(torch.utils.data.IterableDataset):
