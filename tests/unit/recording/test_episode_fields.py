@@ -70,7 +70,7 @@ def test_of_a_recording(mode, tmp_path):
 
 def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(SchemaError, match="episode"):
-        RecordExperience(Counter(7), tmp_path / "s", episode=lambda: {})
+        RecordExperience(Counter(7), tmp_path / "s", episode=lambda: {"lives": 1})
     with mmreplay.create(tmp_path / "t", env=Counter(2), episode=FIELDS) as writer:
         env = RecordExperience(Counter(2), writer, episode=lambda info: {"other": 1})
         env.reset()
