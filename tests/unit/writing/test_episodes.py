@@ -71,7 +71,7 @@ def test_fields_of_many_environments(path):
     ("given", "problem"),
     [
         ({"task": "too long a text"}, "at most 8 bytes"),
-        ({"task": 3}, "expected a text"),
+        ({"task": 3}, "task"),
         ({"success": 1.5}, "success"),
         ({"success": 1000}, "success"),
         ({"goal": [1, 2, 3]}, "goal"),
@@ -112,13 +112,12 @@ def test_an_episode_without_a_step_has_no_fields_to_change(path):
 
 
 def test_when_an_episode_started(path, monkeypatch):
-    monkeypatch.setattr(episodes, "time_ns", iter([11, 12, 13]).__next__)
+    monkeypatch.setattr(episodes, "time_ns", lambda: 11)
     with create(path) as writer:
         for given in ({}, {"started": 5}, {}):
             writer.reset(frames(None), **given)
             writer.step(0, 0.0, frames(None))
-    assert column(path, "started")[::2] == [11, column(path, "started")[2]]
-    assert column(path, "started")[1] == 5
+    assert column(path, "started") == [11, 5, 11]
 
 
 def test_a_store_that_declares_none_has_only_started(path):
@@ -130,13 +129,13 @@ def test_a_store_that_declares_none_has_only_started(path):
 
 @pytest.mark.parametrize("lanes", [None, N])
 def test_numbers_survive_eviction_and_reopening(path, lanes):
-    task = Field((), "int64", chunk=64)
+    action = Field((), "int64", chunk=64)
     n = lanes or 1
     numbers = iter(range(10_000))
     with mmreplay.create(
         path,
         Field((1,), chunk=64),
-        task,
+        action,
         capacity=64 * n,
         lanes=lanes,
         flush_s=0,
