@@ -157,7 +157,7 @@ class _Rows:
             array = np.asarray(array)
             has_time = is_episode and array.ndim > 0
             shape = (None, *array.shape[1:]) if has_time else array.shape
-            return _feature(shape, array.dtype.name)
+            return _feature(shape, "string" if array.dtype.kind == "U" else array.dtype.name)
 
         return datasets.Features(with_each(row, feature))
 

@@ -144,6 +144,8 @@ def to_tensors(batch: WindowBatch, device: Any = "cpu") -> TensorWindowBatch: ..
 def to_tensors(batch: Batch | SequenceBatch | WindowBatch, device: Any = "cpu") -> AnyTensors:
     """The arrays of a batch as tensors on a device; on the CPU they share its memory.
 
+    Texts of episodes, in `extras`, are left out: no tensor holds them.
+
     To a CUDA device they are copied through page-locked memory, without waiting for the copy.
     Raises SchemaError for anything but a `Batch`, `SequenceBatch` or `WindowBatch`.
     """
@@ -168,13 +170,21 @@ def to_tensors(batch: Batch | SequenceBatch | WindowBatch, device: Any = "cpu") 
         strides = [stride // item for stride in array.strides]
         return memory[id(base)].as_strided(array.shape, strides, offset)
 
-    tensors = kind(**with_each(fields_of(batch), view))
+    fields = fields_of(batch)
+    if "extras" in fields:
+        extras = fields["extras"].items()
+        fields["extras"] = {name: one for name, one in extras if not _is_text(one)}
+    tensors = kind(**with_each(fields, view))
     device = torch.device(device)
     if device.type == "cpu":
         return tensors
     if device.type == "cuda":
         return tensors.pin_memory().to(device, non_blocking=True)
     return tensors.to(device)
+
+
+def _is_text(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
 
 
 class Loader(torch.utils.data.IterableDataset):
