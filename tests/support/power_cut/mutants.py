@@ -176,7 +176,7 @@ _TABLE = """
 5173 | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone
 5173 | derived values of lost rows kept | changing | recover: derived columns, zero past the head, durably | derived | alone
 5172 | derived values unsynced | changing | flush: derived columns durably, if a call asks for it | derived | alone
- | derived values of a failed call kept | changing | step: 0 in derived columns that it does not name | derived | alone
+5232 | derived values of a failed call kept | changing | step: 0 in derived columns that it does not name | derived | alone
 5175 | cut files of derived columns kept | changing | recover: a chunk file of a derived column that is cut is made again | derived | alone
 5191 | checksums of changed values kept | changing | update: the checksum of a chunk file goes before a value in it changes | checksum | alone
 """
