@@ -5,7 +5,6 @@ Invariant: every chosen episode comes once, in the given order; only a few runs 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -13,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.runs import Run, block_steps
-from mmreplay.episode_index import Index
-from mmreplay.ids import LANE_SHIFT, Array, Ids
-from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.schema import Schema
 from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
@@ -30,14 +28,12 @@ def row_bytes(schema: Schema) -> int:
     return sum(one.row_bytes for one in schema.columns().values())
 
 
-def stored_runs(
-    lanes: LiveLanes, episodes: npt.NDArray[np.void], read: Callable[[str, Ids], Array], shift: int
-) -> Iterator[Run]:
-    """All steps of some episodes of closed lanes, a block at a time, with ids for frames.
+def stored_runs(lanes: JoinedLanes, episodes: npt.NDArray[np.void], shift: int) -> Iterator[Run]:
+    """All steps of some episodes of closed lanes, a block at a time.
 
-    `read` gives rows of a column; `shift` is added to the ids.
+    For frames the runs have their ids, with `shift` added. Raises EvictedError, CorruptStoreError.
     """
-    schema, lengths = lanes.schema, episodes["length"]
+    schema, lengths = lanes.readers[0].schema, episodes["length"]
     bounds, counts = np.cumsum(lengths), np.array([reader.n for reader in lanes.readers])
     size = block_steps(row_bytes(schema) - sum(one.row_bytes for one in schema.frames.values()))
     paths = ["actions", "rewards", "non_terminals", *schema.extra_paths.values()]
@@ -45,23 +41,18 @@ def stored_runs(
         steps = np.arange(start, min(start + size, bounds[-1]))
         which = bounds.searchsorted(steps, "right")
         firsts, within = episodes["id"][which], steps - (bounds - lengths)[which]
-        after = firsts + (within + 1) * counts[firsts >> LANE_SHIFT]
-        ids = after - counts[firsts >> LANE_SHIFT]
-        lasts = np.flatnonzero(within + 1 == lengths[which])
-        after[lasts] = lanes.look(functools.partial(_finals, firsts[lasts]))
-        frames = np.append(ids, after[-1]) + shift
+        strides = counts[firsts >> LANE_SHIFT]
+        ids, lasts = firsts + within * strides, np.flatnonzero(within + 1 == lengths[which])
+        after = ids + strides
+        after[lasts] = lanes.index.span(firsts[lasts]).steps.finals
+        frames, finals = np.append(ids, after[-1]) + shift, after[lasts] + shift
         yield Run(
             dict.fromkeys(schema.frame_paths.values(), frames),
-            {path: read(path, ids) for path in paths},
+            {path: lanes.columns[path].take(ids) for path in paths},
             begins=not within[0],
             lasts=lasts,
-            finals=dict.fromkeys(schema.frame_paths.values(), after[lasts] + shift),
+            finals=dict.fromkeys(schema.frame_paths.values(), finals),
         )
-
-
-def _finals(firsts: Ids, index: Index) -> Ids:
-    """The indices of the observations after episodes, by the ids of their first steps."""
-    return index.span(firsts).steps.finals
 
 
 def write_runs(

@@ -23,18 +23,12 @@ import numpy.typing as npt
 from mmreplay.arguments import check_number, mask_of, whole_number_or_none
 from mmreplay.batches.runs import Run
 from mmreplay.episode_index import EPISODE_DTYPE
-from mmreplay.errors import (
-    CorruptStoreError,
-    EmptyBufferError,
-    SchemaError,
-    StoreExistsError,
-)
+from mmreplay.errors import CorruptStoreError, EmptyBufferError, SchemaError, StoreExistsError
 from mmreplay.ids import LANE_SHIFT, Array, Ids, distinct, environments
 from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.episodes import row_bytes, stored_runs, write_runs
 from mmreplay.maintenance.snapshot import snapshot
 from mmreplay.reading.info import shared_metadata
-from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.lane_reader import LogReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Codec, Field, Schema
@@ -48,7 +42,6 @@ from mmreplay.writing.create import create
 from mmreplay.writing.stored_frames import StoredFrames
 
 _PROCESSES = 8  # this one gives as many something to do, not more
-_MAPPED_SHARDS = 8
 EpisodeNumbers = npt.ArrayLike | Callable[[npt.NDArray[np.void]], npt.ArrayLike]
 """Numbers of episodes, a mask over all of them, or a function of the table that returns either."""
 
@@ -170,12 +163,17 @@ def pack(
             if progress is not None:
                 progress(n_done * size, total)
 
-        # Of each source as many as it has columns of frames: of steps, and of final ones.
+        # Each lane has two columns of frames: of its steps, and of its final observations.
         shifts = np.cumsum([0, *(2 * len(one.readers) << LANE_SHIFT for one in opened_sources)])
         runs = itertools.chain.from_iterable(map(_Source.runs, opened_sources, shifts.tolist()))
         stored = StoredFrames(functools.partial(_read, opened_sources, shifts), n_processes)
         opened.callback(stored.end)
-        write_runs(built, runs, wrote, stored)
+        try:
+            write_runs(built, runs, wrote, stored)
+        except EvictedError as error:
+            raise CorruptStoreError(
+                f"{error}: was reopened or exchanged while it was being packed; pack it again"
+            ) from error
         with Store([built]) as made:
             n_transitions, n_kept = len(made), len(made.episodes)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
@@ -199,52 +197,24 @@ class _Source:
     def __init__(self, path: Path, spare: AnyPath, opened: contextlib.ExitStack) -> None:
         self.path = path
         self.store = Store([user_paths.absolute_path(path)])
-        if not all(reader.is_closed for reader in self.readers):
+        self.lanes = self.store.live.follow()
+        if self.lanes.followed:
             self.store.close()
             snapshot(path, str(spare))
             self.store = Store([spare])
+            self.lanes = self.store.live.follow()
         opened.callback(self.store.close)
-        self.chosen = np.empty(0, EPISODE_DTYPE)
-        self._known = self._lanes()
-        for column in self.store.live.columns.values():
+        self.readers, self.chosen = self.lanes.readers, np.empty(0, EPISODE_DTYPE)
+        for column in self.lanes.columns.values():
             if isinstance(column, ShardColumn):
-                column.most_mapped = _MAPPED_SHARDS
-
-    @property
-    def readers(self) -> Sequence[Any]:
-        """Its lanes."""
-        return self.store.live.readers
-
-    def _lanes(self) -> list[object]:
-        """Which lanes it has, and what they keep."""
-        return [(one.metadata["uuid"], one.base, one.finals.base) for one in self.readers]
+                column.maps_shards = False  # each is read once
 
     def runs(self, shift: int) -> Iterator[Run]:
         """The chosen steps, after a check of the raw files, which have no checksums inside."""
-        try:
-            for reader in self.readers:
-                for log in (reader.rows, reader.finals):
-                    _check_files(log)
-        except EvictedError as error:
-            raise self._changed() from error
-        yield from stored_runs(self.store.live, self.chosen, self.read, shift)
-
-    def read(self, path: str, ids: Ids, out: Array | None = None) -> Array:
-        """Rows of a column, in `out` if it is given."""
-        live = self.store.live
-
-        def take() -> tuple[JoinedLanes, Array]:
-            lanes = live.follow()
-            if self._lanes() != self._known:
-                raise self._changed()
-            return lanes, lanes.columns[path].take(ids, out)
-
-        return live.retrying(take)
-
-    def _changed(self) -> CorruptStoreError:
-        return CorruptStoreError(
-            f"{self.path}: was reopened or exchanged while it was being packed; pack it again"
-        )
+        for reader in self.readers:
+            for log in (reader.rows, reader.finals):
+                _check_files(log)
+        yield from stored_runs(self.lanes, self.chosen, shift)
 
 
 def _read(sources: Sequence[_Source], shifts: Ids, path: str, ids: Ids, out: Array) -> None:
@@ -252,7 +222,8 @@ def _read(sources: Sequence[_Source], shifts: Ids, path: str, ids: Ids, out: Arr
     numbers = shifts.searchsorted(ids, "right") - 1
     for number in distinct(numbers).tolist():  # the rows of a source follow one another
         first, last = numbers.searchsorted([number, number + 1])
-        sources[number].read(path, ids[first:last] - shifts[number], out[first:last])
+        column = sources[number].lanes.columns[path]
+        column.take(ids[first:last] - shifts[number], out[first:last])
 
 
 def _check_files(log: LogReader) -> None:

@@ -391,7 +391,7 @@ class LiveLanes:
             for _ in range(_ATTEMPTS):
                 with self._lock:
                     lanes = self._with_episode(first, uuids)
-                    around = lanes.around(first)
+                    around = lanes.index.span(np.array([first])).steps
                 found = []
                 for path in paths:
                     ids = (around.frames if path in frames else around.at)(steps)[0]
