@@ -64,6 +64,9 @@ def shown(arguments):
 
 
 OWN = {
+    "Store.checked_fields",
+    "Store.episodes_by_environment",
+    "Text.same_data",
     "Dataset.after_fork_in_child",
     "Dataset.begin_sample",
     "Dataset.read_batches",
