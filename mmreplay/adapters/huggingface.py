@@ -19,6 +19,7 @@ from mmreplay._version import __version__
 from mmreplay.adapters.source import LoadSettings, opened, reading_listed, uuids_of
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import fields_of, with_each
+from mmreplay.datasets.dataset import Dataset
 from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
 from mmreplay.ids import Array
 from mmreplay.reading.trajectories import Trajectory
@@ -72,7 +73,8 @@ def to_dataset(
         _generate,
         features=source.features(),
         gen_kwargs={"rows": source, "shards": source.shards(num_proc or 1)},
-        fingerprint=source.fingerprint(),
+        # Of a wrapper the library makes one of its functions.
+        fingerprint=source.fingerprint() if isinstance(source.data, Dataset) else None,
         cache_dir=cache_dir,
         keep_in_memory=keep_in_memory,
         num_proc=num_proc,

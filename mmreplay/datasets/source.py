@@ -38,8 +38,8 @@ Windowed = Mapping[str, npt.ArrayLike] | FieldWindows
 class Source(abc.ABC):
     """Samples batches. A context manager."""
 
-    of_datasets: ClassVar[frozenset[str]]
-    """The public methods and properties of `Dataset`."""
+    of_datasets: ClassVar[frozenset[str]] = frozenset()
+    """The public methods and properties of `Dataset`, which sets this."""
     _lacks: ClassVar[str] = ""
     """Why a wrapper does not have all of these, and what to use instead."""
 

@@ -204,6 +204,17 @@ def test_wrong_arguments_are_refused(stores, make):
         make(data, stack=2)
 
 
+def test_rows_of_a_decorated_dataset_are_transitions_and_no_episodes(stores):
+    data = mmreplay.load(stores("vectors"), stack=None)
+    decorated = mmreplay.Decorated(data, mmreplay.transforms.ClipReward(0, 3))
+    stored = to_dataset(data)[9]["reward"]  # which is in the cache now
+    assert to_dataset(decorated)[9]["reward"] == 3 < stored
+    with pytest.raises(
+        mmreplay.UnsupportedError, match=r"^Decorated\.trajectory: .* use its `data`"
+    ):
+        to_dataset(decorated, "episodes")
+
+
 @pytest.mark.parametrize("kind", ["transitions", "episodes"])
 def test_rows_of_a_store_that_took_the_place_are_refused(replaceable, kind):
     path, replace = replaceable
