@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -212,19 +212,17 @@ class _Recording:
                 function, values, named = self._unwritten[0]
                 function(*values, **named)
                 del self._unwritten[0]
-            self._has_gap = False
-        except (DiskFullError, FailedStoreError):  # they may succeed later
-            self._has_gap = False
-            # The environment may reuse its arrays.
-            self._unwritten = [
-                (function, copy.deepcopy(values), copy.deepcopy(named))
-                for function, values, named in self._unwritten
-            ]
+        except BaseException as error:
+            self._not_written(error, self._unwritten)
             raise
-        except BaseException:
-            self._unwritten.clear()
-            self._has_gap = True
-            raise
+        self._has_gap = False
+
+    def _not_written(self, error: BaseException, calls: Sequence[_Call]) -> None:
+        """Keep calls that may succeed later; after any other error a reset comes next."""
+        self._has_gap = not isinstance(error, (DiskFullError, FailedStoreError))
+        # Copies, as the environment may reuse its arrays.
+        kept = [] if self._has_gap else calls
+        self._unwritten = [(call, *copy.deepcopy(values)) for call, *values in kept]
 
     def _check_finite(self, mask: Mask | None, frames: Frame, **values: Any) -> None:
         """Refuse a NaN or infinity in the environments of the mask, if `finite` is set."""
@@ -285,14 +283,23 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, and append the step to the store."""
-        self._check()
-        given = copy.copy(action)  # the environment may change it
+        if self._turn[0] is not self._tag or self._has_gap or self._unwritten:
+            self._check()
+        # The environment may change it, unless it is a number.
+        given = action if isinstance(action, (int, np.generic)) else copy.copy(action)
         self._has_gap = True
         observation, reward, terminated, truncated, info = self.env.step(action)
-        more = self._values(info)
+        more = self._values(info) if self._extras or self._life_loss else {}
         frame = self._fields.to_frame(observation)
-        self._check_finite(None, frame, action=given, reward=reward, **more)
-        self._write((self.writer.step, (given, reward, frame, terminated, truncated), more))
+        if self._finite:
+            self._check_finite(None, frame, action=given, reward=reward, **more)
+        write, values = self.writer.step, (given, reward, frame, terminated, truncated)
+        try:  # as `_write`, in fewer steps
+            write(*values, **more)
+        except BaseException as error:
+            self._not_written(error, [(write, values, more)])
+            raise
+        self._has_gap = False
         self._is_over = terminated or truncated
         return observation, reward, terminated, truncated, info
 
