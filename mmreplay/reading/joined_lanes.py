@@ -22,7 +22,7 @@ from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError, LaneFiles
-from mmreplay.storage.lane_metadata import LaneDocument
+from mmreplay.storage.lane_metadata import Given
 from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.held_directories import AnyPath
@@ -58,7 +58,7 @@ class JoinedLanes:
     observations of each lane, in the same order.
     """
 
-    def __init__(self, paths: Sequence[AnyPath], given: LaneDocument | None = None) -> None:
+    def __init__(self, paths: Sequence[AnyPath], given: Given = None) -> None:
         """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
         _check_distinct(paths)
         readers = self.readers = [LaneReader(path, i, given) for i, path in enumerate(paths)]

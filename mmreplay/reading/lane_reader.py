@@ -22,7 +22,7 @@ from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import LaneDocument, read_lane
+from mmreplay.storage.lane_metadata import Given, LaneDocument, read_lane
 from mmreplay.storage.state_page import (
     BASE,
     COMMITTED,
@@ -245,7 +245,7 @@ class Entries:
 
 
 class LaneReader:
-    """A lane, read-only; of a damaged one, whose document is `given`, what is sound.
+    """A lane, read-only; its document may be `given`. One that `mends` opens what is sound of it.
 
     Raises StoreNotFoundError, FormatError or CorruptStoreError as docs/format.md says.
 
@@ -265,8 +265,10 @@ class LaneReader:
     finals: LogReader
     is_closed: bool
 
-    def __init__(self, path: AnyPath, number: int = 0, given: LaneDocument | None = None) -> None:
-        self.path, self.number, self._given = path, number, given
+    def __init__(
+        self, path: AnyPath, number: int = 0, given: Given = None, *, mends: bool = False
+    ) -> None:
+        self.path, self.number, self._given, self._mends = path, number, given, mends
         self._load()
         n, has_axis = self.n, self.environments is not None
         self.entries = Entries(self.rows, n, has_axis=has_axis)
@@ -319,7 +321,7 @@ class LaneReader:
             self.finals.load_closed(own["first_final"], own["finals"])
             return True
         uuid, capacity = own["uuid"], own["capacity"]
-        self.rows.mends = self.finals.mends = self._given is not None
+        self.rows.mends = self.finals.mends = self._mends
         if not self.rows.load_open(uuid, capacity, trust=True):
             return False
         if not self.finals.load_open(uuid, capacity, trust=self.rows.is_live):
@@ -336,7 +338,7 @@ class LaneReader:
                 f"{self.path}: expected fewer than 2**{LANE_SHIFT} transitions, found "
                 f"{self.head:,} rows of {self.n:,} environments"
             )
-        if self.head and self._given is None:
+        if self.head and not self._mends:
             chunk_files.check_last(self.rows, self.rows.specs["step"], self.head)
 
     @property

@@ -33,7 +33,7 @@ from mmreplay.reading.lookup import LateRebuilder, Lookup, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import LaneDocument, lane_paths
+from mmreplay.storage.lane_metadata import Given, lane_paths
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.forks import after_fork_in_child
@@ -53,10 +53,7 @@ class LiveLanes:
     """
 
     def __init__(
-        self,
-        roots: Sequence[AnyPath],
-        known: Sequence[AnyPath] = (),
-        given: LaneDocument | None = None,
+        self, roots: Sequence[AnyPath], known: Sequence[AnyPath] = (), given: Given = None
     ) -> None:
         """Open all lanes of the stores; those of `known` have the first numbers, in this order."""
         self.path, self.roots = roots[0], tuple(roots)
@@ -118,7 +115,7 @@ class LiveLanes:
             reader.is_in_place() for reader in self.readers
         )
 
-    def _open(self, given: LaneDocument | None = None) -> JoinedLanes:
+    def _open(self, given: Given = None) -> JoinedLanes:
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(EvictedError):
                 return JoinedLanes(self.paths, given)

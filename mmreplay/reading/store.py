@@ -27,7 +27,7 @@ from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.trajectories import Trajectory
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import LaneDocument
+from mmreplay.storage.lane_metadata import Given
 from mmreplay.system import user_paths
 from mmreplay.system.held_directories import AnyPath
 
@@ -52,7 +52,7 @@ class Store(RowColumns):
         known: Sequence[Path] = (),
         *,
         padding: str | None = None,
-        given: LaneDocument | None = None,
+        given: Given = None,
     ) -> None:
         self.live = LiveLanes(roots, known, given)
         self.paths = tuple(Path(str(root)) for root in self.live.roots)

@@ -93,6 +93,9 @@ class LaneDocument:
         return self.environments or 1
 
 
+Given = LaneDocument | None  # if it was read already
+
+
 def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
     """A lane's documents; `own_documents` ignores the copy that a closed lane has of them."""
     where = str(path / "zarr.json")

@@ -53,7 +53,7 @@ def open_damaged(root: AnyPath, lane: AnyPath, findings: Sequence[Finding]) -> D
             document = read_lane(lane, own_documents=not copy_first)
             if is_copy:  # another lane has the name
                 document.metadata.pop("name", None)
-            damage = Damage(LaneReader(lane, given=document), findings)
+            damage = Damage(LaneReader(lane, given=document, mends=True), findings)
         except (CorruptStoreError, FormatError) as error:
             text = str(error).removeprefix(f"{lane}: ")
         else:

@@ -101,7 +101,7 @@ class Examination:
         Of a live lane the durable ones, of a crashed one those that the next writer keeps.
         """
         try:
-            reader = LaneReader(self.path, given=self.documents.lane)
+            reader = LaneReader(self.path, given=self.documents.lane, mends=True)
         except (MmreplayError, OSError) as error:
             text = reason(error, self.path)
             folder = f"{FINALS}/.live" if text.startswith(f"{self.path}/{FINALS}") else ".live"
