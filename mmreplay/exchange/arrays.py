@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from mmreplay.batches.runs import BLOCK_BYTES, Steps
+from mmreplay.batches.runs import BLOCK_BYTES
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import (
     Column,
@@ -39,6 +39,7 @@ from mmreplay.exchange.source_files import (
     open_file,
     source_files,
 )
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation, Frames

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.episode_fields import STARTED
 from mmreplay.errors import (
     EmptyBufferError,
@@ -37,6 +36,7 @@ from mmreplay.exchange.sources import (
     reading,
     shown,
 )
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.maintenance.episodes import row_bytes, write_runs
@@ -165,7 +165,7 @@ def import_dataset(
                 progress(n_done * size, max(incoming.n_steps, n_done) * size)
 
         runs = _rounded(_runs(incoming, what, format), writer.schema.reward_dtype, losses)
-        write_runs(built, _ahead(runs), None, wrote)
+        write_runs(built, (run.run(writer.schema) for run in _ahead(runs)), wrote)
         losses.check_names(what)
         with Store([built]) as store_made:
             episodes = store_made.episodes

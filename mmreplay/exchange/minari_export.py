@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.episode_fields import STARTED
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
@@ -25,6 +24,7 @@ from mmreplay.exchange.spaces import (
     space_of_actions,
     spaces_of,
 )
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.episode_fields import STARTED
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
 from mmreplay.exchange.episodes import PREFIX, common_type
 from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation

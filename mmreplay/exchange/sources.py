@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.formats import ExchangeFormat
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import by_numbers, source_files
+from mmreplay.exchange.steps import Steps
 from mmreplay.exchange.tables import Incoming
 from mmreplay.schema import FRAME
 from mmreplay.system import user_paths

@@ -6,17 +6,18 @@ steps is in memory.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
+from mmreplay.batches.runs import block_steps
 from mmreplay.exchange.episodes import PREFIX
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.steps import Steps
 from mmreplay.ids import Array
-from mmreplay.maintenance.episodes import read_runs, row_bytes
+from mmreplay.maintenance.episodes import row_bytes
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.texts import Text
@@ -61,13 +62,28 @@ class Stored:
     def runs(self) -> Iterator[Steps]:
         """All steps, a block at a time; a run ends where its episode does."""
         n_done = 0
-        for run in read_runs(self._store, self._episodes):
-            yield dataclasses.replace(
-                run, observation={key: rows[:] for key, rows in run.observation.items()}
-            )
+        for run in self._read():
+            yield run
             n_done += len(run)
             if self._progress is not None:
                 self._progress(n_done * self.row_bytes, self.n_steps * self.row_bytes)
+
+    def _read(self) -> Iterator[Steps]:
+        schema, live, uuids = self.schema, self._store.live, self._store.live.uuids
+        size, extras = block_steps(self.row_bytes), schema.extra_paths
+        rows = functools.partial(live.episode_rows, uuids=uuids)
+        paths = ["actions", "rewards", "non_terminals", *extras.values()]
+        fields = live.stored_fields(self._episodes["id"])
+        for place, (first, length) in enumerate(self._episodes[["id", "length"]].tolist()):
+            given = {name: values[place] for name, values in fields.items()}
+            for start in range(0, length, size):
+                stop = min(start + size, length)
+                action, reward, flags, *more = rows(paths, first, start, stop)
+                observed = rows([*schema.frame_paths.values()], first, start, stop + 1)
+                frames = dict(zip(schema.frame_paths, observed, strict=True))
+                extra = dict(zip(extras, more, strict=True))
+                begins, ends = start == 0, stop == length
+                yield Steps(frames, action, reward, flags == 0, extra, begins, ends, given)
 
     def episodes(self) -> Iterator[list[Steps]]:
         """The runs of each episode, for formats that need whole episodes in memory."""

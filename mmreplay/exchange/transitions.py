@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import Steps
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.steps import Steps
 from mmreplay.ids import Array
 
 Frames = dict[str, Array]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -20,19 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import check_number, mask_of, whole_number_or_none
-from mmreplay.batches.runs import Steps
+from mmreplay.batches.runs import Run
 from mmreplay.episode_fields import STARTED
 from mmreplay.episode_index import EPISODE_DTYPE
-from mmreplay.errors import (
-    CorruptStoreError,
-    EmptyBufferError,
-    InvalidIdError,
-    SchemaError,
-    StoreExistsError,
-)
-from mmreplay.ids import LANE_SHIFT, environments
+from mmreplay.errors import CorruptStoreError, EmptyBufferError, SchemaError, StoreExistsError
+from mmreplay.ids import LANE_SHIFT, Array, Ids, distinct, environments
 from mmreplay.maintenance.copy_lane import check_intact
-from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs
+from mmreplay.maintenance.episodes import row_bytes, stored_runs, write_runs
 from mmreplay.maintenance.snapshot import snapshot
 from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.episode_columns import joined_fields, joined_tables
@@ -43,11 +38,14 @@ from mmreplay.schema import FRAME, Codec, Field, Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import path_of_new_store, read_metadata
+from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
+from mmreplay.writing.stored_frames import StoredFrames
 
+_PROCESSES = 8  # this one gives as many something to do, not more
 EpisodeNumbers = npt.ArrayLike | Callable[[npt.NDArray[np.void]], npt.ArrayLike]
 """Numbers of episodes, a mask over all of them, or a function of the table that returns either."""
 
@@ -103,7 +101,8 @@ def pack(
         min_return: keep the episodes with at least this return.
         episodes: keep these: their numbers in `Store.episodes` of the sources, concatenated, a mask
             over it, or a function of it that returns either.
-        workers: threads that compress; None for one per processor but one, which reads.
+        workers: processes that decode and compress; 1 for this one, None for one per processor,
+            at most 8.
         capacity: keep this many transitions at most, the newest. None: no limit.
         envs: keep the episodes of these environments, counted over all lanes.
         chunk_frames: frames that are compressed together; of raw ones, frames per chunk file.
@@ -127,7 +126,7 @@ def pack(
         "chunk": whole_number_or_none("chunk_frames", chunk_frames),
         "shard": whole_number_or_none("shard_frames", shard_frames),
     }
-    n_threads = whole_number_or_none("workers", workers)
+    n_processes = whole_number_or_none("workers", workers) or min(os.cpu_count() or 1, _PROCESSES)
     named = user_paths.matching(sources, "sources")
     where = path_of_new_store(target)
     for path in named:
@@ -164,8 +163,17 @@ def pack(
             if progress is not None:
                 progress(n_done * size, total)
 
-        runs = itertools.chain.from_iterable(source.runs() for source in opened_sources)
-        write_runs(built, runs, n_threads, wrote)
+        # Each lane has two columns of frames: of its steps, and of its final observations.
+        shifts = np.cumsum([0, *(2 * len(one.readers) << LANE_SHIFT for one in opened_sources)])
+        runs = itertools.chain.from_iterable(map(_Source.runs, opened_sources, shifts.tolist()))
+        stored = StoredFrames(functools.partial(_read, opened_sources, shifts), n_processes)
+        opened.callback(stored.end)
+        try:
+            write_runs(built, runs, wrote, stored)
+        except EvictedError as error:
+            raise CorruptStoreError(
+                f"{error}: was reopened or exchanged while it was being packed; pack it again"
+            ) from error
         with Store([built]) as made:
             n_transitions, n_kept = len(made), len(made.episodes)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
@@ -189,36 +197,36 @@ class _Source:
     def __init__(self, path: Path, spare: AnyPath, opened: contextlib.ExitStack) -> None:
         self.path = path
         self.store = Store([user_paths.absolute_path(path)])
-        if not all(reader.is_closed for reader in self.readers):
+        self.lanes = self.store.live.follow()
+        if self.lanes.followed:
             self.store.close()
             snapshot(path, str(spare))
             self.store = Store([spare])
+            self.lanes = self.store.live.follow()
         opened.callback(self.store.close)
-        self.chosen = np.empty(0, EPISODE_DTYPE)
-        self._uuids = self.store.live.uuids
+        self.readers, self.chosen = self.lanes.readers, np.empty(0, EPISODE_DTYPE)
+        for column in self.lanes.columns.values():
+            if isinstance(column, ShardColumn):
+                column.maps_shards = False  # each is read once
 
-    @property
-    def readers(self) -> Sequence[Any]:
-        """Its lanes."""
-        return self.store.live.readers
-
-    def runs(self) -> Iterator[Steps]:
+    def runs(self, shift: int) -> Iterator[Run]:
         """The chosen steps, after a check of the raw files, which have no checksums inside."""
-        changed = CorruptStoreError(
-            f"{self.path}: was reopened or exchanged while it was being packed; pack it again"
-        )
-        try:
-            for reader in self.readers:
-                for log in (reader.rows, reader.finals):
-                    _check_files(log)
-                for spec in reader.document.episodes.values():
-                    for chunk in chunk_files.chunk_files(reader.path, spec):
-                        check_intact(reader.rows, spec, chunk, (chunk + 1) * spec.chunk_rows)
-            yield from read_runs(self.store, self.chosen)
-        except (EvictedError, InvalidIdError) as error:
-            raise changed from error
-        if self.store.live.uuids != self._uuids:
-            raise changed
+        for reader in self.readers:
+            for log in (reader.rows, reader.finals):
+                _check_files(log)
+            for spec in reader.document.episodes.values():
+                for chunk in chunk_files.chunk_files(reader.path, spec):
+                    check_intact(reader.rows, spec, chunk, (chunk + 1) * spec.chunk_rows)
+        yield from stored_runs(self.lanes, self.chosen, shift)
+
+
+def _read(sources: Sequence[_Source], shifts: Ids, path: str, ids: Ids, out: Array) -> None:
+    """Fill `out` with frames of a column; to the ids of each source its shift was added."""
+    numbers = shifts.searchsorted(ids, "right") - 1
+    for number in distinct(numbers).tolist():  # the rows of a source follow one another
+        first, last = numbers.searchsorted([number, number + 1])
+        column = sources[number].lanes.columns[path]
+        column.take(ids[first:last] - shifts[number], out[first:last])
 
 
 def _check_files(log: LogReader) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.episode_index import EPISODE_DTYPE, Index, Sources
-from mmreplay.episode_index.steps import Steps as IndexedSteps
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.episode_columns import (
@@ -102,13 +101,6 @@ class JoinedLanes:
         self.index = self._load_index()
         # Of closed lanes, once asked for.
         self._episodes: dict[int, tuple[npt.NDArray[np.void], int]] = {}
-        self._around: tuple[int, IndexedSteps] | None = None
-
-    def around(self, step: int) -> IndexedSteps:
-        """The step with this id, with all of its episode; of closed lanes the newest is kept."""
-        if self._around is None or self.followed or self._around[0] != step:
-            self._around = step, self.index.span(np.array([step])).steps
-        return self._around[1]
 
     def _load_index(self) -> Index:
         step, ends, resets = (

@@ -412,9 +412,8 @@ class LiveLanes:
         start: int,
         stop: int,
         uuids: tuple[str, ...] | None = None,
-        out: Array | None = None,
     ) -> list[Array]:
-        """Rows [start, stop) of columns in the episode that begins with this id; in `out` of one.
+        """Rows [start, stop) of columns in the episode that begins with this id.
 
         Raises InvalidIdError if it was evicted, SchemaError if the lanes do not have these uuids.
         """
@@ -424,11 +423,11 @@ class LiveLanes:
             for _ in range(_ATTEMPTS):
                 with self._lock:
                     lanes = self._with_episode(first, uuids)
-                    around = lanes.around(first)
+                    around = lanes.index.span(np.array([first])).steps
                 found = []
                 for path in paths:
                     ids = (around.frames if path in frames else around.at)(steps)[0]
-                    found.append(lanes.columns[path].take(ids, out=out))
+                    found.append(lanes.columns[path].take(ids))
                 with self._lock:
                     self._with_episode(first, uuids)  # it may have gone while it was read
                 if lanes.is_settled(around.pending):

@@ -62,7 +62,7 @@ class ShardColumn:
             -(-lane.head // spec.chunk_rows) - lane.base // spec.chunk_rows
             for lane, spec in zip(self._lanes, self._specs, strict=True)
         )
-        self._maps_shards = n_shards <= _MAX_SHARDS
+        self.maps_shards = n_shards <= _MAX_SHARDS
 
     def refresh(self) -> None:
         """Forget shards that were evicted: their blocks are free once they are unmapped."""
@@ -103,7 +103,7 @@ class ShardColumn:
             if kept is None or not self._take_kept(wanted, filled, todo, kept):
                 self._decode(wanted, filled, todo)
         finally:  # what was read by path, or was damage, may be of another store
-            if not self._maps_shards:
+            if not self.maps_shards:
                 self._close_file()
                 for number in distinct(wanted >> LANE_SHIFT).tolist():
                     self._lanes[number].check_in_place()
@@ -268,7 +268,7 @@ class ShardColumn:
         number, chunk = which
         lane, spec, codec = self._lanes[number], self._specs[number], self._codecs[number]
         path = chunk_path(lane.path, spec, chunk)
-        if self._maps_shards:
+        if self.maps_shards:
             shard = Shard(path, spec, codec)
             lane.check_in_place()
             with self._lock:

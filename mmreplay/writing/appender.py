@@ -9,7 +9,6 @@ import functools
 
 import numpy as np
 
-from mmreplay.batches.runs import StoredRows
 from mmreplay.errors import DiskFullError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
@@ -136,18 +135,25 @@ class Appender:
         out: Array = rows[row - start, ...]  # an array also of rows of one number
         return out
 
-    def put(self, path: str, row: int, values: Array | StoredRows, start: int, stop: int) -> None:
+    def put(self, path: str, row: int, values: Array, start: int, stop: int) -> None:
         """Store `values[start:stop]` from `row` on, in places that `make_room` has freed."""
+        stored = self._background.stored if path.startswith("frames") else None
+        if stored is not None and path in self.log.tails:
+            stored.put(self.log, path, row, values[start:stop])
+            return
         while start < stop:
             rows, first = self.place(path, row)
             part = rows[row - first : row - first + stop - start]
-            if isinstance(values, StoredRows):
-                values.take(start, start + len(part), part)
+            given = values[start : start + len(part)]
+            if stored is not None:
+                stored.read(path, given, part)
             else:
-                part[...] = values[start : start + len(part)]
+                part[...] = given
             row, start = row + len(part), start + len(part)
 
     def finish(self) -> None:
         """Wait for the shard of older rows; no further row is appended."""
         self._room = self.border = 0
         self._sealer.wait()
+        if self._background.stored is not None:
+            self._background.stored.finish(self.log)

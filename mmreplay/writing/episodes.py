@@ -138,6 +138,19 @@ class Episodes:
         self._log.put(numbers, {path: rows[which] for path, rows in self._fields.items()})
         self._next = row, which, numbers
 
+    def append(self, rows: Ids, given: Mapping[str, Any]) -> None:
+        """Store fields, (k, ...) by name, of k episodes of one environment that begin in `rows`."""
+        alone, out = np.zeros(1, np.int64), []
+        for place in range(rows.size):
+            values = {name: one[place] for name, one in given.items()}
+            self.reset(alone, self.checked(values, alone))
+            out.append({path: one.copy() for path, one in self._fields.items()})
+        if rows.size:
+            numbers = self.begun(rows[0]) + np.arange(rows.size)
+            stacked = {path: np.concatenate([one[path] for one in out]) for path in self._fields}
+            self._log.put(numbers, stacked)
+            self._next = rows[-1], alone, numbers[-1:]
+
     def change(self, head: int, which: Ids, values: Mapping[str, Array]) -> None:
         """Change `checked` fields of the episodes of the newest steps of some environments."""
         self.begun(head)

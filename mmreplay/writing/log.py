@@ -20,6 +20,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import COMMITTED, TAIL_START, CheckpointFile, State
+from mmreplay.system import durable_writes
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
@@ -154,6 +155,13 @@ class Log(Arrays):
         if stop > low and final_id(stop - 1) < first_id:  # mostly so
             return stop
         return bisect.bisect_left(range(stop), first_id, lo=low, key=final_id)
+
+    def write_shard(self, spec: ArraySpec, start: int, data: bytes, *, durable: bool) -> None:
+        """Write the shard of rows from `start` on, and its checksum."""
+        chunk = start // spec.chunk_rows
+        path = chunk_files.chunk_path(self.path, spec, chunk)
+        durable_writes.write_file(path, data, durable=durable)
+        self.sums.set(spec, chunk, compression.crc32c(data))
 
     def _opened(self, spec: ArraySpec, chunk: int) -> Window:
         ready = self._ready.pop(spec.path, None)

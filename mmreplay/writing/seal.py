@@ -27,11 +27,11 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files, shard_file
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import TAIL_START
-from mmreplay.system import durable_writes
 from mmreplay.system.limits import starting_threads
 from mmreplay.system.threads import Flag, Thread, Workers
 from mmreplay.writing.flush import TimedFlush
 from mmreplay.writing.log import Log
+from mmreplay.writing.stored_frames import StoredFrames
 
 _NEVER = 1 << 62
 _NICE = 10
@@ -42,17 +42,19 @@ frames are compressed while cores are idle, and a writer that needs the room hel
 class Background:
     """The threads of one writer.
 
-    `flush_s` is the interval of flushes, 0 for none. While `building` a lane that has no name yet,
-    frames are compressed as configured even if the writer waits for it, and the caller syncs the
-    lane. `helpers` compress beside the sealing thread.
+    `flush_s` is the interval of flushes, 0 for none. `n_building` threads compress for a lane that
+    has no name yet, as configured even if the writer waits for it, and the caller syncs the lane;
+    if it is made of `stored` frames, their ids are written.
     """
 
-    def __init__(self, flush_s: float, n_threads: int = 1, *, building: bool = False) -> None:
-        self.flush_s, self.building = flush_s, building
+    def __init__(
+        self, flush_s: float, n_building: int = 0, stored: StoredFrames | None = None
+    ) -> None:
+        self.flush_s, self.building, self.stored = flush_s, n_building > 0, stored
         self._lane: Callable[[], TimedFlush | None] = lambda: None
         self._stop = self._due = False
-        self._sealing = Workers(1, "mmreplay-seal", nice=0 if building else _NICE)
-        self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
+        self._sealing = Workers(1, "mmreplay-seal", nice=0 if n_building else _NICE)
+        self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_building - 1)]
         wake: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake = wake
         # The loop holds no lane while it waits: a writer dropped without close goes, and its lock.
@@ -189,10 +191,7 @@ class SealJob:
         for spec in log.tail_specs:
             pairs = zip(self._chunks, encoded, strict=True)
             data = shard_file.assemble(spec, [part for (of, _), part in pairs if of is spec])
-            chunk = self._start // spec.chunk_rows
-            path = chunk_files.chunk_path(log.path, spec, chunk)
-            durable_writes.write_file(path, data, durable=self._durable)
-            log.sums.set(spec, chunk, compression.crc32c(data))
+            log.write_shard(spec, self._start, data, durable=self._durable)
         if stop - self._start == log.half:
             with log.checkpoint_lock:
                 if self._durable:
@@ -216,7 +215,7 @@ class Sealer:
         self._log, self._background = log, background
         self._job: SealJob | None = None
         self._is_replacing = False  # also after an interrupt in the middle: it is begun again then
-        self.half_stop = 0 if log.half else _NEVER
+        self.half_stop = 0 if log.half and background.stored is None else _NEVER
 
     def make_room(self, n: int) -> None:
         """Free the place of row n, which the log does not have yet."""

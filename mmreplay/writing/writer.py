@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.runs import Steps
+from mmreplay.batches.runs import Run
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.schema import FRAME
@@ -163,48 +163,55 @@ class Writer(LaneWriter):
         self._over[j] = over
         self._numbers[j] = t + 1 - begin
         if over:
-            self._end_with(t)
+            paths = self.schema.frame_paths.values()
+            frames = {path: self._rows.stored(path, t + 1)[None] for path in paths}
+            self._commit_last(t, np.array([t]), np.array([begin]), frames)
+            self._running, self._is_settled = False, True
             return
         if _publish is not None:
             _publish()
         self._head = self._words[COMMITTED] = t + 1
 
-    def _end_with(self, t: int) -> None:
-        rows = self._rows
-        frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}
-        self._commit_last(t, np.array([t]), np.array([self._begin]), frames)
-        self._running, self._is_settled = False, True
-
-    def _extend(self, steps: Steps) -> None:
-        """Append many steps of an episode, as `reset` and `step` would, read from another store."""
-        frames = {path: steps.observation[key] for key, path in self.schema.frame_paths.items()}
-        if steps.begins:
-            first = {key: rows[:1][0] for key, rows in steps.observation.items()}
-            self.reset(first if self._sole is None else first[FRAME], **steps.episode)
-        values = {"actions": steps.action, "rewards": steps.reward}
-        values |= {path: steps.extras[name] for name, path in self.schema.extra_paths.items()}
-        values["non_terminals"] = (~steps.terminal).astype(np.uint8)
-        done, rows = 0, self._rows
-        while done < len(steps):
-            self._prepare()
+    def _extend(self, run: Run) -> None:
+        """Append many steps, as `reset` and `step` would, read from elsewhere."""
+        self._guard()
+        self._settle()
+        self._border = 0  # the next step prepares itself
+        if run.begins:
+            self._end_all()
+            self._begin, self._running = self._head, True
+        n, rows, lasts = len(run), self._rows, run.lasts
+        begins = np.append(self._begin, self._head + lasts + 1)  # of the episodes
+        begun = np.repeat(begins, np.diff(lasts + 1, prepend=0, append=n))
+        numbers = np.arange(self._head, self._head + n) + 1 - begun
+        ends = np.zeros(n, np.bool_)
+        ends[lasts] = True
+        columns = {**run.columns, "step": numbers, "resets": numbers == 1, "ends": ends}
+        with self._failing():
+            self._episodes.append(self._head + np.flatnonzero(numbers == 1), run.fields)
+        most = min(spec.chunk_rows for spec in self.files.finals.specs.values())
+        done = first = 0
+        while done < n:
             t = self._head
-            stop = min(done + self._border - t, len(steps))
-            k, is_last = stop - done, stop == len(steps) and steps.ends
-            numbers = np.arange(t + 1, t + 1 + k) - self._begin
-            for path, one in frames.items():
-                rows.put(path, t + 1, one, done + 1, stop + 1)
-            for path, column in values.items():
+            with self._failing():
+                rows.make_room(t)
+            stop = min(done + rows.border - t, n, *(lasts[first + most - 1 : first + most] + 1))
+            for path, frames in run.frames.items():
+                rows.put(path, t, frames, done, stop + 1)
+            for path, column in columns.items():
                 rows.put(path, t, column, done, stop)
-            ends = np.arange(1, k + 1) == k * is_last
-            for path, made in {"step": numbers, "resets": numbers == 1, "ends": ends}.items():
-                rows.put(path, t, made, 0, k)
-            done = stop
-            if is_last:
-                self._end_with(t + k - 1)
+            last = first + int(np.count_nonzero(ends[done:stop]))
+            if last > first:
+                finals = {path: frames[first:last] for path, frames in run.finals.items()}
+                ids = t + lasts[first:last] - done
+                self._commit_last(t + stop - done - 1, ids, begins[first:last], finals)
+                self._begin, self._is_settled = int(begins[last]), True
+                self._running = not ends[-1] or stop < n
             else:
                 if _publish is not None:
                     _publish()
-                self._head = self._words[COMMITTED] = t + k
+                self._head = self._words[COMMITTED] = t + stop - done
+            done, first = stop, last
 
     def _forget_ended(self, over: Mask) -> None:
         if over[0] and self._begin < self._head:

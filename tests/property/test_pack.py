@@ -1,12 +1,14 @@
 """What is packed equals the lists of everything that happened: all of it, or the episodes chosen."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmreplay
+from mmreplay.maintenance import episodes as of_stores
 from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
@@ -103,7 +105,11 @@ def test_what_is_packed_equals_the_oracle(data):
             chosen = np.sort(random.permutation(len(episodes))[:n_chosen])
         target = folder / "packed.zarr"
         options = {"chunk_frames": chunk, "shard_frames": shard, "episodes": chosen}
-        done = mmreplay.pack(paths, target, codec, **options)
+        block = data.draw(st.sampled_from([1, 5, 8192]))
+        with mock.patch.object(of_stores, "block_steps", return_value=block):
+            done = mmreplay.pack(
+                paths, target, codec, workers=int(random.integers(1, 4)), **options
+            )
         kept = episodes if chosen is None else [episodes[number] for number in chosen]
         assert (done.episodes, done.left_out) == (len(kept), len(episodes) - len(kept))
         expected = packed(made[0][0].schema, kept)

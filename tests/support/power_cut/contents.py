@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
-from mmreplay.batches.runs import Steps
+from mmreplay.batches.runs import Run
 from mmreplay.schema import FRAME
 from mmreplay.storage import chunk_files
 from mmreplay.storage.priority_column import PriorityColumn
@@ -149,8 +149,18 @@ class Contents:
             flags = {"life_lost": bool(terminal[n]), "truncated": ends and n == k - 1}
             more = {name: one[n] for name, one in extras.items()}
             self.lane.step({0: (actions[n], rewards[n], self._of(frames, n + 1), flags, more)})
-        steps = Steps(frames, actions, rewards, terminal, extras, begins=False, ends=ends)
-        writer._extend(steps)
+        paths = schema.frame_paths
+        columns = {"actions": actions, "rewards": rewards, "non_terminals": ~terminal}
+        columns |= {f"extras/{name}": one for name, one in extras.items()}
+        writer._extend(
+            Run(
+                {paths[key]: one for key, one in frames.items()},
+                columns,
+                begins=False,
+                lasts=np.arange(k - ends, k),
+                finals={paths[key]: one[k:] for key, one in frames.items()},
+            )
+        )
 
     def _of(self, frames: Frames, env: int) -> Any:
         if self.layout.schema.is_dict:

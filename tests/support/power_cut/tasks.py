@@ -32,7 +32,7 @@ class _Done:
 class Tasks:
     """Stands for `Background`: what it would do in threads waits here until its time comes."""
 
-    helpers, building = (), False
+    helpers, building, stored = (), False, None
 
     def __init__(
         self,

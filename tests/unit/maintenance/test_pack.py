@@ -4,6 +4,7 @@ What each row holds is compared with the oracle in tests/property/test_pack.py.
 """
 
 import errno
+import os
 import shutil
 
 import numpy as np
@@ -22,6 +23,7 @@ from mmreplay import (
     pack,
     verify,
 )
+from mmreplay.maintenance import pack as packing
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.disks.trees import contents, flip, names
 
@@ -117,6 +119,35 @@ def test_episodes_by_return_number_and_environment(make, vector, tmp_path):
         assert (made.episodes, made.left_out) == (len(chosen), len(table) - len(chosen))
         assert list(episodes(tmp_path / "packed.zarr")) == [before[n] for n in chosen]
         shutil.rmtree(tmp_path / "packed.zarr")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("block", [3, 7, 8, 1000])
+def test_any_number_of_processes_and_any_blocks_give_the_same(
+    store, vector, tmp_path, monkeypatch, workers, block
+):
+    model = vector(frame=LZ4)
+    model.play(60)
+    model.writer.close()
+    paths = [store(), model.writer.path, store("b.zarr", n_lanes=2)]
+    monkeypatch.setattr("mmreplay.maintenance.episodes.block_steps", lambda row_bytes: block)
+    pack(paths, tmp_path / "packed.zarr", "zstd", workers=workers)
+    assert list(episodes(tmp_path / "packed.zarr")) == list(episodes(*paths))
+    assert verify(tmp_path / "packed.zarr").findings == []
+
+
+def test_more_final_observations_in_a_block_than_a_chunk_file_has(make, tmp_path):
+    large = np.random.default_rng(0).integers(0, 255, (81, 256, 256), np.uint8)
+    writer = make(frame=Field((256, 256), "uint8", "lz4"), action=ACTION)
+    for number in range(40):
+        writer.reset(large[2 * number])
+        writer.step(number, 1.0, large[2 * number + 1], terminated=True)
+    writer.close()
+    pack(writer.path, tmp_path / "packed.zarr", "raw")
+    with mmreplay.open(tmp_path / "packed.zarr") as packed:
+        assert packed.live.readers[0].finals.specs["frames"].chunk_rows == 16
+    assert list(episodes(tmp_path / "packed.zarr")) == list(episodes(writer.path))
+    assert verify(tmp_path / "packed.zarr").findings == []
 
 
 def test_the_capacity_is_of_the_newest(store, tmp_path):
@@ -267,8 +298,7 @@ def test_a_full_disk_leaves_nothing(store, tmp_path):
     assert verify(tmp_path / "packed.zarr").findings == []
 
 
-def test_a_source_that_is_opened_meanwhile(store, story, tmp_path):
-    """What is written there then is not packed; only what is evicted is missed."""
+def test_a_source_that_is_opened_meanwhile_is_packed_by_the_next_call(store, story, tmp_path):
     path, writers = store(), []
 
     def write(*_):
@@ -276,10 +306,25 @@ def test_a_source_that_is_opened_meanwhile(store, story, tmp_path):
             writers.append(mmreplay.create(path, append=True, flush_s=0))
             story.play(writers[0], 11, "terminated")
 
-    before = list(episodes(path))
-    pack(path, tmp_path / "packed.zarr", progress=write)
-    writers[0].close()
-    assert list(episodes(tmp_path / "packed.zarr")) == before
+    with pytest.raises(CorruptStoreError, match="was reopened or exchanged"):
+        pack(path, tmp_path / "packed.zarr", progress=write)
+    assert names(tmp_path) == ["store.zarr"]
+    pack(path, tmp_path / "packed.zarr")
+    assert list(episodes(tmp_path / "packed.zarr")) == list(episodes(path))
+
+
+def test_processes_that_are_ended_are_done_without(store, tmp_path, monkeypatch):
+    path, mine, read = store(), os.getpid(), packing._read
+
+    def ended(*given):
+        if os.getpid() != mine:
+            os._exit(1)
+        read(*given)
+
+    monkeypatch.setattr(packing, "_read", ended)
+    pack([path] * 5, tmp_path / "packed.zarr", workers=2)
+    assert list(episodes(tmp_path / "packed.zarr")) == list(episodes(*[path] * 5))
+    assert verify(tmp_path / "packed.zarr").findings == []
 
 
 def test_a_source_that_is_removed_meanwhile_is_missed(store, tmp_path):
