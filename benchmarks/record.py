@@ -22,12 +22,12 @@ from benchmarks.experience import ENV_IDS, SEED
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
-from mmreplay.env_fields import spaces_of
 from mmreplay.recording.autoreset import StepReader
 from mmreplay.recording.environments import World, make_world
 from mmreplay.recording.policies import Actor
 from mmreplay.recording.progress import Meter
 from mmreplay.recording.recorder import Loop
+from mmreplay.writing.env_fields import spaces_of
 
 __all__ = ["run"]
 

@@ -370,7 +370,7 @@ def _changed(
 
 
 def _fitted(data: Any, given: Sequence[str] | None) -> list[str]:
-    """The fields that `Normalize.fit` normalises; SchemaError if there is none, or it cannot."""
+    """The fields to normalise: those given, or all floats; SchemaError if none is left."""
     schema, settings = data.schema, data.settings
     columns = {name: schema.columns()[path] for name, path in schema.field_paths.items()}
     images = {n for n, one in columns.items() if one.dtype == np.uint8 and len(one.shape) > 1}

@@ -13,7 +13,7 @@ import numpy as np
 from mmreplay.batches.batch import Column, Observation, arrays_of
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import SchemaError
-from mmreplay.format.layout import EPISODES
+from mmreplay.format.layout import episode_path
 from mmreplay.ids import Array, Ids
 from mmreplay.schema import FRAME, Schema
 
@@ -27,7 +27,7 @@ class BatchGatherer(Generic[Made]):
 
     def __init__(self, schema: Schema, settings: Settings) -> None:
         self._frame_paths = schema.frame_paths
-        of_episodes = {f"{_EPISODE}{name}": f"{EPISODES}/{name}" for name in settings.episode}
+        of_episodes = {f"{_EPISODE}{name}": episode_path(name) for name in settings.episode}
         self._extra_paths = schema.extra_paths | of_episodes
         self._is_dict = schema.is_dict
         self.settings = settings

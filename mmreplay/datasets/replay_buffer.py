@@ -22,8 +22,8 @@ from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.datasets.read_ahead import checked_prefetch
-from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import CorruptStoreError, SchemaError
+from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.system.held_directories import HeldDirectory

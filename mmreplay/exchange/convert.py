@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
-from mmreplay.episode_fields import STARTED
 from mmreplay.errors import (
     EmptyBufferError,
     FormatError,
@@ -39,6 +38,7 @@ from mmreplay.exchange.sources import (
 )
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
+from mmreplay.format.episode_fields import STARTED
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
 from mmreplay.storage.lane_metadata import path_of_new_store

@@ -1,7 +1,7 @@
 """Fields of episodes in foreign tables: columns called ``episodes/NAME``.
 
-Invariant: a column has a value per step, of which the first of each episode counts, or one per
-episode; texts are bytes or texts of numpy. What a store cannot keep of an episode is a loss.
+Invariant: a column has one value per episode, or one per step: then the first of each episode is
+taken. Texts are bytes or numpy strings. What a store cannot keep of an episode is a loss.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.episode_fields import MOST_BYTES, STARTED, EpisodeField, field_name
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import RowShape
 from mmreplay.exchange.losses import Losses
+from mmreplay.format.episode_fields import MOST_BYTES, STARTED, EpisodeField, field_name
 from mmreplay.ids import Array, Ids
 from mmreplay.schema import Field
 from mmreplay.texts import Text
@@ -86,9 +86,9 @@ def _field(column: RowShape) -> EpisodeField:
 
 
 def common_type(values: Sequence[Any]) -> np.dtype[Any] | None:
-    """A dtype that holds all these values of episodes, texts as bytes; None if there is none.
+    """The dtype of a column with these values, one per episode; None if no dtype has room for all.
 
-    Integers are int64 or uint64.
+    Texts become bytes, integers int64 or uint64.
     """
     arrays = [np.asarray(one) for one in values]
     kinds = {one.dtype.kind for one in arrays}

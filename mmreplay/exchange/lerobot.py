@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import block_steps
-from mmreplay.episode_fields import MOST_BYTES
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_files import KEY, from_arrow, open_parquet, small_table
 from mmreplay.exchange.columns import Shape, row_bytes
@@ -28,6 +27,7 @@ from mmreplay.exchange.pictures import VideoFrames, decoded
 from mmreplay.exchange.source_files import add_other_files, inside, read_json
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
+from mmreplay.format.episode_fields import MOST_BYTES
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 

@@ -18,13 +18,13 @@ import numpy as np
 
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.batches.runs import BLOCK_BYTES, Steps
-from mmreplay.episode_fields import STARTED
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.arrow_files import KEY
 from mmreplay.exchange.episodes import exported
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
+from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import Array
 from mmreplay.pictures import png
 from mmreplay.schema import FRAME, Field

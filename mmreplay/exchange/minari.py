@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import block_steps
-from mmreplay.episode_fields import field_name
 from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
 from mmreplay.exchange.episodes import PREFIX, common_type
@@ -28,6 +27,7 @@ from mmreplay.exchange.minari_files import open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import compacted, leaves, names_of
 from mmreplay.exchange.tables import Block, Incoming, Tables, final_name
+from mmreplay.format.episode_fields import field_name
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from mmreplay.batches.runs import Steps
-from mmreplay.episode_fields import STARTED
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
@@ -26,6 +25,7 @@ from mmreplay.exchange.spaces import (
     spaces_of,
 )
 from mmreplay.exchange.stored import Stored
+from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 from mmreplay.system import disk_errors, durable_writes

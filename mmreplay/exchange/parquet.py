@@ -179,7 +179,7 @@ def _batch(parts: list[Block], schema: Any) -> Any:
     ends = np.concatenate([one["terminations"] | one["truncations"] for one in parts])
     columns = []
     for name in schema.names:
-        if name.startswith(PREFIX):  # a value per step, of which few differ
+        if name.startswith(PREFIX):  # the same value in all steps of an episode
             lengths = [len(one["rewards"]) for one in parts]
             columns.append(to_arrow(np.repeat([one[name][0] for one in parts], lengths, 0)))
             continue

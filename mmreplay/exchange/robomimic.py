@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
-from mmreplay.episode_fields import STARTED
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
 from mmreplay.exchange.episodes import PREFIX, common_type
@@ -25,6 +24,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
+from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import Array
 
 _NUMBER = re.compile(r"(\d+)\Z")

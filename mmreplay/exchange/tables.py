@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.runs import Steps
-from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import RowShape
 from mmreplay.exchange.episodes import PREFIX, EpisodeColumns
 from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, key_name, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.transitions import FinalObservation, Frames, Table, to_steps
+from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 

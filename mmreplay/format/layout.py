@@ -153,6 +153,11 @@ def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
     return out
 
 
+def episode_path(name: str) -> str:
+    """The path, below its lane, of a field of episodes."""
+    return f"{EPISODES}/{name}"
+
+
 def checksum_spec(path: str) -> ArraySpec:
     """The array of checksums, one a chunk file, of the array at `path`."""
     return ArraySpec(f"checksums/{path}", (), np.dtype("uint32"), CHECKSUM_ROWS)

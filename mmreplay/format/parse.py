@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.episode_fields import fields_from_json
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format import layout
 from mmreplay.format.compression import checked_codec
+from mmreplay.format.episode_fields import fields_from_json
 from mmreplay.format.layout import (
     ATTRIBUTE,
     DIGEST,

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format.compression import checked_codec
+from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.format.layout import (
     CODECS,
-    EPISODES,
     LARGE_FRAME_BYTES,
     MAX_CHUNK_BYTES,
     MAX_INNER_BYTES,
     ArraySpec,
     array_json,
+    episode_path,
     named_axes,
     odd_lengths,
 )
@@ -88,7 +88,7 @@ def episode_specs(fields: Mapping[str, EpisodeField]) -> dict[str, ArraySpec]:
     """
     out = {}
     for name, one in fields.items():
-        path, rows = f"{EPISODES}/{name}", max(_EPISODES_BYTES // one.row_bytes, 1)
+        path, rows = episode_path(name), max(_EPISODES_BYTES // one.row_bytes, 1)
         spec = ArraySpec(path, one.shape, one.dtype, _whole_pages(rows, one.row_bytes))
         out[path] = named_axes(spec, "episode")
     return out

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from mmreplay.arguments import check_number, mask_of, whole_number_or_none
 from mmreplay.batches.runs import Steps
-from mmreplay.episode_fields import STARTED
 from mmreplay.episode_index import EPISODE_DTYPE
 from mmreplay.errors import (
     CorruptStoreError,
@@ -30,6 +29,7 @@ from mmreplay.errors import (
     SchemaError,
     StoreExistsError,
 )
+from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import LANE_SHIFT, environments
 from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs

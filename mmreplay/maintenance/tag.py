@@ -15,10 +15,9 @@ from typing import Any, cast
 import numpy as np
 
 from mmreplay.arguments import mask_of
-from mmreplay.episode_fields import EpisodeField, episode_fields
 from mmreplay.errors import LockedError, SchemaError
 from mmreplay.format import compression, layout, parse
-from mmreplay.format.layout import EPISODES
+from mmreplay.format.episode_fields import EpisodeField, episode_fields
 from mmreplay.format.plan import episode_specs
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.maintenance.copy_lane import check_intact
@@ -152,7 +151,7 @@ def _write_lane(
     resets = cast("RawColumn", store.live.columns["resets"])
     numbers, base, head = LaneEpisodes(reader, resets).numbers(firsts)
     for name, one in given.items():
-        path = f"{EPISODES}/{name}"
+        path = layout.episode_path(name)
         spec = episode_specs({name: one.field})[path]
         size, start = spec.chunk_rows, base - base % spec.chunk_rows
         rows = np.zeros((-(-(head - start) // size) * size, *spec.row_shape), spec.dtype)
@@ -164,7 +163,7 @@ def _write_lane(
             rows[(slice(base - start, head - start), *map(slice, old.row_shape))] = kept
         rows[numbers - start] = one.rows[places]
         _write_array(lane, spec, rows.reshape(-1, size, *spec.row_shape), start, head)
-    for group in layout.group_paths(f"{above}{EPISODES}/x" for above in ("", "checksums/")):
+    for group in layout.group_paths(f"{above}{layout.EPISODES}/x" for above in ("", "checksums/")):
         durable_writes.write_file(lane / group / "zarr.json", layout.group_json(), durable=False)
     documents: layout.Documents = {}
     for folder, _, names in checked_reads.walk(lane):

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import CorruptStoreError, SchemaError
-from mmreplay.format.layout import EPISODES
+from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.schema import Field
@@ -250,8 +249,3 @@ def joined_tables(tables: Sequence[npt.NDArray[np.void]]) -> npt.NDArray[np.void
             ]
         )
     return with_columns(np.empty(len(out), []), columns)
-
-
-def path_of(name: str) -> str:
-    """The path of a field in its lane."""
-    return f"{EPISODES}/{name}"

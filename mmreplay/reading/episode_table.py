@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_fields import STARTED
 from mmreplay.errors import MissingExtraError
+from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import LANE_SHIFT, Array
 
 

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from mmreplay.episode_index import EPISODE_DTYPE, Index, Sources
 from mmreplay.episode_index.steps import Steps as IndexedSteps
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
+from mmreplay.format.layout import episode_path
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.episode_columns import (
     EpisodeColumn,
     LaneEpisodes,
     joined_fields,
-    path_of,
     with_columns,
 )
 from mmreplay.reading.frame_chunks import FrameChunks
@@ -91,10 +91,10 @@ class JoinedLanes:
         steps, resets = (cast("RawColumn", self.columns[path]) for path in ("step", "resets"))
         lanes = [LaneEpisodes(reader, resets) for reader in readers]
         self._of_episodes = {
-            name: EpisodeColumn(path_of(name), field, lanes, steps)
+            name: EpisodeColumn(episode_path(name), field, lanes, steps)
             for name, field in self.fields.items()
         }
-        self.columns |= {path_of(name): one for name, one in self._of_episodes.items()}
+        self.columns |= {episode_path(name): one for name, one in self._of_episodes.items()}
         self.frame_chunks = FrameChunks(readers, frames)
         self._known = [reader.extent for reader in readers]
         # Closed ones stay as they are.

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
-from mmreplay.episode_fields import EpisodeField
 from mmreplay.episode_index import Index
 from mmreplay.errors import (
     ClosedError,
@@ -26,6 +25,7 @@ from mmreplay.errors import (
     MmreplayError,
     SchemaError,
 )
+from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.frame_chunks import FrameChunks, KeptFrames
 from mmreplay.reading.joined_lanes import AnyColumn, Contents, JoinedLanes

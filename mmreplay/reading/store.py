@@ -160,8 +160,8 @@ class Store(RowColumns):
         given = [names] if isinstance(names, str) else [*names]
         if unknown := [name for name in given if name not in self.live.fields]:
             raise SchemaError(
-                f"{self.path}: episode: expected some of the fields of episodes, "
-                f"{sorted(self.live.fields) or 'of which there are none'}; found {unknown!r:.200}"
+                f"{self.path}: episode: expected names among the fields of episodes, "
+                f"{sorted(self.live.fields) or 'none'}; found {unknown!r:.200}"
             )
         return tuple(dict.fromkeys(given))
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import shapes_of
-from mmreplay.format.layout import EPISODES
+from mmreplay.format.layout import episode_path
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures import strip_png
 from mmreplay.schema import FRAME, Schema
@@ -197,7 +197,7 @@ class LazyTrajectory(_Steps):
     @property
     def episode(self) -> dict[str, Any]:
         """The fields of the episode by name: texts, numbers and arrays."""
-        return {name: self._column(f"{EPISODES}/{name}", 1)[0] for name in self._fields}
+        return {name: self._column(episode_path(name), 1)[0] for name in self._fields}
 
     def read(self) -> Trajectory:
         """All columns; raises as `observation`."""

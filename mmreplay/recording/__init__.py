@@ -6,4 +6,4 @@ every episode ends with the observation that the environment ended it with.
 
 from __future__ import annotations
 
-import mmreplay.env_fields  # noqa: F401 (says which extra to install where Gymnasium is missing)
+import mmreplay.writing.env_fields  # noqa: F401 (says which extra to install where Gymnasium is missing)

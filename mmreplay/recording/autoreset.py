@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
-from mmreplay.env_fields import EnvFields, Frame, Observation, autoreset_mode
 from mmreplay.errors import SchemaError
 from mmreplay.schema import FRAME, Field
+from mmreplay.writing.env_fields import EnvFields, Frame, Observation, autoreset_mode
 
 Mask = npt.NDArray[np.bool_]
 Infos = Mapping[str, Any]

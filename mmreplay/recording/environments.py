@@ -16,11 +16,11 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.env_fields import AnyEnv, EnvFields, env_fields, env_name
 from mmreplay.errors import MissingExtraError, MmreplayError
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.recording import atari
 from mmreplay.recording.policies import name_of
+from mmreplay.writing.env_fields import AnyEnv, EnvFields, env_fields, env_name
 
 EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 """A gymnasium id, an environment, or a function that makes one."""

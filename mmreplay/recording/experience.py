@@ -18,7 +18,6 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from mmreplay.arguments import check_takes
-from mmreplay.env_fields import AnyEnv, Frame, advice_on_stacks, env_fields, warn_caller
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
 from mmreplay.reading.store import open_store
 from mmreplay.recording.autoreset import (
@@ -33,6 +32,7 @@ from mmreplay.recording.autoreset import (
 )
 from mmreplay.schema import FRAME
 from mmreplay.writing.create import create
+from mmreplay.writing.env_fields import AnyEnv, Frame, advice_on_stacks, env_fields, warn_caller
 from mmreplay.writing.request import Resume
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]

@@ -15,9 +15,9 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from mmreplay.env_fields import Action, Observation, cast, field_of
 from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames
+from mmreplay.writing.env_fields import Action, Observation, cast, field_of
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):

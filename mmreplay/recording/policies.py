@@ -27,9 +27,9 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from mmreplay.env_fields import Action, Observation
 from mmreplay.errors import MmreplayError
 from mmreplay.recording.autoreset import Mask, lane_of
+from mmreplay.writing.env_fields import Action, Observation
 
 Policy = Callable[..., Any]
 PolicyLike = str | Policy

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.env_fields import env_metadata, spaces_of
-from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
+from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.reading.store import open_store
 from mmreplay.recording.autoreset import lives_left
 from mmreplay.recording.environments import EnvLike, World, make_world
@@ -28,6 +27,7 @@ from mmreplay.recording.policies import Actor, Policy, PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
 from mmreplay.system import user_paths
 from mmreplay.writing.create import create
+from mmreplay.writing.env_fields import env_metadata, spaces_of
 
 _POLICIES = load_policy.__module__
 _NOT_THEIRS = ("mmreplay.writing.", Meter.__module__)

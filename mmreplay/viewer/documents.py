@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.settings import Settings
-from mmreplay.episode_fields import STARTED
 from mmreplay.errors import MmreplayError, printable
+from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures import limits_of
 from mmreplay.reading.info import action_names, shared_metadata

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.episode_fields import EpisodeField
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -31,6 +30,7 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
+from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.format.layout import MAX_ENVIRONMENTS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
@@ -127,7 +127,7 @@ def create(
     capacity = whole_number_or_none("capacity", capacity, 1, _MAX_CAPACITY)
     stack_padding = about_env = advice = None
     if env is not None:
-        from mmreplay.env_fields import (  # noqa: PLC0415 (an extra)
+        from mmreplay.writing.env_fields import (  # noqa: PLC0415 (an extra)
             advice_for_a_loop,
             advice_on_stacks,
             env_fields,

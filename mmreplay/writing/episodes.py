@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.episode_fields import STARTED, EpisodeField
 from mmreplay.errors import SchemaError
-from mmreplay.format.layout import EPISODES, ArraySpec
+from mmreplay.format.episode_fields import STARTED, EpisodeField
+from mmreplay.format.layout import ArraySpec, episode_path
 from mmreplay.format.plan import episode_specs
 from mmreplay.ids import Array, Ids, distinct
 from mmreplay.schema import Field, as_array
@@ -153,9 +153,7 @@ class Episodes:
 
     def checked(self, given: Mapping[str, Any], which: Ids) -> dict[str, Array]:
         """(k, ...) by path, of k environments; SchemaError for what does not fit."""
-        return {
-            f"{EPISODES}/{name}": self._rows(name, value, which) for name, value in given.items()
-        }
+        return {episode_path(name): self._rows(name, value, which) for name, value in given.items()}
 
     def _rows(self, name: str, value: Any, which: Ids) -> Array:
         field = self._log.fields.get(name)
@@ -183,4 +181,4 @@ class Episodes:
         return Field((k, *field.shape), field.dtype).coerce_loosely(values[which], name)
 
 
-_STARTED = f"{EPISODES}/{STARTED}"
+_STARTED = episode_path(STARTED)

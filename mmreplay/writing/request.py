@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay._version import __version__
-from mmreplay.episode_fields import EpisodeField, episode_fields, with_started
 from mmreplay.errors import SchemaError
 from mmreplay.format import layout, plan
+from mmreplay.format.episode_fields import EpisodeField, episode_fields, with_started
 from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath

@@ -16,8 +16,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 import mmreplay
-from mmreplay.env_fields import env_fields
 from mmreplay.recording.recorder import record
+from mmreplay.writing.env_fields import env_fields
 
 SEED, N_ENVS, STEPS = 11, 3, 400
 

@@ -17,7 +17,7 @@ from gymnasium.wrappers.vector import DtypeObservation
 
 import mmreplay
 from mmreplay import Field, FrameStack, LazyFrames, SchemaError
-from mmreplay.env_fields import env_fields
+from mmreplay.writing.env_fields import env_fields
 
 
 class SpacesEnv(gymnasium.Env):

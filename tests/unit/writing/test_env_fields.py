@@ -11,7 +11,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 import mmreplay
 from mmreplay import Field, SchemaError
-from mmreplay.env_fields import env_fields
+from mmreplay.writing.env_fields import env_fields
 
 
 class SpacesEnv(gymnasium.Env):

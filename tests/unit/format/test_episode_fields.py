@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mmreplay import Field, Text
-from mmreplay.episode_fields import episode_fields, field_name
 from mmreplay.errors import SchemaError
+from mmreplay.format.episode_fields import episode_fields, field_name
 from mmreplay.texts import decoded
 
 TEXT = Text(4)
