@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from benchmarks.experience import (
 )
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
-from benchmarks.timing import Clock, one_core
+from benchmarks.timing import Clock, one_core, runs_of
 from mmreplay.sampling.draws import Windows, WindowSampler
 from mmreplay.storage.shard_column import ShardColumn
 
@@ -58,14 +57,8 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     for game in scale.games:
         tape = read_tape(recorded(data, game, "raw", scale))
         cases = _cases(data, game, tape, scale)
-        clock = Clock()
-        with one_core():
-            for number in range(scale.runs):
-                clock.new_run()
-                random.Random(number).shuffle(cases)
-                for case in cases:
-                    _one_run(clock, case, tape, scale.rounds, number)
-                print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
+        one_run = functools.partial(_one_run, tape=tape, rounds=scale.rounds)
+        clock = runs_of(game, cases, scale.runs, one_run)
         for case in sorted(cases, key=lambda one: one.name):
             _report(result, clock, game, case)
     clock = Clock()
@@ -89,7 +82,7 @@ def _cases(data: Path, game: str, tape: Tape, scale: Scale) -> list[_Case]:
     return cases
 
 
-def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) -> None:
+def _one_run(clock: Clock, case: _Case, number: int, *, tape: Tape, rounds: int) -> None:
     with mmreplay.load(case.path, stack=STACK, seed=number) as opened:
         read_all(opened.store)
         column = opened.store.live.columns["frames"]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Clock", "Neighbours", "Spread", "one_core", "spread"]
+__all__ = ["Clock", "Neighbours", "Spread", "one_core", "runs_of", "spread"]
 
 Average = Callable[[npt.NDArray[Any]], Any]
+Case = TypeVar("Case")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,3 +134,18 @@ def one_core() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def runs_of(
+    what: str, cases: Sequence[Case], n_runs: int, one_run: Callable[[Clock, Case, int], None]
+) -> Clock:
+    """What `one_run` timed of each case, on one core; the cases of a run come in random order."""
+    clock, order = Clock(), [*cases]
+    with one_core():
+        for number in range(n_runs):
+            clock.new_run()
+            random.Random(number).shuffle(order)
+            for case in order:
+                one_run(clock, case, number)
+            print(f"{what}: run {number + 1} of {n_runs}", flush=True)
+    return clock

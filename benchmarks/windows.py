@@ -8,6 +8,7 @@ Stores of one writer were written at full speed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from benchmarks.experience import (
 )
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
-from benchmarks.timing import Clock, one_core
+from benchmarks.timing import Clock, runs_of
 
 __all__ = ["run"]
 
@@ -48,14 +49,8 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     for game in scale.games:
         tape = read_tape(recorded(data, game, "raw", scale))
         cases = _cases(data, game, tape, scale)
-        clock = Clock()
-        with one_core():
-            for number in range(scale.runs):
-                clock.new_run()
-                random.Random(number).shuffle(cases)
-                for case in cases:
-                    _one_run(clock, case, tape, scale.rounds, number)
-                print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
+        one_run = functools.partial(_one_run, tape=tape, rounds=scale.rounds)
+        clock = runs_of(game, cases, scale.runs, one_run)
         for case in sorted(cases, key=lambda one: one.name):
             _report(result, clock, game, case)
 
@@ -70,7 +65,7 @@ def _cases(data: Path, game: str, tape: Tape, scale: Scale) -> list[_Case]:
     return cases
 
 
-def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) -> None:
+def _one_run(clock: Clock, case: _Case, number: int, *, tape: Tape, rounds: int) -> None:
     with mmreplay.load(case.path, stack=1, seed=number) as opened:
         read_all(opened.store)
         batch, windows = opened.sample(BATCH), opened.sample_windows(BATCH, WINDOWS)
@@ -85,8 +80,10 @@ def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) ->
                     BATCH, LENGTH, boundary="pad", out=sequences
                 ),
             }
-            for what, call in calls.items():
-                found = clock.time(f"{case.name}, {what}", call)
+            order = [*calls]  # a call finds in the cache what the one before it has left there
+            random.Random(turn).shuffle(order)
+            for what in order:
+                found = clock.time(f"{case.name}, {what}", calls[what])
                 if turn % _CHECK_EVERY == 0 and what.startswith("windows"):
                     _check(found, tape, case)
 

@@ -149,7 +149,7 @@ def to_tensors(batch: Batch | SequenceBatch | WindowBatch, device: Any = "cpu") 
     To a CUDA device they are copied through page-locked memory, without waiting for the copy.
     Raises SchemaError for anything but a `Batch`, `SequenceBatch` or `WindowBatch`.
     """
-    kind = _KINDS.get(type(batch))
+    kind = next((made for of, made in _KINDS.items() if isinstance(batch, of)), None)
     if kind is None:
         raise SchemaError(f"expected a Batch, SequenceBatch or WindowBatch, found {batch!r:.200}")
     memory: dict[int, torch.Tensor] = {}
