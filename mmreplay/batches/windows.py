@@ -21,7 +21,7 @@ from mmreplay.episode_index import Index, Span
 from mmreplay.errors import SchemaError
 from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.ids import Array, Ids
-from mmreplay.schema import FRAME, Schema
+from mmreplay.schema import Schema
 
 BOUNDARIES = ("pad", "drop")
 OBSERVATION = "observation"
@@ -142,12 +142,8 @@ def _offsets(name: str, given: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def paths_of(schema: Schema) -> Paths:
     """The path of the column of each name, or the paths by key of dict observations."""
-    frames = schema.frame_paths
-    own = {"action": "actions", "reward": "rewards", "non_terminal": "non_terminals"}
-    if not schema.is_dict:
-        return {**schema.extra_paths, **own, OBSERVATION: frames[FRAME]}
-    parts = {f"{OBSERVATION}.{key}": path for key, path in frames.items()}
-    return {**schema.extra_paths, **own, **parts, OBSERVATION: frames}
+    out: Paths = {**schema.field_paths, "non_terminal": "non_terminals"}
+    return out | {OBSERVATION: schema.frame_paths} if schema.is_dict else out
 
 
 class WindowGatherer(BatchGatherer[WindowBatch]):
