@@ -33,12 +33,14 @@ RUNS = {  # in this order, as `offline` needs the store of `online`
     "pendulum": "sac_pendulum.py --seed {seed}",
     "recurrent": "recurrent_cartpole.py --seed {seed}",
     "pong": "pong_clone.py --seed {seed}",
+    "chunks": "action_chunks.py --seed {seed}",
 }
 PANELS = {  # what of a result is shown beside what, and what it is called
     "offline": ("MinAtar Breakout, offline", "random", "recorded_last", "cql", "clone"),
     "pendulum": ("Pendulum, SAC", "untrained", "return"),
     "recurrent": ("CartPole without velocities", "memoryless", "return", "recorded"),
     "pong": ("Pong from pixels", "random", "return", "scripted"),
+    "chunks": ("Car, chunks of actions", "single_return", "return", "recorded"),
 }
 
 
@@ -89,7 +91,7 @@ def summary(returns):
 def draw(runs, path):
     """Curves of the online trainings, and a point for each seed of the others."""
     mpl.rcParams |= {"svg.hashsalt": "learning", "font.size": 8, "axes.titlesize": 9}
-    figure, axes = plt.subplot_mosaic("AAB;CDE", figsize=(10, 5.4), layout="constrained")
+    figure, axes = plt.subplot_mosaic("AAAB;CDEF", figsize=(12, 5.4), layout="constrained")
     first, *others = axes.values()
     for name, color in (("online", "C0"), ("killed", "C1")):
         curves = [tuple(zip(*one["curve"], strict=True)) for one in runs[name]]
