@@ -160,14 +160,11 @@ class _Copy:
     def _copy_pending(self, stop: int) -> None:
         """Copy row `stop` of frames: what followed the newest steps of running episodes."""
         reader, rows = self._reader, self._reader.rows
-        if not stop or (reader.is_closed and stop >= rows.head):
-            runs = False  # each has its final observation
-        else:
-            step, ends = (
-                chunk_files.read_rows(rows, rows.specs[path], stop - 1, stop)
-                for path in ("step", "ends")
-            )
-            runs = stop >= rows.head or bool(((step > 0) & (ends == 0)).any())
+        runs = stop > 0 and not (reader.is_closed and stop >= rows.head)
+        if runs and self._index is not None:  # else it may be damaged
+            steps = chunk_files.read_rows(rows, rows.specs["step"], stop - 1, stop)
+            ended = self._index[1] >= (stop - 1) * reader.n
+            runs = bool(np.count_nonzero(steps > 0) > np.count_nonzero(ended))
         for path in reader.schema.frame_paths.values():
             spec = rows.specs[path]
             if spec.is_raw and stop:  # every open lane has a place for it

@@ -61,11 +61,11 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
     """
     if not fields:
         raise SchemaError("tag: expected a field and its value, as in tag(path, quality='good')")
-    with (
-        RepairSite(place_of(user_paths.as_path(path)), "tag", "before-tag") as site,
-        contextlib.ExitStack() as locked,
-    ):
-        root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
+    site = RepairSite(place_of(user_paths.as_path(path)), "tag", "before-tag")
+    root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
+    if not site.is_left():
+        read_metadata(root)  # raises the error, if there is no store
+    with site.naming_the_store(), site, contextlib.ExitStack() as locked:
         read_metadata(root)
         lanes = lanes_of(root)
         for folder in dict.fromkeys([*lanes, root]):

@@ -132,9 +132,11 @@ class Damage:
         if not (finding.is_of_rows and spec.is_raw):
             self.remade.add((finding.array, start // spec.chunk_rows))
         if finding.is_of_rows and stop > log.base:
-            # Whether an episode ended is also said by the row after.
-            stop += finding.message.startswith(rules.END)
-            self._spans[finding.array].append((max(start, log.base), min(stop, log.head)))
+            # Whether an episode ended is also said by the row after, and that one began by `step`.
+            stop += finding.message.startswith(rules.END) and stop < log.head
+            is_either = finding.message.startswith(rules.RESET)
+            for array in ("resets", "step") if is_either else (finding.array,):
+                self._spans[array].append((max(start, log.base), stop))
 
     def found(self, *paths: str) -> list[Span]:
         """The rows of some arrays with a finding, by default of all arrays of the steps."""
@@ -150,9 +152,9 @@ class Damage:
         return found.reshape(stop - start, self.reader.n)
 
     def runs(self, row: int) -> bool:
-        """Whether any episode continues after a row."""
-        step, ends = self.read("step", row, row + 1), self.read("ends", row, row + 1)
-        return bool(((step > 0) & (ends == 0)).any())
+        """Whether any episode continues after a sound row."""
+        n_steps = np.count_nonzero(self.read("step", row, row + 1) > 0)
+        return bool(n_steps > self.finals_of(row, row + 1).shape[1])
 
     def n_transitions(self, spans: Iterable[Span]) -> int:
         """The number of transitions in these rows; where `step` is lost, all entries count."""

@@ -112,7 +112,7 @@ def _append(
     """Append rows [start, stop): those at the beginning or end of a stretch, or between."""
     reader, schema, n = damage.reader, damage.reader.schema, damage.reader.n
     # If no episode runs on, the frames of the next row may be damaged.
-    has_next = damage.runs(stop - 1) if stop < reader.head else not reader.is_closed
+    has_next = damage.runs(stop - 1)
     frames = {
         key: _read(reader, path, start, stop + has_next) for key, path in schema.frame_paths.items()
     }

@@ -74,10 +74,9 @@ class ChunkChecker:
 
     @staticmethod
     def _rows(log: Log, spec: ArraySpec, first: int, stop: int) -> Span:
-        """The rows to examine in chunk files [first, stop)."""
-        # The pending frames are those that the newest step led to.
-        start = max(min(first * spec.chunk_rows, log.head - 1), log.base)
-        return start, min(stop * spec.chunk_rows, log.head)
+        """The rows to examine in chunk files [first, stop); of pending frames alone the head."""
+        start = max(first * spec.chunk_rows, log.base)
+        return start, max(min(stop * spec.chunk_rows, log.head), start + 1)
 
     def _find(
         self, log: Log, spec: ArraySpec, chunk: int, text: str, rows: Span | None = None

@@ -224,7 +224,7 @@ class Examination:
 
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""
-        least = rows.base + (CONTEXT_ROWS if rows.base else 1)
+        least = min(rows.base + (CONTEXT_ROWS if rows.base else 1), rows.head)
         self.from_start = any(
             one.is_of_rows and one.rows and one.rows[0] < least and one.rows[1] > rows.base
             for one in self.findings

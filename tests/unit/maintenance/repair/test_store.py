@@ -3,6 +3,7 @@
 import errno
 import shutil
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -284,17 +285,26 @@ def test_rows_after_the_last_flush_of_a_killed_writer_are_kept(open_store, story
         story.check(store)
 
 
-def test_the_chunk_file_of_the_pending_frames_alone_is_lost_in_a_crash(make, story, kill):
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_chunk_file_of_the_pending_frames_alone_is_lost_in_a_crash(make, kill, runs):
     writer = make(frame=mmreplay.Field((3,), "uint8", "raw", chunk=16))
-    story.play(writer, 32)
+    frames = np.arange(99, dtype=np.uint8).reshape(33, 3)
+    writer.reset(frames[0])
+    for row in range(32):
+        writer.step(0, 0, frames[row + 1], row == 31 and not runs)
     writer.flush()
     kill(writer)
     path = writer.path
     (path / "frames" / "c.2.0").unlink()
-    assert [(one.file, one.rows) for one in verify(path).findings] == [("frames/c.2.0", (31, 32))]
+    assert [(one.file, one.rows) for one in verify(path).findings] == [("frames/c.2.0", (32, 33))]
     made = repair(path)
-    assert (made.kept, made.lost) == (30, 2)
+    n_kept = 31 if runs else 32
+    assert (made.kept, made.lost) == (n_kept, 32 - n_kept)
     assert verify(path).sound
+    with mmreplay.open(path) as store:
+        batch = store.transitions(store.ids)
+    assert np.array_equal(batch.observation, frames[:n_kept])
+    assert np.array_equal(batch.next_observation, frames[1 : n_kept + 1])
 
 
 def test_a_directory_in_the_place_of_a_preallocated_chunk_file(make, story, kill):
