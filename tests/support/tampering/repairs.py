@@ -94,10 +94,11 @@ def check_parts(path, parts):
             assert (found.terminated, found.truncated) == (not flags[-1], flags[-1]), what
 
 
-def check_steps(path, model):
+def check_steps(path, model, *, may_be_blank):
     """Every transition of a store is one of the model's, in their order, and none comes twice.
 
-    Actions tell them apart. Returns the rows and environments that they have in the model.
+    Actions tell them apart. Fields of episodes `may_be_blank`: zeros where they are not known.
+    Returns the rows and environments that they have in the model.
 
     Raises:
         AssertionError: they are not.
@@ -110,6 +111,8 @@ def check_steps(path, model):
     out = []
     with mmreplay.open(path) as store:
         batch = store.transitions(store.ids, stack=None)
+        fields = {name: store.live.columns[f"episodes/{name}"] for name in model.fields}
+        fields = {name: column.take(store.ids) for name, column in fields.items()}
         for i, action in enumerate(batch.action):
             one, number = known[action.tobytes()]
             step, row = one.steps[number], one.first + number
@@ -122,6 +125,9 @@ def check_steps(path, model):
                     check_same(found, expected, f"{what} of row {row}, environment {one.env}")
             check_same(batch.reward[i], np.float32(step.reward), f"reward of row {row}")
             assert batch.non_terminal[i] == step.non_terminal
+            for name, values in fields.items():
+                if one.first >= model.base and not (may_be_blank and not values[i].any()):
+                    check_same(values[i], model.field(one, name), f"{name} of row {row}")
             over = batch.terminated[i] or batch.truncated[i]
             assert over or number + 1 < len(one.steps), f"row {row} ended an episode"
     assert out == sorted(set(out))
