@@ -131,7 +131,8 @@ class ReplayBuffer(Dataset):
         writer, files = self.writer, self.writer.files
         try:
             # By its directory instead of its path: the buffer reads what its writer writes.
-            store = Store([HeldDirectory(files.path).root], padding=padding)
+            known = dataclasses.replace(files.document, metadata=files.metadata)
+            store = Store([HeldDirectory(files.path).root], padding=padding, given=known)
             stack, stacked = store.schema.stacks(stack)
             settings = dataclasses.replace(
                 settings, stack=stack, padding=store.padding, stacked=stacked

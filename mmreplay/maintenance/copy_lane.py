@@ -6,22 +6,21 @@ of the source or of the copy will store into it again; all else is copied. Row i
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
-from mmreplay.format import layout
+from mmreplay.format import compression, layout
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.format.plan import LanePlan
-from mmreplay.ids import Array
+from mmreplay.ids import Array, Ids
 from mmreplay.maintenance.verify.documents import generator_problem
 from mmreplay.reading.lane_reader import LaneReader, LogReader
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file
-from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
+from mmreplay.storage.checksums import damaged, rows_match
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.storage.state_page import Checkpoint, CheckpointFile
@@ -33,6 +32,7 @@ from mmreplay.writing.create import open_writer
 
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
+_NOTHING: Mapping[str, Ids] = {}
 
 
 def close_lane(lane: AnyPath) -> None:
@@ -45,9 +45,8 @@ def copy_lane(
     target: AnyPath,
     stop: int | None = None,
     *,
-    n_finals: int | None = None,
-    wrong_sums: Collection[tuple[str, int]] = (),
-    lost_fields: Collection[tuple[str, int]] | None = None,
+    finals: Ids | None = None,
+    remade: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Make a closed lane of the rows below `stop` of a lane; None: of all that are committed now.
@@ -59,18 +58,18 @@ def copy_lane(
         reader: the source.
         target: a directory that does not exist; it is removed again if this fails.
         stop: a row up to the head.
-        n_finals: how many final observations are sound; None for all.
-        wrong_sums: (array, chunk file), as ``("finals/id", 3)``, of sound files of a closed lane
-            whose checksums the copy computes; any other file without one is an error.
-        lost_fields: (array, chunk file) of fields of episodes that are damaged: zeros in the copy.
-            None: they are compared with their checksums.
+        finals: (rows of the log, ids, firsts), (3, m) by id, of the final observations of kept
+            steps; None for those that the source names.
+        remade: (array, chunk file), as ``("finals/id", 3)``, of files whose checksum or evicted
+            rows are damaged, and whose kept rows are sound; of fields of episodes, those that are
+            lost, so zeros in the copy.
         moved: called with the size of each file or part that was copied.
 
     Raises EvictedError if rows were evicted, or a session began: open the lane again and retry.
     """
     try:
         _build(target, reader)
-        _Copy(reader, target, wrong_sums, lost_fields, moved).run(stop, n_finals)
+        _Copy(reader, target, finals, remade, moved).run(stop)
         _copy_side_data(reader, target)
         if reader.replaced():
             raise EvictedError(str(reader.path))
@@ -99,11 +98,11 @@ class _Copy:
 
     _reader: LaneReader
     _target: AnyPath
-    _wrong_sums: Collection[tuple[str, int]]
-    _lost_fields: Collection[tuple[str, int]] | None
+    _index: Ids | None
+    _remade: Collection[tuple[str, int]]
     _moved: Callable[[int], None]
 
-    def run(self, stop: int | None, n_sound: int | None) -> None:
+    def run(self, stop: int | None) -> None:
         """Copy the rows below `stop`."""
         reader, rows, finals = self._reader, self._reader.rows, self._reader.finals
         if not rows.poll():
@@ -116,17 +115,21 @@ class _Copy:
         if not finals.poll():
             raise EvictedError(str(reader.path))
         # In this order, too: the finals of rows go after a checkpoint lets the rows go.
-        final_best, best = _best(reader, finals), _best(reader, rows)
+        final_best, best = durable_part(reader, finals), durable_part(reader, rows)
         base = min(best.base, stop)
         if base and base + layout.CONTEXT_ROWS > stop:  # too few are left to be a lane
             raise EvictedError(str(reader.path))
-        n_sound = finals.head if n_sound is None else n_sound
-        n_finals = self._first_final(stop, finals.base, n_sound)
-        settled = self._first_final(min(stop, best.head), finals.base, n_finals)
+        oldest, given = final_best.base, dict[str, Ids]()
+        if self._index is not None and self._index.size:
+            order = self._index[0].argsort()
+            places, *index = self._index[:, order]
+            oldest, given = int(places[0]), dict(zip(("id", "first"), index, strict=True))
+        n_finals = self._first_final(stop, oldest, finals.head)
+        settled = self._first_final(min(stop, best.head), oldest, n_finals)
         # The finals first: what has two names cannot be evicted, and rows that are evicted
         # meanwhile are not those that need them.
         settled = min(settled, final_best.head)
-        self._copy_log(finals, min(final_best.base, n_finals), n_finals, settled)
+        self._copy_log(finals, min(oldest, n_finals), n_finals, settled, given=given)
         # The newest row may still end; after a power cut a writer of the source goes back to the
         # newest checkpoint, and writes the rows after it again, in place.
         self._copy_log(rows, base, stop, max(min(stop, best.head) - 1, 0), best.before)
@@ -140,16 +143,15 @@ class _Copy:
         reader, rows = self._reader, self._reader.rows
         pieces = chunk_files.filled_rows(rows, rows.specs["resets"], base, stop)
         head = before + sum(int(np.count_nonzero(values)) for _, values in pieces)
-        lost = self._lost_fields
         for path, spec in reader.document.episodes.items():
             for chunk in range(before // spec.chunk_rows, -(-head // spec.chunk_rows)):
                 source = chunk_files.chunk_path(rows.path, spec, chunk)
                 copy = chunk_files.chunk_path(self._target, spec, chunk)
-                if (path, chunk) in (lost or ()):
+                if (path, chunk) in self._remade:
                     durable_writes.allocate(copy, spec.chunk_bytes)
                     continue
                 try:
-                    if lost is None:
+                    if self._index is None:
                         check_intact(rows, spec, chunk, head)
                     durable_writes.copy_file(source, copy)
                 except FileNotFoundError as error:
@@ -158,14 +160,11 @@ class _Copy:
     def _copy_pending(self, stop: int) -> None:
         """Copy row `stop` of frames: what followed the newest steps of running episodes."""
         reader, rows = self._reader, self._reader.rows
-        if not stop or (reader.is_closed and stop >= rows.head):
-            runs = False  # each has its final observation
-        else:
-            step, ends = (
-                chunk_files.read_rows(rows, rows.specs[path], stop - 1, stop)
-                for path in ("step", "ends")
-            )
-            runs = stop >= rows.head or bool(((step > 0) & (ends == 0)).any())
+        runs = stop > 0 and not (reader.is_closed and stop >= rows.head)
+        if runs and self._index is not None:  # else it may be damaged
+            steps = chunk_files.read_rows(rows, rows.specs["step"], stop - 1, stop)
+            ended = self._index[1] >= (stop - 1) * reader.n
+            runs = bool(np.count_nonzero(steps > 0) > np.count_nonzero(ended))
         for path in reader.schema.frame_paths.values():
             spec = rows.specs[path]
             if spec.is_raw and stop:  # every open lane has a place for it
@@ -176,30 +175,36 @@ class _Copy:
     def _first_final(self, stop: int, low: int, high: int) -> int:
         """The first final observation of [low, high) whose step is in row `stop` or later."""
         finals, first = self._reader.finals, stop * self._reader.n
-
-        def final_id(row: int) -> int:
-            return int(chunk_files.read_rows(finals, finals.specs["id"], row, row + 1)[0])
-
-        return bisect.bisect_left(range(high), first, lo=min(low, high), key=final_id)
+        if self._index is not None:
+            return low + int(self._index[1].searchsorted(first))
+        return chunk_files.first_final(finals, finals.specs["id"], first, low, high)
 
     def _folder(self, log: LogReader) -> AnyPath:
         return self._target / FINALS if log is self._reader.finals else self._target
 
-    def _is_wrong(self, log: LogReader, spec: ArraySpec, chunk: int) -> bool:
-        """Whether a chunk file is sound, and its checksum is not."""
+    def _is_remade(self, log: LogReader, spec: ArraySpec, chunk: int) -> bool:
+        """Whether of a chunk file only the kept rows are sound."""
         prefix = f"{FINALS}/" if log is self._reader.finals else ""
-        return (prefix + spec.path, chunk) in self._wrong_sums
+        return (prefix + spec.path, chunk) in self._remade
 
     def _copy_log(
-        self, log: LogReader, base: int, stop: int, settled: int, before: int = 0
+        self,
+        log: LogReader,
+        base: int,
+        stop: int,
+        settled: int,
+        before: int = 0,
+        given: Mapping[str, Ids] = _NOTHING,
     ) -> None:
         """Copy rows [base, stop) of a log into an open, empty one, and write its checkpoint.
 
-        Uncompressed rows below `settled` do not change; `before` episodes began below `base`.
+        Uncompressed rows below `settled` do not change; `before` episodes began below `base`; of
+        some arrays the rows are `given`.
         """
         target, tail_start = self._folder(log), _tail_start(log, stop)
         whole = {
-            path: (settled if spec.is_raw else tail_start) // spec.chunk_rows
+            path: (base if path in given else settled if spec.is_raw else tail_start)
+            // spec.chunk_rows
             for path, spec in log.specs.items()
         }
         # The oldest first, and before anything is read: a linked file cannot be evicted.
@@ -209,10 +214,11 @@ class _Copy:
             for chunk in range(base // spec.chunk_rows, whole[path])
         ]
         for _, path, chunk in sorted(shared):
-            self._moved(_share(log, log.specs[path], chunk, target))
+            self._moved(self._share(log, log.specs[path], chunk, base))
         for path, spec in log.specs.items():
             self._share_sums(log, spec, range(base // spec.chunk_rows, whole[path]))
-            self._copy_rows(log, spec, max(whole[path] * spec.chunk_rows, base), stop)
+            first = max(whole[path] * spec.chunk_rows, base)
+            self._copy_rows(log, spec, first, stop, given.get(path))
         CheckpointFile.create(
             target / ".live" / "checkpoint",
             read_metadata(self._target)["uuid"],
@@ -233,9 +239,9 @@ class _Copy:
                 values = np.frombuffer(data, sums.dtype).copy()
             here = range(max(shared.start - start, 0), min(shared.stop - start, sums.chunk_rows))
             for place in here:
-                if self._is_wrong(log, spec, start + place):
+                if self._is_remade(log, spec, start + place):
                     values[place] = 0  # closing the copy works it out
-                elif log.is_closed and not values[place]:
+                elif log.is_closed and not values[place] and self._index is None:
                     text = "expected a checksum of each chunk file, found none of some"
                     raise _damaged_file(log, path, text)
             values[here.stop :] = 0
@@ -245,7 +251,9 @@ class _Copy:
                 overwritten=True,
             )
 
-    def _copy_rows(self, log: LogReader, spec: ArraySpec, start: int, stop: int) -> None:
+    def _copy_rows(
+        self, log: LogReader, spec: ArraySpec, start: int, stop: int, given: Ids | None = None
+    ) -> None:
         target = self._folder(log)
         if not spec.is_raw:
             tail = chunk_files.map_tail(target, spec, writable=True)
@@ -254,16 +262,35 @@ class _Copy:
                 self._moved(rows.nbytes)
             return
         for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
-            if not self._is_wrong(log, spec, chunk):
-                check_intact(log, spec, chunk)
             window = chunk_files.open_window(target, spec, chunk)
             first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
+            if given is not None:
+                window.rows[first - window.start : last - window.start] = given[
+                    first - start : last - start
+                ]
+                continue
+            if self._index is None:
+                check_intact(log, spec, chunk)
             for row, rows in read_rows(self._reader, log, spec, first, last):
                 window.rows[row - window.start : row - window.start + len(rows)] = rows
                 self._moved(rows.nbytes)
 
+    def _share(self, log: LogReader, spec: ArraySpec, chunk: int, base: int) -> int:
+        """Link a chunk file into the copy; returns its size."""
+        source = chunk_files.chunk_path(log.path, spec, chunk)
+        shared = chunk_files.chunk_path(self._folder(log), spec, chunk)
+        try:
+            if self._is_remade(log, spec, chunk) and not spec.is_raw:
+                durable_writes.write_file(shared, _mended(source, spec, chunk, base), durable=False)
+            else:
+                size = spec.chunk_bytes if spec.is_raw else shard_file.file_size(source, spec)
+                durable_writes.share_file(source, shared, size)
+        except FileNotFoundError as error:
+            raise log.missing(source, (chunk + 1) * spec.chunk_rows) from error
+        return shared.stat().st_size
 
-def _best(reader: LaneReader, log: LogReader) -> Checkpoint:
+
+def durable_part(reader: LaneReader, log: LogReader) -> Checkpoint:
     """The durable part of a log; of a closed one all of it."""
     own = reader.metadata
     if log.is_closed:
@@ -288,16 +315,21 @@ def _tail_start(log: LogReader, stop: int) -> int:
     return min(stop - stop % half, log.tail_start()) if half else 0
 
 
-def _share(log: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
-    """Link a chunk file into the copy; returns its size."""
-    source = chunk_files.chunk_path(log.path, spec, chunk)
-    shared = chunk_files.chunk_path(target, spec, chunk)
-    try:
-        size = spec.chunk_bytes if spec.is_raw else shard_file.file_size(source, spec)
-        durable_writes.share_file(source, shared, size)
-    except FileNotFoundError as error:
-        raise log.missing(source, (chunk + 1) * spec.chunk_rows) from error
-    return shared.stat().st_size
+def _mended(path: AnyPath, spec: ArraySpec, chunk: int, base: int) -> bytes:
+    """A shard with zeros for inner chunks that are damaged, all of whose rows are below `base`."""
+    codec, scratch = compression.make_codec(spec.codec or {}), np.zeros(spec.inner_bytes, np.uint8)
+    shard, zeros = shard_file.Shard(path, spec, codec), compression.encode(codec, scratch)
+    chunks = []
+    for number in range(spec.n_inner):
+        stop = chunk * spec.chunk_rows + (number // spec.width + 1) * spec.inner_rows
+        try:
+            shard.decode(number, scratch)
+            chunks.append(shard.encoded(number))
+        except CorruptStoreError:
+            if stop > base:
+                raise
+            chunks.append(zeros)
+    return shard_file.assemble(spec, chunks)
 
 
 def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
@@ -315,9 +347,7 @@ def check_intact(log: LogReader, spec: ArraySpec, chunk: int, head: int | None =
     path = chunk_files.chunk_path(log.path, spec, chunk)
     try:
         with contextlib.suppress(CorruptStoreError):
-            if stored_checksum(log.path, spec, chunk) and rows_match(
-                log.path, spec, chunk, log.head if head is None else head
-            ):
+            if rows_match(log.path, spec, chunk, log.head if head is None else head):
                 return
     except FileNotFoundError as error:
         raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error

@@ -22,7 +22,6 @@ from mmreplay.format.plan import episode_specs
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.maintenance.copy_lane import check_intact
 from mmreplay.maintenance.pack import EpisodeNumbers
-from mmreplay.maintenance.repair.rebuilt import share_tree
 from mmreplay.maintenance.repair.store import lanes_of, place_of
 from mmreplay.maintenance.repair.swap import RepairSite
 from mmreplay.reading.episode_columns import LaneEpisodes
@@ -62,11 +61,11 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
     """
     if not fields:
         raise SchemaError("tag: expected a field and its value, as in tag(path, quality='good')")
-    with (
-        RepairSite(place_of(user_paths.as_path(path)), "tag", "before-tag") as site,
-        contextlib.ExitStack() as locked,
-    ):
-        root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
+    site = RepairSite(place_of(user_paths.as_path(path)), "tag", "before-tag")
+    root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
+    if not site.is_left():
+        read_metadata(root)  # raises the error, if there is no store
+    with site.naming_the_store(), site, contextlib.ExitStack() as locked:
         read_metadata(root)
         lanes = lanes_of(root)
         for folder in dict.fromkeys([*lanes, root]):
@@ -78,7 +77,7 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
                 name: _Values(store.live.fields.get(name), name, one, firsts.size)
                 for name, one in fields.items()
             }
-            share_tree(root, site.new)
+            _share_tree(root, site.new)
             for number, lane in enumerate(lanes):
                 here = (firsts >> LANE_SHIFT == number).nonzero()[0]
                 new = site.new / lane.name if lane != root else site.new
@@ -89,6 +88,17 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
         durable_writes.sync_tree(site.new)
         durable_writes.remove_tree(site.swap(held[root].directory))
     return int(firsts.size)
+
+
+def _share_tree(source: AnyPath, target: AnyPath) -> None:
+    """Make a directory whose files are second names of those of another."""
+    durable_writes.make_directory(target)
+    for name in checked_reads.names(source):
+        path = source / name
+        if path.is_dir() and not path.is_symlink():
+            _share_tree(path, target / name)
+        else:
+            durable_writes.share_file(path, target / name)
 
 
 def _chosen(store: Store, episodes: EpisodeNumbers | None) -> Ids:

@@ -29,6 +29,7 @@ from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError, LaneFiles
+from mmreplay.storage.lane_metadata import Given
 from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.held_directories import AnyPath
@@ -64,10 +65,10 @@ class JoinedLanes:
     observations of each lane, in the same order. `fields` are those of episodes, of any lane.
     """
 
-    def __init__(self, paths: Sequence[AnyPath]) -> None:
+    def __init__(self, paths: Sequence[AnyPath], given: Given = None) -> None:
         """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
         _check_distinct(paths)
-        readers = self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
+        readers = self.readers = [LaneReader(path, i, given) for i, path in enumerate(paths)]
         schema = readers[0].schema
         for reader in readers[1:]:
             if not reader.schema.same_data(schema):

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -21,7 +22,7 @@ from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import LaneDocument, read_lane
+from mmreplay.storage.lane_metadata import Given, LaneDocument, read_lane
 from mmreplay.storage.state_page import (
     BASE,
     COMMITTED,
@@ -59,8 +60,11 @@ class LogReader:
 
     While `is_live`, a session that this reader follows may append rows. `tails` are raw rows of the
     compressed arrays, by path, while live or after a crash. `untrusted` counts rows past the head
-    in a state page that is not trusted. `stamp` was taken before the lane's zarr.json was read.
+    in a state page that is not trusted. `stamp` was taken before the lane's zarr.json was read. If
+    it `mends`, a damaged state page does not count.
     """
+
+    mends = False
 
     def __init__(
         self, path: AnyPath, specs: Mapping[str, ArraySpec], lane: AnyPath, stamp: Stamp
@@ -82,13 +86,16 @@ class LogReader:
 
         Without `trust` it is read as of its last flush, whatever its state page says.
         """
-        live = self.path / ".live"
+        live, state = self.path / ".live", None
+        damage = (FileNotFoundError, CorruptStoreError) if self.mends else ()
         try:
             # The state first: the session that it shows must be the one that it shows when all
             # else is mapped, or the tails may be those of another.
-            state = State(live / "state", writable=False)
-            session = state.words[SESSION]
-            best = CheckpointFile(live / "checkpoint", uuid).best
+            with contextlib.suppress(*damage):
+                state = State(live / "state", writable=False)
+            session = _NO_SESSION if state is None else state.words[SESSION]
+            checkpoint = CheckpointFile(live / "checkpoint", uuid)
+            best = checkpoint.best
             tails = {
                 name: chunk_files.map_tail(self.path, spec)
                 for name, spec in self.specs.items()
@@ -105,19 +112,20 @@ class LogReader:
                 raise
             raise CorruptStoreError(f"{live}: may not be read: {error.strerror}") from error
         self._state, self._session = state, session
-        self.is_live = trust and state.trusted(best)
+        is_ahead = self.mends and state is not None and bool(state.ahead_of(checkpoint))
+        self.is_live = trust and state is not None and state.trusted(best) and not is_ahead
         # Of a tail that was not trusted after its half was sealed nothing is needed: the row after
         # the head, which may be asked for, is in the shard as well.
         self.tails = tails if self.is_live or best.tail_start <= best.head else {}
-        if self.is_live:
+        if self.is_live and state is not None:
             self.base = state.words[BASE]  # before the head, which moves on
             self._tail_start = state.words[TAIL_START]
             self._reach(state.words[COMMITTED])
         else:  # the rules of recovery, in memory only
             self.base, self.head, self._tail_start = best.base, best.head, best.tail_start
-        self.untrusted = 0 if self.is_live else state.rows_beyond(best.head)
+        self.untrusted = 0 if self.is_live or state is None else state.rows_beyond(best.head)
         check_rows(live, self.base, self.head, capacity)
-        return self.in_session() and state.is_in_place()
+        return state is None or (self.in_session() and state.is_in_place())
 
     def _reach(self, head: int) -> None:
         """Take a new head: what is read from here on is read after it."""
@@ -250,7 +258,7 @@ class Entries:
 
 
 class LaneReader:
-    """A lane, read-only; `own_documents` ignores the copy of its arrays' zarr.json files.
+    """A lane, read-only; its document may be `given`. One that `mends` opens what is sound of it.
 
     Raises StoreNotFoundError, FormatError or CorruptStoreError as docs/format.md says.
 
@@ -270,9 +278,10 @@ class LaneReader:
     finals: LogReader
     is_closed: bool
 
-    def __init__(self, path: AnyPath, number: int = 0, *, own_documents: bool = False) -> None:
-        self.path, self.number = path, number
-        self._own_documents = own_documents
+    def __init__(
+        self, path: AnyPath, number: int = 0, given: Given = None, *, mends: bool = False
+    ) -> None:
+        self.path, self.number, self._given, self._mends = path, number, given, mends
         self._load()
         n, has_axis = self.n, self.environments is not None
         self.entries = Entries(self.rows, n, has_axis=has_axis)
@@ -290,7 +299,7 @@ class LaneReader:
                 time.sleep(_PATIENCE_S)
             stamp = file_stamp(self.path)
             try:
-                self.document = read_lane(self.path, own_documents=self._own_documents)
+                self.document = self._given or read_lane(self.path)
                 is_loaded = self._load_logs(stamp)
                 if is_loaded:
                     self._check_head()
@@ -325,6 +334,7 @@ class LaneReader:
             self.finals.load_closed(own["first_final"], own["finals"])
             return True
         uuid, capacity = own["uuid"], own["capacity"]
+        self.rows.mends = self.finals.mends = self._mends
         if not self.rows.load_open(uuid, capacity, trust=True):
             return False
         if not self.finals.load_open(uuid, capacity, trust=self.rows.is_live):
@@ -341,7 +351,7 @@ class LaneReader:
                 f"{self.path}: expected fewer than 2**{LANE_SHIFT} transitions, found "
                 f"{self.head:,} rows of {self.n:,} environments"
             )
-        if self.head:
+        if self.head and not self._mends:
             chunk_files.check_last(self.rows, self.rows.specs["step"], self.head)
 
     @property

@@ -34,7 +34,7 @@ from mmreplay.reading.lookup import LateRebuilder, Lookup, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import lane_paths
+from mmreplay.storage.lane_metadata import Given, lane_paths
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath
@@ -49,10 +49,12 @@ class LiveLanes:
     """The lanes of one or several stores as one, with the newest rows; safe for several threads.
 
     `roots` are the stores' directories, `path` the first of them, for messages; `paths` are those
-    of the lanes, by their numbers.
+    of the lanes, by their numbers. The document of a store's only lane may be `given`.
     """
 
-    def __init__(self, roots: Sequence[AnyPath], known: Sequence[AnyPath] = ()) -> None:
+    def __init__(
+        self, roots: Sequence[AnyPath], known: Sequence[AnyPath] = (), given: Given = None
+    ) -> None:
         """Open all lanes of the stores; those of `known` have the first numbers, in this order."""
         self.path, self.roots = roots[0], tuple(roots)
         self.paths = [*known]
@@ -60,7 +62,7 @@ class LiveLanes:
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
-        self._joined = self._open()
+        self._joined = self._open(given)
         self.schema: Schema = self.readers[0].schema
         _FOLLOWING.add(self)
 
@@ -113,10 +115,10 @@ class LiveLanes:
             reader.is_in_place() for reader in self.readers
         )
 
-    def _open(self) -> JoinedLanes:
+    def _open(self, given: Given = None) -> JoinedLanes:
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(EvictedError):
-                return JoinedLanes(self.paths)
+                return JoinedLanes(self.paths, given)
         raise self._restless()
 
     def _reload(self) -> None:

@@ -29,6 +29,7 @@ from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.trajectories import Trajectory
 from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.storage.lane_metadata import Given
 from mmreplay.system import user_paths
 from mmreplay.system.held_directories import AnyPath
 
@@ -48,9 +49,14 @@ class Store(RowColumns):
     """
 
     def __init__(
-        self, roots: Sequence[AnyPath], known: Sequence[Path] = (), *, padding: str | None = None
+        self,
+        roots: Sequence[AnyPath],
+        known: Sequence[Path] = (),
+        *,
+        padding: str | None = None,
+        given: Given = None,
     ) -> None:
-        self.live = LiveLanes(roots, known)
+        self.live = LiveLanes(roots, known, given)
         self.paths = tuple(Path(str(root)) for root in self.live.roots)
         self.path, self.schema = self.paths[0], self.live.schema
         self.padding: str = padding or self.live.readers[0].metadata["padding"]

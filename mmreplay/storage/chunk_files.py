@@ -9,6 +9,7 @@ part for each environment, in which its entries follow one another (`ArraySpec.w
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -200,6 +201,17 @@ def read_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Array
         out[row - start : row - start + n] = rows_of(spec, data)
         row += n
     return out
+
+
+def first_final(log: ChunkFiles, spec: ArraySpec, first_id: int, low: int, stop: int) -> int:
+    """The first row of [low, stop) with this id or a larger one in the array of ids, `spec`."""
+
+    def final_id(row: int) -> int:
+        return int(read_rows(log, spec, row, row + 1)[0])
+
+    if low < stop and final_id(stop - 1) < first_id:  # mostly so
+        return stop
+    return bisect.bisect_left(range(stop), first_id, lo=min(low, stop), key=final_id)
 
 
 def tail_path(lane: AnyPath, spec: ArraySpec) -> AnyPath:

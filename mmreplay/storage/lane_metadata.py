@@ -95,6 +95,9 @@ class LaneDocument:
         return self.environments or 1
 
 
+Given = LaneDocument | None  # if it was read already
+
+
 def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
     """A lane's documents; `own_documents` ignores the copy that a closed lane has of them."""
     where = str(path / "zarr.json")
@@ -186,7 +189,7 @@ def _read_specs(
     specs: dict[str, ArraySpec] = {}
     rows: int | None = None
     for name, one in columns.items():
-        (spec, found), where = _read_array(path, below + name, name, copy)
+        (spec, found), where = read_array(path, below + name, name, copy)
         if (spec.row_shape, spec.dtype) != (one.row_shape, one.dtype):
             raise FormatError(
                 f"{where}: expected rows of {one.row_shape} {one.dtype}, as the schema says; found "
@@ -202,14 +205,14 @@ def _read_specs(
         if not spec.is_raw and not name.startswith("frames"):
             raise FormatError(f"{where}: expected raw chunks, found {spec.codec_name}")
     for name, text in layout.odd_lengths(specs):
-        raise FormatError(f"{_read_array(path, below + name, name, copy)[1]}: {text}")
+        raise FormatError(f"{read_array(path, below + name, name, copy)[1]}: {text}")
     return specs, rows or 0
 
 
-def _read_array(
+def read_array(
     lane: AnyPath, path: str, name: str, copy: Documents | None
 ) -> tuple[tuple[ArraySpec, int], str]:
-    """An array's spec and rows, and the name of its document."""
+    """An array's spec and rows, and the name of its document, or where a copy has it."""
     if copy is not None and path in copy:
         shown = f"{lane / 'zarr.json'}: {layout.COPY}: {path}"
         return parse.array_spec(copy[path], name, shown), shown

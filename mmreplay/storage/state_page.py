@@ -263,15 +263,18 @@ class State:
         )
 
     def ahead_of(self, checkpoint: CheckpointFile) -> list[str]:
-        """Messages if base or tail_start is ahead of the checkpoint, which is written first."""
-        slot = checkpoint.best
-        pairs = {"base": (self.words[BASE], slot.base)}
-        pairs["tail_start"] = (self.words[TAIL_START], slot.tail_start)
-        return [
+        """Messages if it cannot be: base or tail_start ahead of the checkpoint, written first."""
+        slot, words = checkpoint.best, self.words
+        pairs = {"base": (words[BASE], slot.base)}
+        pairs["tail_start"] = (words[TAIL_START], slot.tail_start)
+        out = [
             f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
             for name, (found, known) in pairs.items()
             if found > known and checkpoint.is_newest
         ]
+        if not may_be_rows(words[BASE], words[COMMITTED]):
+            out.append(f"committed: expected base to 2**{LANE_SHIFT}, found {words[COMMITTED]:,}")
+        return out
 
     def is_as_made(self) -> bool:
         """Whether no session has begun on the page of a new log, and it is not a copy."""

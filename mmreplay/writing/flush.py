@@ -7,6 +7,7 @@ steps also their final observations; a chunk file is deleted after the checkpoin
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable
 
@@ -98,9 +99,10 @@ def flush_rows(lane: LockedLane) -> None:
 def _flush_finals(lane: LockedLane, head: int) -> None:
     """Make final observations of steps below `head` durable, and evict those of evicted steps."""
     log, best = lane.finals, lane.finals.checkpoint.best
-    stop = max(log.first_of(head * lane.n, best.head, log.head), best.head)
+    find = functools.partial(chunk_files.first_final, log, log.specs["id"])
+    stop = max(find(head * lane.n, best.head, log.head), best.head)
     gone = lane.rows.checkpoint.best.base * lane.n
-    base = log.first_of(gone, log.base, stop) if gone else log.base
+    base = find(gone, log.base, stop) if gone else log.base
     if stop > log.flushed or log.fresh:
         with syncing_rows(lane.finals, lane.rows):
             _sync_rows(log, stop)

@@ -6,7 +6,6 @@ differ in their columns, and in that the frames of steps are stored one row ahea
 
 from __future__ import annotations
 
-import bisect
 import collections
 import contextlib
 import threading
@@ -143,17 +142,6 @@ class Log(Arrays):
     def shard_start(self, row: int) -> int:
         """The first row of the shard of a row; 0 where nothing is compressed."""
         return row - row % self.half if self.half else 0
-
-    def first_of(self, first_id: int, low: int, stop: int) -> int:
-        """The first final observation in [low, stop) of a step with this id or a larger one."""
-        ids = self.specs["id"]
-
-        def final_id(row: int) -> int:
-            return int(chunk_files.read_rows(self, ids, row, row + 1)[0])
-
-        if stop > low and final_id(stop - 1) < first_id:  # mostly so
-            return stop
-        return bisect.bisect_left(range(stop), first_id, lo=low, key=final_id)
 
     def _opened(self, spec: ArraySpec, chunk: int) -> Window:
         ready = self._ready.pop(spec.path, None)

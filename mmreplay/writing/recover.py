@@ -278,15 +278,10 @@ def _go_back(log: Log, capacity: int | None) -> int:
             _write_checkpoint(log, head, tail_start)
         words[TAIL_START] = tail_start
     else:
-        _sync_tails(log)
+        durable_writes.sync_all(chunk_files.tail_path(log.path, spec) for spec in log.tail_specs)
         log.state.distrust()  # else, after a kill here, the new checkpoint would make it trusted
         _write_checkpoint(log, head, tail_start)
     return head
-
-
-def _sync_tails(log: Log) -> None:
-    for spec in log.tail_specs:
-        durable_writes.sync_file(chunk_files.tail_path(log.path, spec))
 
 
 def _write_checkpoint(log: Log, head: int, tail_start: int) -> None:
@@ -297,14 +292,14 @@ def _write_checkpoint(log: Log, head: int, tail_start: int) -> None:
 
 def _drop_finals(finals: Log, head: int, stop: int) -> None:
     """Forget the final observations of lost steps, those from the id `stop` on."""
-    kept = finals.first_of(stop, finals.base, head)
+    kept = chunk_files.first_final(finals, finals.specs["id"], stop, finals.base, head)
     if kept == head:
         return
     tail_start = finals.tail_start
     if tail_start > kept:
         tail_start = finals.shard_start(kept)
         _unpack(finals, tail_start, kept)
-    _sync_tails(finals)
+    durable_writes.sync_all(chunk_files.tail_path(finals.path, spec) for spec in finals.tail_specs)
     _write_checkpoint(finals, kept, tail_start)
 
 

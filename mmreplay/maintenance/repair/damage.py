@@ -1,128 +1,149 @@
-"""Which rows of a lane are sound, given what `verify` found.
+"""Opens a damaged lane, and says which of its rows are sound, given what `verify` found.
 
 Invariant: a row with a finding, or without the final observation of an episode that ended with it,
-is not kept.
+is not kept. Two of three say which final observation is whose: `finals/id`, `finals/first`, and the
+order of the ends in sound rows.
 """
 
 from __future__ import annotations
 
+import bisect
+import collections
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from mmreplay.format.layout import FINALS, checksum_spec
+from mmreplay.episode_index import floor_row
+from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
+from mmreplay.format import parse
+from mmreplay.format.layout import FINALS
 from mmreplay.ids import Array, Ids
-from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, PAST_THE_END, WRONG_CHECKSUM
-from mmreplay.maintenance.verify.report import Finding
-from mmreplay.maintenance.verify.rules import NO_FINAL
+from mmreplay.maintenance.verify import rules
+from mmreplay.maintenance.verify.documents import OWN_DIGEST, root_problems
+from mmreplay.maintenance.verify.lane import Examination
+from mmreplay.maintenance.verify.report import ByteCount, Finding, Span, gaps, merged
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
-
-INDEX = ("id", "first")
-"""Arrays of the final observations that follow from the steps."""
-
-Span = tuple[int, int]
-"""Rows [start, stop)."""
+from mmreplay.storage.lane_metadata import read_document, read_lane
+from mmreplay.system.held_directories import AnyPath
 
 _BLOCK_ROWS = 1 << 16
+_EMPTY = np.empty(0, np.int64)
+_DAMAGED = -2  # what an array of the index names where it cannot be read
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans in ascending order; adjacent ones are joined."""
-    out: list[Span] = []
-    for start, stop in sorted(spans):
-        if out and start <= out[-1][1]:
-            out[-1] = out[-1][0], max(stop, out[-1][1])
-        elif start < stop:
-            out.append((start, stop))
-    return out
+def open_damaged(root: AnyPath, lane: AnyPath, findings: Sequence[Finding]) -> Damage:
+    """Open a lane of a store without what is damaged of its documents and state pages.
+
+    Raises CorruptStoreError if it cannot be opened.
+    """
+    read_own(lane)
+    opened: list[tuple[int, Damage]] = []
+    text, is_copy = "", any(finding.message.startswith("name:") for finding in findings)
+    # Where a document and its consolidated copy differ, the one that fits the rows is right.
+    for copy_first in (False, True):
+        if copy_first:
+            if not any(one.file.endswith("zarr.json") for one in findings):
+                break
+            examination = Examination(root, lane, ByteCount(None, lane), copy_first=True)
+            examination.run()
+            findings = examination.findings
+        try:
+            document = read_lane(lane, own_documents=not copy_first)
+            if is_copy:  # another lane has the name
+                document.metadata.pop("name", None)
+            damage = Damage(LaneReader(lane, given=document, mends=True), findings)
+        except (CorruptStoreError, FormatError) as error:
+            text = str(error).removeprefix(f"{lane}: ")
+        else:
+            opened.append((len(findings), damage))
+    if not opened:
+        raise _refusal(lane, text)
+    return min(opened, key=lambda one: one[0])[1]
 
 
-def gaps(spans: Iterable[Span], start: int, stop: int) -> Iterator[Span]:
-    """The gaps between spans, within [start, stop)."""
-    for first, last in _merged(spans):
-        if start < min(first, stop):
-            yield start, min(first, stop)
-        start = max(start, last)
-    if start < stop:
-        yield start, stop
+def _refusal(path: AnyPath, text: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"{path}: cannot be repaired: {text}; put what is lost or damaged back from a backup or a "
+        f"snapshot, and repair again, or pack what can still be opened (`mmreplay pack`)"
+    )
 
 
-def blocks(spans: Iterable[Span], size: int) -> Iterator[Span]:
+def read_own(path: AnyPath) -> dict[str, Any]:
+    """Attributes of a store or lane; CorruptStoreError if they are damaged.
+
+    FormatError if they are sound, and of another format.
+    """
+    where = str(path / "zarr.json")
+    document: dict[str, Any] = {}
+    try:
+        data = read_document(path)
+        document = parse.parse_json(data, where)
+        own = parse.root_attributes(document, where)
+    except (CorruptStoreError, FormatError, StoreNotFoundError) as error:
+        if parse.is_of_another_format(document):
+            raise
+        text = str(error).removeprefix(f"{where}: ").removeprefix(f"{path}: ")
+    else:
+        text = next((one for one in root_problems(data) if one.startswith(OWN_DIGEST)), "")
+        if not text:
+            return own
+    raise _refusal(path, f"zarr.json: {text}")
+
+
+def blocks(spans: Iterable[Span], size: int = _BLOCK_ROWS) -> Iterator[Span]:
     """The same rows, at most `size` at a time."""
     for start, stop in spans:
         yield from ((row, min(row + size, stop)) for row in range(start, stop, size))
 
 
 class Damage:
-    """The damage to one lane; `unknown` are rows of final observations whose `id` is unknown.
+    """The damage to one lane.
 
     Attributes:
-        wrong_sums: (array, chunk file) of sound files whose checksum is damaged or missing.
-        index: (path, rows) of damaged parts of `INDEX`.
-        fields: (path, chunk file) of damaged fields of episodes.
+        remade: (array, chunk file) of files that are damaged elsewhere than in rows that can be
+            kept: in their checksum, or, of shards, in other rows; of lost fields of episodes.
+        finals: (rows of the log, ids, firsts) of the sound final observations of sound rows, by id.
     """
 
-    def __init__(
-        self, reader: LaneReader, findings: Iterable[Finding], unknown: Sequence[Span] = ()
-    ) -> None:
+    def __init__(self, reader: LaneReader, findings: Iterable[Finding]) -> None:
         self.reader = reader
-        self.wrong_sums: set[tuple[str, int]] = set()
-        self.index: list[tuple[str, Span]] = []
-        self.fields: set[tuple[str, int]] = set()
-        self._lost_finals: list[Span] = [*unknown]
-        self._spans: list[tuple[str, Span]] = []
+        self.remade: set[tuple[str, int]] = set()
+        self._spans = collections.defaultdict[str, list[Span]](list)
         for finding in findings:
             self._take(finding)
-        if self._lost_finals and not reader.is_closed and reader.head:
-            # Only final observations show which episodes ended with the newest row.
-            self._spans.append(("ends", (reader.head - 1, reader.head)))
-
-    def _take_sums(self, file: str) -> None:
-        """If a file of checksums is damaged as a whole, none of them counts."""
-        for log, prefix in ((self.reader.rows, ""), (self.reader.finals, f"{FINALS}/")):
-            for path, spec in log.specs.items():
-                sums, n_chunks = checksum_spec(path), -(-log.head // spec.chunk_rows)
-                for start in range(0, n_chunks, sums.chunk_rows):
-                    if file == f"{prefix}{sums.path}/{sums.key(start // sums.chunk_rows)}":
-                        stop = min(start + sums.chunk_rows, n_chunks)
-                        self.wrong_sums |= {(prefix + path, n) for n in range(start, stop)}
+        self.finals, self._lacking = self._match()
 
     def _take(self, finding: Finding) -> None:
-        of_episodes = self.reader.document.episodes.get(finding.array)
-        if of_episodes is not None and finding.rows is not None:
-            if not finding.message.startswith((PAST_THE_END, NO_CHECKSUM, WRONG_CHECKSUM)):
-                first, last = finding.rows[0], max(finding.rows[1] - 1, finding.rows[0])
-                size = of_episodes.chunk_rows
-                chunks = range(first // size, last // size + 1)
-                self.fields |= {(finding.array, chunk) for chunk in chunks}
-            return
         path = finding.array.removeprefix(f"{FINALS}/")
         log = self.reader.rows if path == finding.array else self.reader.finals
         spec = log.specs.get(path)
-        if spec is None or finding.rows is None:
-            self._take_sums(finding.file.removeprefix(f"{finding.lane}/"))
-            return  # priorities and checksums are made again
-        if finding.message.startswith((PAST_THE_END, NO_FINAL)):
-            return  # the rows are sound; `lost` finds missing final observations
-        first, last = finding.rows
-        if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
-            self.wrong_sums.add((finding.array, first // spec.chunk_rows))
-        elif log is self.reader.finals and path in INDEX:
-            self.index.append((path, (max(first, log.base), last)))
-        else:
-            if last <= log.base:  # evicted rows: the rest of their shard cannot be shared either
-                last = (first // spec.chunk_rows + 1) * spec.chunk_rows
-            span = max(first, log.base), min(last, log.head)
-            if log is self.reader.finals:
-                self._lost_finals.append(span)
-            else:
-                self._spans.append((path, span))
+        fields = self.reader.document.episodes.get(finding.array)
+        if fields is not None and finding.is_of_rows and finding.rows is not None:
+            size, (start, stop) = fields.chunk_rows, finding.rows
+            self.remade |= {(finding.array, n) for n in range(start // size, -(-stop // size))}
+        # Priorities and checksums are made again, and `_match` finds what the index lacks.
+        made_again = finding.message.startswith((rules.NO_FINAL, rules.NO_END, rules.FIRST))
+        if spec is None or finding.rows is None or made_again:
+            return
+        start, stop = finding.rows
+        if not (finding.is_of_rows and spec.is_raw):
+            self.remade.add((finding.array, start // spec.chunk_rows))
+        if finding.is_of_rows and stop > log.base:
+            # Whether an episode ended is also said by the row after, and that one began by `step`.
+            stop += finding.message.startswith(rules.END) and stop < log.head
+            is_either = finding.message.startswith(rules.RESET)
+            for array in ("resets", "step") if is_either else (finding.array,):
+                self._spans[array].append((max(start, log.base), stop))
 
     def found(self, *paths: str) -> list[Span]:
-        """The rows with a finding, about one of these arrays if any is given."""
-        return _merged(span for path, span in self._spans if not paths or path in paths)
+        """The rows of some arrays with a finding, by default of all arrays of the steps."""
+        arrays = paths or self.reader.rows.specs
+        return merged(span for path in arrays for span in self._spans[path])
+
+    # ------------------------------------------------------------ steps
 
     def read(self, path: str, start: int, stop: int) -> Array:
         """Rows of an array of numbers of the steps, (rows, n)."""
@@ -130,31 +151,106 @@ class Damage:
         found = chunk_files.read_rows(rows, rows.specs[path], start, stop)
         return found.reshape(stop - start, self.reader.n)
 
-    @property
-    def n_finals(self) -> int:
-        """The final observations before the first damaged one, evicted ones included."""
-        return min((start for start, _ in self._lost_finals), default=self.reader.finals.head)
+    def runs(self, row: int) -> bool:
+        """Whether any episode continues after a sound row."""
+        n_steps = np.count_nonzero(self.read("step", row, row + 1) > 0)
+        return bool(n_steps > self.finals_of(row, row + 1).shape[1])
 
-    @functools.cached_property
-    def finals(self) -> tuple[Ids, Ids]:
-        """(rows, ids) of the sound final observations of kept steps, by ascending id."""
-        log, n = self.reader.finals, self.reader.n
-        places, ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for start, stop in gaps(self._lost_finals, log.base, log.head):
+    def n_transitions(self, spans: Iterable[Span]) -> int:
+        """The number of transitions in these rows; where `step` is lost, all entries count."""
+        n, lost = self.reader.n, self.found("step")
+        total = 0
+        for span in spans:
+            total += max(span[1] - span[0], 0) * n
+            for rows in blocks(gaps(lost, *span)):
+                total -= int((self.read("step", *rows) <= 0).sum())
+        return total
+
+    def first(self) -> int:
+        """The oldest row that could be sampled."""
+        own, head = self.reader.metadata, self.reader.head
+        first, capacity = max(own["first"], floor_row(self.reader.base)), own["capacity"]
+        if self.reader.is_closed or capacity is None:
+            return int(first)
+        rows = range(max(first, head - capacity), head)
+        return rows.start + bisect.bisect_left(
+            rows, -capacity, key=lambda row: -self.n_transitions([(row, head)])
+        )
+
+    # ------------------------------------------------------------ final observations
+
+    def _ends(self, stretches: Iterable[Span]) -> tuple[Ids, Ids]:
+        """(ids, firsts) of the episodes that end in these rows, by id; see `rules.ends_of`."""
+        reader, found = self.reader, [(_EMPTY, _EMPTY)]
+        for start, stop in blocks(stretches):
+            step, ends = self.read("step", start, stop), self.read("ends", start, stop) != 0
+            is_open = stop == reader.head and not reader.is_closed
+            found.append(rules.ends_of(start, step, ends, is_open=is_open))
+        ids, firsts = map(np.concatenate, zip(*found, strict=True))
+        return ids, firsts
+
+    def _stored(self, path: str, ends: Ids) -> tuple[Ids, Ids, Ids]:
+        """(rows, values, which ends they name) of what can be read of an array of the index."""
+        log, found = self.reader.finals, [(_EMPTY, _EMPTY)]
+        for start, stop in gaps(self._spans[f"{FINALS}/{path}"], log.base, log.head):
             # Metadata may name any number of them: holes are left out.
-            for row, values in chunk_files.filled_rows(log, log.specs["id"], start, stop):
-                places.append(np.arange(row, row + len(values)))
-                ids.append(values.copy())
-        at, of = np.concatenate(places), np.concatenate(ids)
-        order = np.argsort(of, kind="stable")
-        low, high = of[order].searchsorted((self.reader.base * n, self.reader.head * n)).tolist()
-        return at[order[low:high]], of[order[low:high]]
+            for row, values in chunk_files.filled_rows(log, log.specs[path], start, stop):
+                found.append((np.arange(row, row + len(values)), values.copy()))
+        rows, values = map(np.concatenate, zip(*found, strict=True))
+        return rows, values, rules.meant(values, ends)
+
+    def finals_of(self, start: int, stop: int) -> Ids:
+        """Those of `finals` that are of steps in these rows, (3, m)."""
+        n = self.reader.n
+        return self.finals[:, slice(*self.finals[1].searchsorted((start * n, stop * n)))]
+
+    def _match(self) -> tuple[Ids, list[Span]]:
+        """`finals`, and the rows that may lack one."""
+        reader, log, n = self.reader, self.reader.finals, self.reader.n
+        stretches = [*gaps(self.found(*rules.SPINE), reader.base, reader.head)]
+        ids, firsts = self._ends(stretches)
+        by_id, by_first = self._stored("id", ids), self._stored("first", firsts)
+        rows = np.union1d(by_id[0], by_first[0])
+        said = np.full((2, rows.size), _DAMAGED)
+        for one, (of, _, which) in zip(said, (by_id, by_first), strict=True):
+            one[rows.searchsorted(of)] = which
+        # Nothing else says what ended with the newest row of an open lane: both are needed there.
+        known = ids.size if reader.is_closed else int(ids.searchsorted((reader.head - 1) * n))
+        same, which = said[0] == said[1], said.max(0)
+        which[~same & ((said != _DAMAGED).all(0) | (which >= known))] = -1
+        twice = np.bincount(which[which >= 0], minlength=ids.size + 1)[which] > 1
+        which[twice] = -1
+        places = np.full(ids.size, -1)
+        places[which[which >= 0]] = rows[which >= 0]
+        for start, stop in stretches:
+            low, high = ids[:known].searchsorted((start * n, stop * n))
+            least, most = log.base, log.head - int(high - low)
+            if start == 0:
+                most = 0
+            if reader.is_closed and stop == reader.head:
+                least = most
+            _count(places[low:high], ids[low:high] // n, least, most)
+        sound = places >= 0
+        frames = (f"{FINALS}/{path}" for path in reader.schema.frame_paths.values())
+        for start, stop in self.found(*frames):
+            sound &= (places < start) | (places >= stop)
+        lacking = ids[~sound & ((places >= 0) | (np.arange(ids.size) < known))] // n
+        spans = [(row, row + 1) for row in lacking.tolist()]
+        settled = int(places[:known].max(initial=log.base - 1)) + 1
+        of, value, _ = by_id  # one past the head is of a step that a power cut took back
+        same &= (which >= known) | np.isin(rows, of[(value < reader.head * n) | (not log.is_live)])
+        n_said = np.count_nonzero((same & ~twice)[rows >= settled])
+        if not reader.is_closed and n_said < log.head - settled:
+            spans.append((reader.head - 1, reader.head))
+        return np.stack((places, ids, firsts))[:, sound], spans
+
+    # ------------------------------------------------------------ fields of episodes
 
     def fields_of(self, firsts: Ids) -> dict[str, Array]:
         """The fields of episodes by the entries of their first steps, (k, ...) as stored, by path.
 
-        0 where they are lost, or where it is not known which they are: without an unbroken row of
-        `resets` or `step` from the oldest row on.
+        0 where they are lost, or where it is not known which they are: after a row in which both
+        `resets` and `step` are damaged.
         """
         begins, before = self._begins
         numbers = begins.searchsorted(firsts) + before
@@ -164,7 +260,7 @@ class Damage:
             rows = out[path] = np.zeros((firsts.size, *spec.row_shape), spec.dtype)
             for place in known.nonzero()[0].tolist():
                 number = int(numbers[place])
-                if (path, number // spec.chunk_rows) not in self.fields:
+                if (path, number // spec.chunk_rows) not in self.remade:
                     one = chunk_files.read_rows(self.reader.rows, spec, number, number + 1)
                     rows[place] = one[0]
         return out
@@ -172,58 +268,47 @@ class Damage:
     @functools.cached_property
     def _begins(self) -> tuple[Ids, int]:
         """The entries in which episodes begin, as far as that is known, and the first's number."""
-        reader, damaged, found = self.reader, self.found("resets"), [np.empty(0, np.int64)]
-        lost = next((a for a, b in damaged for c, d in self.found("step") if a < d and c < b), None)
-        row, before = reader.begun_before()
-        for start, stop in blocks([(reader.base, reader.head if lost is None else lost)], 1 << 16):
-            is_lost = any(a < stop and start < b for a, b in damaged)
-            begins = (
-                self.read("step", start, stop) == 1 if is_lost else self.read("resets", start, stop)
-            )
-            found.append(np.flatnonzero(begins) + start * reader.n)
-        entries = np.concatenate(found)
-        return entries, before - int(entries.searchsorted(row * reader.n))
+        base, end, n = self.reader.base, self.reader.head, self.reader.n
+        known = [*gaps(self.found("resets"), base, end)]
+        others = [*gaps(known, base, end)]
+        steps = [*gaps(self.found("step"), base, end)]
+        end = next((row for first, last in others for row, _ in gaps(steps, first, last)), end)
+        found = [_EMPTY]
+        for path, spans in (("resets", known), ("step", others)):
+            for start, stop in blocks((a, min(b, end)) for a, b in spans):
+                found.append(np.flatnonzero(self.read(path, start, stop) == 1) + start * n)
+        entries, (row, before) = np.sort(np.concatenate(found)), self.reader.begun_before()
+        return entries, before - int(entries.searchsorted(row * n))
 
-    def finals_of(self, start: int, stop: int) -> tuple[Ids, Ids]:
-        """(rows, ids) of the sound final observations of steps in rows [start, stop)."""
-        n, (places, ids) = self.reader.n, self.finals
-        here = slice(*ids.searchsorted((start * n, stop * n)))
-        return places[here], ids[here]
-
-    @functools.cached_property
-    def lost(self) -> list[Span]:
-        """The rows that cannot be kept."""
-        reader, out = self.reader, self.found()
-        for start, stop in blocks(gaps(self.found(), reader.base, reader.head), _BLOCK_ROWS):
-            ended = (self.read("ends", start, stop) != 0) & (self.read("step", start, stop) > 0)
-            if stop == reader.head and not reader.is_closed:
-                ended[-1] = False  # not all of them are known
-            _, ids = self.finals_of(start, stop)
-            ended.reshape(-1)[ids - start * reader.n] = False
-            out += [(row, row + 1) for row in (start + np.flatnonzero(ended.any(1))).tolist()]
-        return _merged(out)
+    # ------------------------------------------------------------ what can be kept
 
     def stretches(self) -> Iterator[Span]:
         """The rows that can be kept; if an episode runs on, with the sound frames after them."""
         base, head = self.reader.base, self.reader.head
         frames = self.found(*self.reader.schema.frame_paths.values())
-        for start, stop in gaps(self.lost, base, head):
+        for start, stop in gaps([*self.found(), *self._lacking], base, head):
             if any(first <= stop < last for first, last in frames) and self.runs(stop - 1):
                 stop -= 1  # noqa: PLW2901 (one row less)
             if start < stop:
                 yield start, stop
 
-    def runs(self, row: int) -> bool:
-        """Whether any episode continues after a row."""
-        step, ends = self.read("step", row, row + 1), self.read("ends", row, row + 1)
-        return bool(((step > 0) & (ends == 0)).any())
 
-    def n_transitions(self, spans: Iterable[Span]) -> int:
-        """The number of transitions in these rows; where `step` is lost, all entries count."""
-        n, lost = self.reader.n, self.found("step")
-        total = 0
-        for span in spans:
-            total += max(span[1] - span[0], 0) * n
-            for rows in blocks(gaps(lost, *span), _BLOCK_ROWS):
-                total -= int((self.read("step", *rows) <= 0).sum())
-        return total
+def _count(places: Ids, rows: Ids, least: int, most: int) -> None:
+    """Fill in the places, or -1, of the ends in a stretch of rows; the first is in [least, most].
+
+    They follow each other by row. If those that are known contradict that, none is known; of a row,
+    one that is not known follows from the others.
+    """
+    if not rows.size:
+        return
+    begins = np.flatnonzero(np.diff(rows, prepend=-1))
+    row = np.repeat(np.arange(begins.size), np.diff(begins, append=rows.size))
+    known = places >= 0
+    least = int((places - np.append(begins[1:], rows.size)[row] + 1)[known].max(initial=least))
+    most = int((places - begins[row])[known].min(initial=most))
+    if least > most:
+        places[:] = -1
+    elif least == most:
+        rest = np.add.reduceat(least + np.arange(rows.size) - np.where(known, places, 0), begins)
+        single = ~known & (np.add.reduceat(~known, begins, dtype=np.int64) == 1)[row]
+        places[single] = rest[row[single]]

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import BLOCK_BYTES
-from mmreplay.episode_index import floor_row
 from mmreplay.format import layout
 from mmreplay.ids import Array
-from mmreplay.maintenance.copy_lane import copy_lane, empty_lane, read_rows
+from mmreplay.maintenance.copy_lane import copy_lane, durable_part, empty_lane, read_rows
 from mmreplay.maintenance.episodes import row_bytes
-from mmreplay.maintenance.repair.damage import Damage, Span, blocks
-from mmreplay.maintenance.verify.report import as_json
+from mmreplay.maintenance.repair.damage import Damage, blocks
+from mmreplay.maintenance.verify.report import Span, as_json
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME
@@ -59,17 +58,15 @@ class LaneRepair:
 
 def rebuild_lane(damage: Damage, name: str, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
     """Make a closed lane of the rows before the damage; `skip_damaged` appends later ones."""
-    reader = damage.reader
-    stretches = [*damage.stretches()]
+    reader, first = damage.reader, damage.first()
+    base, stretches = durable_part(reader, reader.rows).base, [*damage.stretches()]
     stop = stretches[0][1] if stretches and stretches[0][0] == reader.base else 0
-    if reader.base and stop < reader.base + layout.CONTEXT_ROWS:
+    if base and stop < base + layout.CONTEXT_ROWS:
         stop = 0  # nothing that could be sampled
-    first = max(reader.metadata["first"], floor_row(reader.base))
     later = [(max(start, first), end) for start, end in stretches if start >= stop and end > first]
     if stop > 0:
-        sums, n_finals = damage.wrong_sums, damage.n_finals
-        fields = damage.fields
-        copy_lane(reader, target, stop, n_finals=n_finals, wrong_sums=sums, lost_fields=fields)
+        finals = damage.finals_of(base, stop)
+        copy_lane(reader, target, stop, finals=finals, remade=damage.remade)
     else:
         empty_lane(target, reader)
     if skip_damaged and later:
@@ -115,11 +112,11 @@ def _append(
     """Append rows [start, stop): those at the beginning or end of a stretch, or between."""
     reader, schema, n = damage.reader, damage.reader.schema, damage.reader.n
     # If no episode runs on, the frames of the next row may be damaged.
-    has_next = damage.runs(stop - 1) if stop < reader.head else not reader.is_closed
+    has_next = damage.runs(stop - 1)
     frames = {
         key: _read(reader, path, start, stop + has_next) for key, path in schema.frame_paths.items()
     }
-    places, ids = damage.finals_of(start, stop)
+    places, _, _ = damage.finals_of(start, stop)
     first = int(places.min(initial=reader.finals.head))
     finals = {
         key: _read(reader, path, first, int(places.max(initial=first - 1)) + 1, final=True)
@@ -142,11 +139,10 @@ def _append(
         new = there & ((steps[row] == 1) | (begins and row == 0))
         over = there & (ends and row == stop - start - 1)
         after = {key: one[min(row + 1, len(one) - 1)].copy() for key, one in frames.items()}
-        here = slice(*ids.searchsorted(((start + row) * n, (start + row + 1) * n)))
-        which = ids[here] % n
-        over[which] = True
+        places, ids, _ = damage.finals_of(start + row, start + row + 1)
+        over[ids % n] = True
         for key, one in finals.items():
-            after[key][which] = one[places[here] - first]
+            after[key][ids % n] = one[places - first]
         done = there & (going_on[row] == 0)
         if new.any():
             now = observation({key: one[row] for key, one in frames.items()})

@@ -24,9 +24,8 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout, parse, plan
 from mmreplay.maintenance.copy_lane import close_lane
-from mmreplay.maintenance.repair.damage import Damage
+from mmreplay.maintenance.repair.damage import Damage, open_damaged, read_own
 from mmreplay.maintenance.repair.lane import LaneRepair, n_transitions, rebuild_lane
-from mmreplay.maintenance.repair.rebuilt import open_damaged, read_own
 from mmreplay.maintenance.repair.swap import RepairSite
 from mmreplay.maintenance.verify.report import Finding, Report, as_json
 from mmreplay.maintenance.verify.whole_store import verify
@@ -102,11 +101,17 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    with RepairSite(place_of(user_paths.as_path(path))) as site, contextlib.ExitStack() as locked:
-        root = site.store
-        report = verify(str(root), _part(progress, 0))
+    site = RepairSite(place_of(user_paths.as_path(path)))
+    root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
+    with site.naming_the_store(), contextlib.ExitStack() as begun, contextlib.ExitStack() as locked:
+        if is_left := site.is_left():
+            begun.enter_context(site)
         lanes = lanes_of(root)
-        stamps, held = _stamps(lanes), dict[AnyPath, locks.DirectoryLock]()
+        stamps, report = _stamps(lanes), verify(str(root), _part(progress, 0))
+        if report.sound and report.state not in {"live", "crashed"}:  # also on a read-only disk
+            return Repair(str(root), False, None, n_transitions(lanes), [], [])
+        if not is_left:
+            begun.enter_context(site)
         for folder in dict.fromkeys([*lanes, root]):
             held[folder] = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
             locked.callback(held[folder].release)
@@ -185,7 +190,7 @@ def _rebuild(
 ) -> list[LaneRepair]:
     """Build a store of what is sound at the site; returns what became of each lane."""
     root = site.store
-    lanes, (own, _) = lanes_of(root), read_own(root)
+    lanes, own = lanes_of(root), read_own(root)
     lost: dict[str, str] = {}
     if own["kind"] == "lanes":
         durable_writes.make_directory(site.new)
@@ -196,7 +201,7 @@ def _rebuild(
         name = "" if lane == root else lane.name
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            readable[name] = open_damaged(lane, findings, site.path / f"spare-{name}")
+            readable[name] = open_damaged(root, lane, findings)
         except CorruptStoreError as error:
             lost[name] = str(error)
     if lost and not readable:

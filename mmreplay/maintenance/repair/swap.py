@@ -13,12 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
+from mmreplay.errors import (
+    CorruptStoreError,
+    DiskFullError,
+    FailedStoreError,
+    LockedError,
+    MmreplayError,
+    SchemaError,
+)
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
-_OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
+_OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?")
 _MOST_BYTES = 1_000
 
 
@@ -49,10 +56,24 @@ class RepairSite:
         self._mark = self.path / "mark"
         self._lock: locks.DirectoryLock | None = None
 
+    def is_left(self) -> bool:
+        """Whether a repair is under way, or was interrupted."""
+        return checked_reads.identity(self.path) is not None
+
+    @contextlib.contextmanager
+    def naming_the_store(self) -> Iterator[None]:
+        """In errors, name the store in place of what is built here."""
+        try:
+            yield
+        except MmreplayError as error:
+            text = str(error).replace(str(self.new), str(self.store))
+            if isinstance(error, DiskFullError | FailedStoreError):
+                text = text.replace(str(self.path), str(self.store))
+            error.args = (text,)
+            raise
+
     def __enter__(self) -> Self:
         """Lock; finish or undo an interrupted repair."""
-        if checked_reads.identity(self.path) is None and checked_reads.identity(self.store) is None:
-            read_metadata(self.store)  # raises the error
         if problem := checked_reads.name_problem(self.path):
             raise SchemaError(
                 f"path: {self.store}: a {self._what} needs a name beside it, "

@@ -16,31 +16,29 @@ from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.maintenance.verify.documents import PRIORITIES, Log
-from mmreplay.maintenance.verify.report import ByteCount, Notes, reason
+from mmreplay.maintenance.verify.report import (
+    NO_CHECKSUM,
+    PAST_THE_END,
+    WRONG_CHECKSUM,
+    ByteCount,
+    Notes,
+    Span,
+    reason,
+)
 from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.chunk_files import byte_ranges, chunk_files, chunk_path
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
-"""Without a checksum it is unknown whether a chunk file is the right one and undamaged."""
-
-WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
-"""The file is sound: a flipped bit in it would change many bits of its crc32c."""
-
-PAST_THE_END = "expected zeros past the last"
-"""The rows before are sound."""
-
 _MISSING = "expected this chunk file, found none"
 
 
 class ChunkChecker:
-    """Checks the arrays of one lane; `damaged` are the paths of those with damaged files."""
+    """Checks the arrays of one lane."""
 
     def __init__(self, notes: Notes, tally: ByteCount, state: str) -> None:
         self._notes, self._tally, self._state = notes, tally, state
-        self.damaged: set[str] = set()
 
     def check(self, log: Log, path: str) -> None:
         """Check all chunk files of an array, and its checksums."""
@@ -75,18 +73,16 @@ class ChunkChecker:
                 yield chunk
 
     @staticmethod
-    def _rows(log: Log, spec: ArraySpec, first: int, stop: int) -> tuple[int, int]:
-        """The rows to examine in chunk files [first, stop)."""
-        # The pending frames are those that the newest step led to.
-        start = max(min(first * spec.chunk_rows, log.head - 1), log.base)
-        return start, min(stop * spec.chunk_rows, log.head)
+    def _rows(log: Log, spec: ArraySpec, first: int, stop: int) -> Span:
+        """The rows to examine in chunk files [first, stop); of pending frames alone the head."""
+        start = max(first * spec.chunk_rows, log.base)
+        return start, max(min(stop * spec.chunk_rows, log.head), start + 1)
 
     def _find(
-        self, log: Log, spec: ArraySpec, chunk: int, text: str, rows: tuple[int, int] | None = None
+        self, log: Log, spec: ArraySpec, chunk: int, text: str, rows: Span | None = None
     ) -> None:
         """Note damage to rows of a chunk file, by default all of its rows."""
         array = log.prefix + spec.path
-        self.damaged.add(array)
         rows = rows or self._rows(log, spec, chunk, chunk + 1)
         self._notes.find(f"{array}/{spec.key(chunk)}", text, array, rows)
 

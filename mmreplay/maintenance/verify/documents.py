@@ -19,7 +19,7 @@ from mmreplay.format import layout, parse
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.maintenance.verify.report import ByteCount, Notes, reason
 from mmreplay.storage import priority_column
-from mmreplay.storage.lane_metadata import LaneDocument, read_document, read_lane
+from mmreplay.storage.lane_metadata import LaneDocument, read_array, read_document, read_lane
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
@@ -41,6 +41,7 @@ class Log:
         specs: its arrays; in the log of steps also the priorities.
         sums: their checksum arrays, by the same paths.
         base, head: the rows to examine; compressed ones below `in_shards` are in shards.
+        is_all: whether there may not be final observations of later steps.
     """
 
     path: AnyPath
@@ -53,6 +54,7 @@ class Log:
     base: int = 0
     head: int = 0
     in_shards: int = 0
+    is_all: bool = False
 
     def __post_init__(self) -> None:
         self.sums = {path: layout.checksum_spec(path) for path in self.specs}
@@ -81,16 +83,18 @@ class Documents:
     """The zarr.json files of one lane; `logs` is None, `metadata` empty if it cannot be opened.
 
     `episodes` are the fields of episodes, whose rows are numbers; of a closed lane with its head.
+    With `copy_first` what the copy in the lane's own one says of the others counts, if they differ.
     """
 
-    def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount) -> None:
-        self._path, self._notes, self._tally = path, notes, tally
+    def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount, *, copy_first: bool) -> None:
+        self._path, self._notes, self._tally, self._copy_first = path, notes, tally, copy_first
         self._found: dict[str, Any] = {}  # None of one that is damaged
         self.metadata: dict[str, Any] = {}
+        self.lane: LaneDocument | None = None
         self.logs: tuple[Log, Log] | None = None
         self.episodes = Log(path, "", ("episode",), 1, {}, closed=True)
         try:
-            lane = read_lane(path, own_documents=True)
+            lane = self.lane = read_lane(path, own_documents=not copy_first)
         except (MmreplayError, OSError) as error:
             self._find_unreadable(error)
         else:
@@ -136,11 +140,13 @@ class Documents:
 
     def _n_episodes(self, lane: LaneDocument) -> int:
         """How many episodes the arrays of their fields have, by the first document that says so."""
-        for path in lane.episodes:
-            with contextlib.suppress(MmreplayError, OSError):
-                where = self._path / path / "zarr.json"
-                data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
-                return parse.parse_array(data, path, str(where))[1]
+        where, copy = f"{self._path}/zarr.json", dict[str, Any]()
+        with contextlib.suppress(FormatError):
+            copy = parse.find_copy(parse.parse_json(lane.data, where), where) or copy
+        for one in (copy, {}) if self._copy_first else ({}, copy):
+            for path in lane.episodes:
+                with contextlib.suppress(MmreplayError, OSError):
+                    return read_array(self._path, path, path, one)[0][1]
         return 0
 
     def _take_priorities(self, log: Log, own: Mapping[str, Any]) -> None:

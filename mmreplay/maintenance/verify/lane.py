@@ -15,10 +15,10 @@ import numpy as np
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.format.layout import CONTEXT_ROWS, EPISODES, FINALS, ArraySpec, group_paths
-from mmreplay.maintenance.verify.chunks import NO_CHECKSUM, WRONG_CHECKSUM, ChunkChecker
+from mmreplay.maintenance.verify.chunks import ChunkChecker
 from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
 from mmreplay.maintenance.verify.report import STRAY, ByteCount, Notes, reason
-from mmreplay.maintenance.verify.rules import SPINE, Rules
+from mmreplay.maintenance.verify.rules import Rules
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED, PAGE_BYTES, SESSION, CheckpointFile, State
@@ -59,19 +59,21 @@ def _moment(path: AnyPath) -> tuple[object, ...]:
     with contextlib.suppress(OSError):
         about = (path / "zarr.json").lstat()
         stamp = about.st_ino, about.st_mtime_ns
-    if (state := read_state(path)) is not None:
+    if (state := _read_state(path)) is not None:
         session = state.words[SESSION]
     return stamp, session, locks.is_locked(path)
 
 
 class Examination:
-    """One lane, examined once; attributes as of `Report`, for this lane."""
+    """One lane, examined once; attributes as of `Report`, for this lane; see `Documents`."""
 
-    def __init__(self, root: AnyPath, path: AnyPath, tally: ByteCount) -> None:
+    def __init__(
+        self, root: AnyPath, path: AnyPath, tally: ByteCount, *, copy_first: bool = False
+    ) -> None:
         self.path, self.lane, self._tally = path, "" if path == root else path.name, tally
         self.notes = Notes(self.lane)
         self.findings, self.warnings = self.notes.findings, self.notes.warnings
-        self.documents = Documents(path, self.notes, tally)
+        self.documents = Documents(path, self.notes, tally, copy_first=copy_first)
         self.episodes, self._begun = self.documents.episodes, (0, 0)
         self.state = "unknown"
         self.environments = 1
@@ -105,14 +107,18 @@ class Examination:
         Of a live lane the durable ones, of a crashed one those that the next writer keeps.
         """
         try:
-            reader = LaneReader(self.path, own_documents=True)
+            reader = LaneReader(self.path, given=self.documents.lane, mends=True)
         except (MmreplayError, OSError) as error:
             text = reason(error, self.path)
             folder = f"{FINALS}/.live" if text.startswith(f"{self.path}/{FINALS}") else ".live"
             self.notes.find(folder, reason(error, self.path, self.path / folder))
             return False
+        for log in (rows, finals):
+            if _read_state(log.path) is None:
+                text = f"expected a page of {PAGE_BYTES:,} bytes that begins with MMRSTATE"
+                self.notes.find(f"{log.prefix}.live/state", f"{text}; found none")
         if not locks.is_locked(self.path):
-            self.state = "crashed"
+            self.state, rows.is_all = "crashed", reader.is_live
             for log, one in ((rows, reader.rows), (finals, reader.finals)):
                 log.take(one.base, one.head, one.tail_start())
             self._begun = reader.begun_before()
@@ -169,16 +175,15 @@ class Examination:
 
     def _check_arrays(self, rows: Log, finals: Log) -> None:
         """Check each chunk file, and the rules for the rows in them."""
-        checker, rules = ChunkChecker(self.notes, self._tally, self.state), Rules(rows, finals)
+        checker = ChunkChecker(self.notes, self._tally, self.state)
         for log in (rows, finals):
             for path in log.specs:
                 # Priorities of a live lane change all the time.
                 if path != PRIORITIES or self.state != "live":
                     checker.check(log, path)
-        if not SPINE.isdisjoint(checker.damaged):
-            return
+        rules = Rules(rows, finals)
         try:
-            rules.check()
+            rules.check(self.findings)
         except (MmreplayError, OSError) as error:
             if self.state != "live":  # else they were evicted
                 self.notes.find("", reason(error, self.path))
@@ -219,12 +224,11 @@ class Examination:
 
     def _see_from_start(self, rows: Log) -> None:
         """By the findings about columns; everything else can be rebuilt."""
-        least = rows.base + (CONTEXT_ROWS if rows.base else 1)
+        least = min(rows.base + (CONTEXT_ROWS if rows.base else 1), rows.head)
         self.from_start = any(
-            one.rows is not None and one.rows[0] < least
+            one.is_of_rows and one.rows and one.rows[0] < least and one.rows[1] > rows.base
             for one in self.findings
             if one.array in rows.specs.keys() - {PRIORITIES}
-            and one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
         )
 
 
@@ -242,7 +246,7 @@ def _read_checkpoint(lane: AnyPath, store: str) -> CheckpointFile | None:
     return None
 
 
-def read_state(lane: AnyPath) -> State | None:
+def _read_state(lane: AnyPath) -> State | None:
     """The lane's state page; None if it cannot be read."""
     with contextlib.suppress(OSError, CorruptStoreError):
         checked_reads.check_directories(lane, ".live")
@@ -252,13 +256,13 @@ def read_state(lane: AnyPath) -> State | None:
 
 def _commit_problems(lane: AnyPath, store: str) -> list[tuple[str, str]]:
     """(file, what is wrong) of the state page and the checkpoint of a lane that can be opened."""
-    checkpoint, page, out = _read_checkpoint(lane, store), read_state(lane), list[tuple[str, str]]()
+    checkpoint, page, out = (
+        _read_checkpoint(lane, store),
+        _read_state(lane),
+        list[tuple[str, str]](),
+    )
     if checkpoint is None or page is None:
         return out  # has a finding already
-    with contextlib.suppress(OSError):
-        size = (lane / ".live" / "checkpoint").lstat().st_size
-        if size != 2 * PAGE_BYTES:  # the missing half may have been newer
-            out.append(("checkpoint", f"expected {2 * PAGE_BYTES:,} bytes, found {size:,}"))
     if page.is_of_this_boot() and page.boot == checkpoint.best.boot:
         head, committed = checkpoint.best.head, page.words[COMMITTED]
         if committed < head:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,39 @@ _ADVICE = re.compile("; run (`mmreplay )?(verify|repair)[^;]*$")
 
 STRAY = "no part of the store"
 """How messages begin about files in a store's directory that do not belong to it."""
+
+NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
+"""Without a checksum it is unknown whether a chunk file is the right one and undamaged."""
+
+WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
+"""The file is sound: a flipped bit in it would change many bits of its crc32c."""
+
+PAST_THE_END = "expected zeros past the last"
+"""The rows before are sound."""
+
+Span = tuple[int, int]
+"""Rows [start, stop)."""
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Spans in ascending order; adjacent ones are joined."""
+    out: list[Span] = []
+    for start, stop in sorted(spans):
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(stop, out[-1][1])
+        elif start < stop:
+            out.append((start, stop))
+    return out
+
+
+def gaps(spans: Iterable[Span], start: int, stop: int) -> Iterator[Span]:
+    """The gaps between spans, within [start, stop)."""
+    for first, last in merged(spans):
+        if start < min(first, stop):
+            yield start, min(first, stop)
+        start = max(start, last)
+    if start < stop:
+        yield start, stop
 
 
 def reason(error: Exception, *named: object) -> str:
@@ -51,13 +84,19 @@ class Finding:
     lane: str
     array: str
     file: str
-    rows: tuple[int, int] | None
+    rows: Span | None
     message: str
 
     @property
     def is_stray(self) -> bool:
         """Whether it is about a file that does not belong to the store."""
         return self.message.startswith(STRAY)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether rows are damaged, and not only the checksum or the rest of their file."""
+        others = NO_CHECKSUM, WRONG_CHECKSUM, PAST_THE_END
+        return self.rows is not None and not self.message.startswith(others)
 
     to_json = as_json
 
@@ -122,9 +161,7 @@ class Notes:
         self.findings: list[Finding] = []
         self.warnings: list[Finding] = []
 
-    def find(
-        self, file: str, text: str, array: str = "", rows: tuple[int, int] | None = None
-    ) -> None:
+    def find(self, file: str, text: str, array: str = "", rows: Span | None = None) -> None:
         """Note damage of a file, given by its path below the lane."""
         self.findings.append(Finding(self._lane, array, self._path(file), rows, text))
 

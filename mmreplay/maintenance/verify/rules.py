@@ -1,27 +1,28 @@
 """The rules of steps and episodes: docs/semantics.md, "Rows".
 
-Invariant: rules are checked only for rows that no writer changes any more, in files that were
-found to be sound.
+Invariant: rules are checked only for rows that no writer changes any more, and that were found to
+be sound in all arrays that a rule is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.ids import Array, Ids, distinct
 from mmreplay.maintenance.verify.documents import Log
-from mmreplay.maintenance.verify.report import Notes
+from mmreplay.maintenance.verify.report import Finding, Notes, Span, gaps, merged
 from mmreplay.storage import chunk_files
 
 Mask = npt.NDArray[np.bool_]
+_EMPTY = np.empty(0, np.int64)
 
 _FLAGS = ("resets", "ends", "non_terminals")
 
-SPINE = {"step", *_FLAGS, "finals/id", "finals/first"}
-"""The arrays that must fit each other."""
+SPINE, INDEX = {"step", *_FLAGS}, {"finals/id", "finals/first"}
+"""The arrays of the steps, and of the final observations, that must fit each other."""
 
 NO_TRANSITION = "expected a transition in every row, found none"
 NUMBER = "expected 1, or one more than in the row before; found another"
@@ -35,7 +36,7 @@ FIRST = "expected the first step of the episode that ends with `id`, found anoth
 
 
 class Rules:
-    """Checks the rules for a lane whose `SPINE` is sound; `note` makes findings of the result."""
+    """Checks the rules for a lane; `note` makes findings of the result."""
 
     def __init__(self, rows: Log, finals: Log) -> None:
         self._rows, self._finals = rows, finals
@@ -59,67 +60,76 @@ class Rules:
             first, _, count = self._wrong.get(key, (int(part[0]), 0, 0))
             self._wrong[key] = (first, int(part[-1]), count + part.size)
 
-    def _filled(self, log: Log, path: str, text: str) -> Iterator[tuple[int, Array]]:
-        """Rows of an array in pieces; metadata may name any number of rows that a hole stands for.
+    def _filled(
+        self, log: Log, path: str, text: str, start: int, stop: int
+    ) -> Iterator[tuple[int, Array]]:
+        """Rows [start, stop) of an array in pieces, up to the first large hole, where a rule ends.
 
-        The first large hole breaks a rule and ends them.
+        Metadata may name any number of rows that a hole stands for.
         """
-        end = log.base
-        for row, values in chunk_files.filled_rows(log, log.specs[path], log.base, log.head):
-            if row > end:
+        for row, values in chunk_files.filled_rows(log, log.specs[path], start, stop):
+            if row > start:
                 break
             yield row, values
-            end = row + len(values)
-        if end < log.head:
-            self._break(log, path, text, np.array([end]))
+            start = row + len(values)
+        if start < stop:
+            key = log.prefix + path, log.specs[path].key(start // log.specs[path].chunk_rows), text
+            self._wrong[key] = start, stop - 1, stop - start
 
-    def check(self) -> None:
-        """Check that steps and final observations fit each other."""
+    def check(self, findings: Iterable[Finding]) -> None:
+        """Check that steps fit each other, and final observations, where files were sound."""
         log, n = self._rows, self._rows.n
-        ids = [values for _, values in self._filled(self._finals, "id", NO_END)]
-        finals = _Finals(self._finals, np.concatenate([np.empty(0, np.int64), *ids]), log.base * n)
-        before = None if log.base else (np.zeros(n, np.int64), np.zeros(n, bool))
-        stop = log.base
-        for row, values in self._filled(log, "step", NO_TRANSITION):
-            step, stop = values.reshape(-1, n), row + len(values)
-            flags = [chunk_files.read_rows(log, log.specs[path], row, stop) for path in _FLAGS]
-            for path, one in zip(_FLAGS, flags, strict=True):
-                odd = one.view(np.uint8).reshape(-1, n) > 1
-                self._break(log, path, FLAG, _rows(np.arange(row, stop), odd))
-            resets, ends = (one.reshape(-1, n) != 0 for one in flags[:2])
-            self._check_rows(row, step, resets, ends, before)
-            self._match(row, step, ends, finals)
-            before = step[-1], ends[-1]
-        if stop == log.head:
-            self._check_finals(finals)
+        damaged = [one for one in findings if one.is_of_rows]
+        lost = merged(one.rows for one in damaged if one.array in SPINE and one.rows)
+        ended = [(_EMPTY, _EMPTY)]
+        for start, stop in gaps(lost, log.base, log.head):
+            before = None if start else (np.zeros(n, np.int64), np.zeros(n, bool))
+            end = start
+            for row, values in self._filled(log, "step", NO_TRANSITION, start, stop):
+                step, end = values.reshape(-1, n), row + len(values)
+                flags = [chunk_files.read_rows(log, log.specs[path], row, end) for path in _FLAGS]
+                for path, one in zip(_FLAGS, flags, strict=True):
+                    odd = one.view(np.uint8).reshape(-1, n) > 1
+                    self._break(log, path, FLAG, _rows(np.arange(row, end), odd))
+                resets, ends = (one.reshape(-1, n) != 0 for one in flags[:2])
+                self._check_rows(row, step, resets, ends, before)
+                ended.append(ends_of(row, step, ends, is_open=not log.closed and end == log.head))
+                before = step[-1], ends[-1]
+            lost.append((end, stop))
+        if INDEX.isdisjoint(one.array for one in damaged):
+            ids, firsts = map(np.concatenate, zip(*ended, strict=True))
+            self._check_finals(ids, firsts, lost)
 
-    def _match(self, row: int, step: Ids, ends: Mask, finals: _Finals) -> None:
-        """Each episode that ended in these rows has a final observation."""
-        log, n, stop = self._rows, self._rows.n, row + len(step)
-        known, flat = ((step > 0) & ends).reshape(-1), step.reshape(-1)
-        which = finals.within(row * n, stop * n)
-        entries = finals.ids[which] - row * n
-        if not log.closed and stop == log.head:  # of the newest row, these say what ended
-            newest = entries[entries >= known.size - n]
-            known[-n:] = False
-            known[newest] = flat[newest] > 0
-        finals.ends[which] = known[entries]
-        odd = known[entries] & (finals.firsts[which] != finals.ids[which] - (flat[entries] - 1) * n)
-        self._break(self._finals, "first", FIRST, np.sort(finals.rows[which[odd]]))
-        known[entries] = False
-        lost = row + np.flatnonzero(known.reshape(step.shape).any(1))
-        self._break(log, "ends", NO_FINAL, lost)
+    def _check_finals(self, ids: Ids, firsts: Ids, lost: Iterable[Span]) -> None:
+        """Each of these episodes has a final observation, in ascending rows, and nothing else has.
 
-    def _check_finals(self, finals: _Finals) -> None:
-        """Each final observation is of the end of an episode, in ascending rows, each once."""
-        log = self._rows
-        wrong = ~finals.ends
-        if not log.closed:
-            wrong &= finals.ids < log.head * log.n  # else of steps that are not examined
-        right, same = np.flatnonzero(finals.ends), finals.order[1:][np.diff(finals.ordered) == 0]
-        wrong[same[finals.ends[same]]] = True
-        wrong[right[1:][np.diff(finals.ids[right] // log.n) < 0]] = True
-        self._break(self._finals, "id", NO_END, finals.rows[wrong])
+        Of rows that are `lost` it is not known where episodes ended.
+        """
+        log, finals, n = self._rows, self._finals, self._rows.n
+        pieces = self._filled(finals, "id", NO_END, finals.base, finals.head)
+        stored = np.concatenate([_EMPTY, *(values for _, values in pieces)])
+        # The oldest may be of evicted steps.
+        n_evicted = int(np.append(stored >= log.base * n, [True]).argmax()) if log.base else 0
+        stored, start = stored[n_evicted:], finals.base + n_evicted
+        rows, which = np.arange(start, start + stored.size), meant(stored, ids)
+        begins = chunk_files.read_rows(finals, finals.specs["first"], start, start + stored.size)
+        odd = (which >= 0) & (begins != np.append(firsts, -1)[which])
+        self._break(finals, "first", FIRST, rows[odd])
+        right = which >= 0
+        for first, last in lost:
+            right |= (stored >= first * n) & (stored < last * n)
+        wrong = ~right
+        if not (log.closed or log.is_all):
+            wrong &= stored < log.head * n  # else of steps that are not examined
+        places = np.flatnonzero(right)
+        again = np.ones(places.size, bool)
+        again[np.unique(stored[places], return_index=True)[1]] = False
+        wrong[places[again]] = True
+        wrong[places[1:][np.diff(stored[places] // n) < 0]] = True
+        self._break(finals, "id", NO_END, rows[wrong])
+        known = ids.size if log.closed else int(ids.searchsorted((log.head - 1) * n))
+        lacking = np.delete(ids[:known], which[(which >= 0) & (which < known)]) // n
+        self._break(log, "ends", NO_FINAL, distinct(lacking))
 
     def _check_rows(
         self, row: int, step: Ids, resets: Mask, ends: Mask, before: tuple[Ids, Mask] | None
@@ -155,23 +165,23 @@ def _rows(rows: Ids, wrong: Mask) -> Ids:
     return found
 
 
-class _Finals:
-    """The final observations of kept steps: rows, the last and the first steps of their episodes.
+def ends_of(row: int, step: Ids, ends: Mask, *, is_open: bool) -> tuple[Ids, Ids]:
+    """(ids, firsts) of the episodes that end in rows from `row` on, (rows, n) each.
 
-    `ends` tells which of them are of an episode that ended; `ordered` are `ids` in `order`.
+    Of the newest row of an open lane these are all: its final observations say which have ended.
     """
+    over = (step > 0) & ends
+    if is_open:
+        over[-1] = step[-1] > 0
+    entries = np.flatnonzero(over)
+    n = step.shape[1]
+    ids = row * n + entries
+    return ids, ids - (step.reshape(-1)[entries] - 1) * n
 
-    def __init__(self, log: Log, ids: Ids, first: int) -> None:
-        # Those before are of evicted steps.
-        start = int(np.append(ids >= first, [True]).argmax()) if first else 0
-        self.ids, stop = ids[start:], log.base + len(ids)
-        self.rows = np.arange(log.base + start, stop)
-        self.firsts = chunk_files.read_rows(log, log.specs["first"], log.base + start, stop)
-        self.ends = np.zeros(self.ids.size, bool)
-        self.order = np.argsort(self.ids, kind="stable")
-        self.ordered = self.ids[self.order]
 
-    def within(self, start: int, stop: int) -> Ids:
-        """Which of them are of steps [start, stop)."""
-        low, high = np.searchsorted(self.ordered, (start, stop))
-        return self.order[low:high]
+def meant(values: Ids, ends: Ids) -> Ids:
+    """Which of the ends, or of their first steps, each value is; -1 if none."""
+    order = np.append(ends.argsort(kind="stable"), -1)
+    out: Ids = order[ends.searchsorted(values, sorter=order[:-1])]
+    out[np.append(ends, -1)[out] != values] = -1
+    return out

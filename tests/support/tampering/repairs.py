@@ -41,7 +41,7 @@ class Lost:
 def parts_left(model, lost, *, skip):
     """The episodes that a repair leaves, in the order of their first transitions."""
     out = []
-    for low, high in _stretches(model, lost):
+    for low, high in stretches(model, lost):
         if low and not skip:
             break
         for one in model.episodes:
@@ -51,10 +51,10 @@ def parts_left(model, lost, *, skip):
     return sorted(out, key=lambda part: (part[0].first + part[1]) * model.n + part[0].env)
 
 
-def _stretches(model, lost):
+def stretches(model, lost):
     """Rows that are whole, and whose running episodes can be ended with the row after them."""
-    start, damaged = 0, lost.columns | lost.frames | lost.finals
-    for row in range(len(model.rows) + 1):
+    start, damaged = model.base, lost.columns | lost.frames | lost.finals
+    for row in range(start, len(model.rows) + 1):
         if row < len(model.rows) and row not in damaged:
             continue
         stop = row
@@ -92,6 +92,46 @@ def check_parts(path, parts):
             flags = [bool(step.non_terminal) for step in steps]
             assert found.non_terminal.tolist() == flags, what
             assert (found.terminated, found.truncated) == (not flags[-1], flags[-1]), what
+
+
+def check_steps(path, model, *, may_be_blank):
+    """Every transition of a store is one of the model's, in their order, and none comes twice.
+
+    Actions tell them apart. Fields of episodes `may_be_blank`: zeros where they are not known.
+    Returns the rows and environments that they have in the model.
+
+    Raises:
+        AssertionError: they are not.
+    """
+    known = {
+        step.action.tobytes(): (one, n)
+        for one in model.episodes
+        for n, step in enumerate(one.steps)
+    }
+    out = []
+    with mmreplay.open(path) as store:
+        batch = store.transitions(store.ids, stack=None)
+        fields = {name: store.live.columns[f"episodes/{name}"] for name in model.fields}
+        fields = {name: column.take(store.ids) for name, column in fields.items()}
+        for i, action in enumerate(batch.action):
+            one, number = known[action.tobytes()]
+            step, row = one.steps[number], one.first + number
+            out.append((row, one.env))
+            for key in store.schema.frames:
+                seen = batch.observation, batch.next_observation
+                for what, frames in zip(("frame", "next frame"), seen, strict=True):
+                    found = (frames[key] if store.schema.is_dict else frames)[i]
+                    expected = one.frames[number + (what != "frame")][key]
+                    check_same(found, expected, f"{what} of row {row}, environment {one.env}")
+            check_same(batch.reward[i], np.float32(step.reward), f"reward of row {row}")
+            assert batch.non_terminal[i] == step.non_terminal
+            for name, values in fields.items():
+                if one.first >= model.base and not (may_be_blank and not values[i].any()):
+                    check_same(values[i], model.field(one, name), f"{name} of row {row}")
+            over = batch.terminated[i] or batch.truncated[i]
+            assert over or number + 1 < len(one.steps), f"row {row} ended an episode"
+    assert out == sorted(set(out))
+    return set(out)
 
 
 def check_kept(path, original, n):

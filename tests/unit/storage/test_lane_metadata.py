@@ -21,6 +21,8 @@ from tests.support.documents import drop_copy, edit
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
+FIELDS = {"frame": Field((3,)), "action": Field((), "int64")}
+
 
 def test_where_there_is_nothing_there_is_no_store(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
@@ -61,6 +63,30 @@ def test_a_store_that_comes_while_it_is_looked_for_is_found(tmp_path, monkeypatc
 
     monkeypatch.setattr(checked_reads, "read_bytes", come)
     assert read_metadata(path)["kind"] == "lane"
+
+
+@pytest.mark.parametrize("state", ["new", "closed", "killed"])
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        mmreplay.open,
+        lambda path: mmreplay.create(path, append=True, flush_s=0, **FIELDS),
+        lambda path: mmreplay.ReplayBuffer(path, 99, None, flush_s=0, **FIELDS),
+    ],
+    ids=["open", "create", "buffer"],
+)
+def test_an_opening_reads_each_document_once(tmp_path, kill, monkeypatch, open_it, state):
+    path, read, seen = tmp_path / "s.zarr", checked_reads.read_bytes, []
+    if state != "new" or open_it is mmreplay.open:
+        writer = mmreplay.create(path, capacity=99, flush_s=0, **FIELDS)
+        kill(writer) if state == "killed" else writer.close()
+    monkeypatch.setattr(
+        checked_reads, "read_bytes", lambda path, limit: seen.append(path) or read(path, limit)
+    )
+    opened = open_it(path)
+    documents = [str(one) for one in seen if one.name == "zarr.json"]
+    assert len(documents) == len(set(documents)) > 0
+    opened.close()
 
 
 def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch):

@@ -121,9 +121,28 @@ def index(array, how):
     return harm
 
 
+def one_final(array):
+    """Damage to one number of the index, in a file without a checksum: the order tells it."""
+
+    def harm(lane):
+        flip(chunk_file(lane.path, f"finals/{array}", 0), 8 * 3)
+        return Lost()
+
+    return harm
+
+
+def newest_ends(lane):
+    """Only one array is left that says which episodes ended with the newest row, if any did."""
+    file = chunk_file(lane.path, "finals/id", 0)
+    newest = int(np.frombuffer(file.read_bytes(), np.int64).max()) // lane.n
+    file.unlink()
+    return Lost(finals={newest} & {lane.rows - 1})
+
+
 def lost_order(lane):
-    """The ids of final observations are gone: within a row, nothing tells their order."""
-    chunk_file(lane.path, "finals/id", 0).unlink()
+    """All of the index of final observations is gone: within a row, nothing tells their order."""
+    for array in ("id", "first"):
+        chunk_file(lane.path, f"finals/{array}", 0).unlink()
     rows = [one.last for one in lane.model.finals]
     return Lost(finals={row for row in rows if rows.count(row) > 1})
 
@@ -188,7 +207,8 @@ DAMAGES = {
     "two inner chunks": both(inner_chunk(2, 1), inner_chunk(5, 0)),
     "final frames, a bit": final_frames("frames/speed", bit),
     "final ids, a bit": index("id", bit),
-    "final ids, missing": lost_order,
+    "final ids, missing": index("id", unlink),
+    "final ids and first steps, missing": lost_order,
     "first steps, missing": index("first", unlink),
     "ids and actions": both(index("id", bit), column("actions", 5, bit)),
     "everywhere": both(column("actions", 2, bit), column("rewards", 6, bit), inner_chunk(5, 0)),
@@ -272,8 +292,13 @@ def test_several_places_at_once(lane, skip):
         column("rewards", 5, unlink),
         column("extras/x", 3, cut),
         column("frames/image", 3, unlink),
+        column("step", 7, unlink),
+        one_final("first"),
+        one_final("id"),
+        newest_ends,
+        both(newest_ends, column("step", 5, cut), column("rewards", 6, cut)),
     ],
-    ids=["rewards", "extras", "shard"],
+    ids=["rewards", "extras", "shard", "steps", "a first step", "an id", "ids", "three files"],
 )
 def test_a_damaged_lane_that_a_crash_left(lane, harm, skip):
     lane = lane(crashed=True)

@@ -1,18 +1,24 @@
 """`repair`: documents and lanes that are lost, stores that are sound, open, locked or missing."""
 
+import errno
 import shutil
 
+import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import (
     CorruptStoreError,
+    DiskFullError,
+    FailedStoreError,
     FormatError,
     LockedError,
     SchemaError,
     repair,
     verify,
 )
+from mmreplay.format import plan
+from tests.support.disks.faults import ALLOCATING, CALLS, faulty_disk
 from tests.support.disks.trees import contents, flip, names
 from tests.support.tampering.repairs import check_kept, set_attributes
 
@@ -115,6 +121,34 @@ def test_a_link_to_a_store_stays_one(closed_store, tmp_path):
     assert verify(tmp_path / "link.zarr").sound
 
 
+def test_a_sound_store_needs_no_disk_that_can_be_written(closed_store, killed_store):
+    path = closed_store("lz4")
+    with faulty_disk() as disk:
+        disk.fail(CALLS, errno.EROFS, forever=True)
+        assert not repair(path).changed
+        assert not disk.hits
+    shutil.rmtree(path)
+    path = killed_store("lz4")
+    with faulty_disk() as disk:
+        disk.fail(CALLS, errno.EROFS, forever=True)
+        with pytest.raises(FailedStoreError, match=f"{path.name}: .*Read-only") as told:
+            repair(path)
+    assert ".tmp" not in str(told.value)
+
+
+@pytest.mark.parametrize("at", [1, 9, 40, 90])
+def test_errors_name_files_of_the_store_and_not_of_what_is_built(closed_store, at):
+    path = closed_store("lz4")
+    (path / "actions" / "c.4").unlink()
+    before = contents(path)
+    with faulty_disk() as disk:
+        disk.fail(ALLOCATING | {"link"}, errno.ENOSPC, at=at, forever=True)
+        with pytest.raises(DiskFullError, match=str(path)) as told:
+            repair(path)
+    assert ".tmp" not in str(told.value)
+    assert contents(path) == before
+
+
 def test_progress_goes_up_to_the_total(closed_store):
     path = closed_store()
     flip(path / "rewards" / "c.4")
@@ -141,18 +175,45 @@ def test_rows_that_were_evicted(closed_store, tmp_path):
     assert verify(again).sound
 
 
-def test_damage_in_evicted_rows_costs_the_rest_of_their_shard(closed_store):
+def test_damage_in_evicted_rows_of_a_shard_costs_nothing(closed_store):
     given = {"capacity": 36, "rounds": 4}
-    path = closed_store("zstd", **given)
+    path, original = closed_store("zstd", **given), closed_store("zstd", name="o.zarr", **given)
     base = mmreplay.open(path).lanes[0].base
     assert base % 16 >= 4  # the first inner chunk of its shard, of four rows, is gone
     flip(path / "frames" / f"c.{base // 16}.0", 17)
-    assert verify(path).from_start
-    again = shutil.copytree(path, path.with_name("again.zarr"))
-    assert repair(again).kept == 0
-    done = repair(path, skip_damaged=True)
-    assert (done.kept, done.lanes[0].damaged) == (36, [(base, (base // 16 + 1) * 16)])
-    assert verify(path).sound
+    assert not verify(path).from_start
+    done = repair(path)
+    assert (done.kept, done.lost, done.lanes[0].damaged) == (36, 0, [])
+    check_kept(path, original, 36)
+
+
+@pytest.mark.parametrize("array", ["id", "first", "frames"])
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("kind", ["raw", "zstd"])
+def test_final_observations_of_evicted_steps_are_not_needed(
+    open_store, make, kill, tmp_path, monkeypatch, array, end, kind
+):
+    for name, value in (("_FINAL_BYTES", 32), ("_LEAST_FINALS", 4), ("_FINAL_PAGES_BYTES", 0)):
+        monkeypatch.setattr(plan, name, value)  # short chunk files
+    open_store(kind, capacity=400, rounds=5).close()
+    writer = make(append=True, capacity=36)
+    path, original = writer.path, tmp_path / "original.zarr"
+    if end == "closed":
+        writer.close()  # evicts steps; their final observations go one flush later
+        shutil.copytree(path, original)
+    else:
+        writer.flush()
+        kill(writer)
+        mmreplay.snapshot(path, original)
+    with mmreplay.open(path) as store:
+        (lane,) = store.live.readers
+        assert lane.base > 200
+        assert lane.finals.base == 0
+    flip(path / "finals" / array / ("c.0.0" if array == "frames" else "c.0"), 17)
+    done = repair(path)
+    assert done.findings
+    assert (done.kept, done.lost) == (36, 0)
+    check_kept(path, original, 36)
 
 
 def test_a_damaged_state_page_costs_what_came_after_the_last_flush(open_store, story, kill):
@@ -224,17 +285,26 @@ def test_rows_after_the_last_flush_of_a_killed_writer_are_kept(open_store, story
         story.check(store)
 
 
-def test_the_chunk_file_of_the_pending_frames_alone_is_lost_in_a_crash(make, story, kill):
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_chunk_file_of_the_pending_frames_alone_is_lost_in_a_crash(make, kill, runs):
     writer = make(frame=mmreplay.Field((3,), "uint8", "raw", chunk=16))
-    story.play(writer, 32)
+    frames = np.arange(99, dtype=np.uint8).reshape(33, 3)
+    writer.reset(frames[0])
+    for row in range(32):
+        writer.step(0, 0, frames[row + 1], row == 31 and not runs)
     writer.flush()
     kill(writer)
     path = writer.path
     (path / "frames" / "c.2.0").unlink()
-    assert [(one.file, one.rows) for one in verify(path).findings] == [("frames/c.2.0", (31, 32))]
+    assert [(one.file, one.rows) for one in verify(path).findings] == [("frames/c.2.0", (32, 33))]
     made = repair(path)
-    assert (made.kept, made.lost) == (30, 2)
+    n_kept = 31 if runs else 32
+    assert (made.kept, made.lost) == (n_kept, 32 - n_kept)
     assert verify(path).sound
+    with mmreplay.open(path) as store:
+        batch = store.transitions(store.ids)
+    assert np.array_equal(batch.observation, frames[:n_kept])
+    assert np.array_equal(batch.next_observation, frames[1 : n_kept + 1])
 
 
 def test_a_directory_in_the_place_of_a_preallocated_chunk_file(make, story, kill):

@@ -10,15 +10,17 @@ from mmreplay import CorruptStoreError, Field, verify
 ACTION = Field((), "uint8", chunk=8)
 
 
-@pytest.mark.parametrize("file", ["state", "checkpoint"])
-def test_a_crashed_store_that_cannot_be_recovered(make, story, kill, file, kinds):
+@pytest.mark.parametrize(
+    ("file", "state", "found"),
+    [("state", "crashed", ".live/state"), ("checkpoint", "unknown", ".live")],
+)
+def test_a_crashed_store_that_cannot_be_recovered(make, story, kill, kinds, file, state, found):
     writer = make(frame=kinds["lz4"], action=ACTION)
     story.play(writer, 15)
     kill(writer)
     (writer.path / ".live" / file).write_bytes(b"")
     report = verify(writer.path)
-    assert report.state == "unknown"
-    assert [one.file for one in report.findings] == [".live"]
+    assert (report.state, [one.file for one in report.findings]) == (state, [found])
 
 
 def test_a_truncated_checkpoint_is_damage_though_half_of_it_can_be_read(make, story, kill, kinds):

@@ -279,6 +279,12 @@ def test_damage_to_what_is_not_closed(make, story, kill, kinds, state):
     flip(path / "frames" / "c.1.0", 17)
     flip(path / "resets" / "c.4", 0)  # which has no checksum yet
     assert {(one.array, one.rows) for one in verify(path).findings} == {("resets", (32, 33))}
+    step = path / "step" / "c.1"
+    data = step.read_bytes()
+    step.unlink()  # of the other rows, steps still must fit each other
+    found = {(one.array, one.rows) for one in verify(path).findings}
+    assert found == {("step", (8, 16)), ("resets", (32, 33))}
+    step.write_bytes(data)
     flip(path / "resets" / "c.4", 0)
     (path / "rewards" / "c.2").unlink()
     assert {one.file for one in verify(path).findings} == {"rewards/c.2"}
