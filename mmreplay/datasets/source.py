@@ -146,7 +146,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close the stores; a selection leaves them open."""
+        """Close the stores, and let others update their columns; a selection leaves them open."""
 
     def __enter__(self) -> Self:
         return self
@@ -265,6 +265,38 @@ class EpochSource(Source, Generic[Part]):
 
     @abc.abstractmethod
     def _split(self, fraction: float, seed: int) -> tuple[Part, Part]: ...
+
+    @abc.abstractmethod
+    def update(self, ids: npt.ArrayLike, /, **columns: npt.ArrayLike) -> None:
+        """Store other values of derived columns, in a buffer or with ``load(update=[...])``.
+
+        Readers see them at once. They survive a kill of this process, and a power cut once `flush`
+        or `close` has returned. A number is old or new at any moment; a value of several may be
+        half old and half new after a kill, or in a batch that is read meanwhile. A selection, and
+        a wrapper, update the columns that their data updates.
+
+        Args:
+            ids: integers of any shape, as (B,) of a batch or (B, T) of sequences. -1 is skipped; of
+                an id that occurs twice, the last value counts. Values of evicted transitions are
+                ignored and counted in `n_late_updates`.
+            columns: (*ids.shape, *field shape) by the name of the column.
+
+        Raises:
+            SchemaError: values that do not fit their field, or a column that is not open for
+                updates; nothing was changed.
+            InvalidIdError: an id that never was a transition; nothing was changed.
+            LockedError: another process updates the column, which a buffer locks on first use.
+            DiskFullError, FailedStoreError, ClosedError: it could not be stored, or was closed.
+        """
+
+    @property
+    @abc.abstractmethod
+    def n_late_updates(self) -> int:
+        """Values that `update` was given after their transition had been evicted."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Make updated values durable, and all steps of a buffer."""
 
 
 class WindowSource(EpochSource[Part]):

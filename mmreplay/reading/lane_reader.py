@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
@@ -250,7 +250,7 @@ class Entries:
 
 
 class LaneReader:
-    """A lane, read-only; `own_documents` ignores the copy of its arrays' zarr.json files.
+    """A lane, read-only; `own_documents` and `extras` as for `lane_metadata.read_lane`.
 
     Raises StoreNotFoundError, FormatError or CorruptStoreError as docs/format.md says.
 
@@ -270,9 +270,16 @@ class LaneReader:
     finals: LogReader
     is_closed: bool
 
-    def __init__(self, path: AnyPath, number: int = 0, *, own_documents: bool = False) -> None:
+    def __init__(
+        self,
+        path: AnyPath,
+        number: int = 0,
+        *,
+        own_documents: bool = False,
+        extras: Collection[str] | None = None,
+    ) -> None:
         self.path, self.number = path, number
-        self._own_documents = own_documents
+        self._own_documents, self._extras = own_documents, extras
         self._load()
         n, has_axis = self.n, self.environments is not None
         self.entries = Entries(self.rows, n, has_axis=has_axis)
@@ -290,7 +297,9 @@ class LaneReader:
                 time.sleep(_PATIENCE_S)
             stamp = file_stamp(self.path)
             try:
-                self.document = read_lane(self.path, own_documents=self._own_documents)
+                self.document = read_lane(
+                    self.path, own_documents=self._own_documents, extras=self._extras
+                )
                 is_loaded = self._load_logs(stamp)
                 if is_loaded:
                     self._check_head()

@@ -60,8 +60,9 @@ class Damage:
 
     Attributes:
         wrong_sums: (array, chunk file) of sound files whose checksum is damaged or missing.
+        lost_values: (array, chunk file) of damaged values that cost no row: of columns that may
+            change, and of fields of episodes.
         index: (path, rows) of damaged parts of `INDEX`.
-        fields: (path, chunk file) of damaged fields of episodes.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class Damage:
     ) -> None:
         self.reader = reader
         self.wrong_sums: set[tuple[str, int]] = set()
+        self.lost_values: set[tuple[str, int]] = set()
         self.index: list[tuple[str, Span]] = []
-        self.fields: set[tuple[str, int]] = set()
         self._lost_finals: list[Span] = [*unknown]
         self._spans: list[tuple[str, Span]] = []
         for finding in findings:
@@ -96,7 +97,7 @@ class Damage:
                 first, last = finding.rows[0], max(finding.rows[1] - 1, finding.rows[0])
                 size = of_episodes.chunk_rows
                 chunks = range(first // size, last // size + 1)
-                self.fields |= {(finding.array, chunk) for chunk in chunks}
+                self.lost_values |= {(finding.array, chunk) for chunk in chunks}
             return
         path = finding.array.removeprefix(f"{FINALS}/")
         log = self.reader.rows if path == finding.array else self.reader.finals
@@ -109,6 +110,9 @@ class Damage:
         first, last = finding.rows
         if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
             self.wrong_sums.add((finding.array, first // spec.chunk_rows))
+        elif spec.may_change:
+            chunks = range(first // spec.chunk_rows, -(-last // spec.chunk_rows))
+            self.lost_values |= {(path, chunk) for chunk in chunks}
         elif log is self.reader.finals and path in INDEX:
             self.index.append((path, (max(first, log.base), last)))
         else:
@@ -164,7 +168,7 @@ class Damage:
             rows = out[path] = np.zeros((firsts.size, *spec.row_shape), spec.dtype)
             for place in known.nonzero()[0].tolist():
                 number = int(numbers[place])
-                if (path, number // spec.chunk_rows) not in self.fields:
+                if (path, number // spec.chunk_rows) not in self.lost_values:
                     one = chunk_files.read_rows(self.reader.rows, spec, number, number + 1)
                     rows[place] = one[0]
         return out

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
-from mmreplay.format import layout, parse
+from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import FINALS, ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.maintenance.repair.damage import Damage, Span, blocks, gaps
@@ -136,6 +136,24 @@ def _take_copies(
         durable_writes.make_directory(lane / name)
         durable_writes.write_file(file, layout.dump(one), durable=False)
     durable_writes.write_file(lane / "zarr.json", layout.group_json(own), durable=False)
+    _renew_columns(lane, own)
+
+
+def _renew_columns(lane: AnyPath, own: dict[str, Any]) -> None:
+    """Let the values of derived columns be 0 whose documents are lost: they cost no row."""
+    schema = parse.schema_from_json(own["schema"], str(lane))
+    planned = plan.plan_lane(schema, own["environments"], own["capacity"]).rows
+    for spec in (spec for spec in planned.values() if spec.may_change):
+        for one in (spec, layout.checksum_spec(spec.path)):
+            file = lane / one.path / "zarr.json"
+            with contextlib.suppress(MmreplayError, OSError):
+                data = checked_reads.read_bytes(file, layout.MAX_METADATA_BYTES)
+                parse.parse_array(data, one.path, str(file))
+                continue
+            durable_writes.remove_tree(lane / one.path)
+            durable_writes.make_directory(lane / one.path)
+            document = layout.array_json(one, own["rows"])
+            durable_writes.write_file(file, document, durable=False)
 
 
 def _rebuild_index(damage: Damage) -> list[Span]:
