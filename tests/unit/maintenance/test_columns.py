@@ -32,7 +32,7 @@ LAYOUTS = {
     "evicting": Layout(LAYOUT.frame, LAYOUT.action, capacity=30),
     "vector": Layout(LAYOUT.frame, LAYOUT.action, environments=3),
     "lanes": Layout(LAYOUT.frame, LAYOUT.action, lanes=2),
-    "dict": Layout({"a": LAYOUT.frame, "b": Field((), "float32")}, LAYOUT.action),
+    "dict": Layout({"a": Field((3,)), "b": Field((), "float32")}, LAYOUT.action),
 }
 FLOAT = Field((), "float32")
 
@@ -121,7 +121,7 @@ def test_a_function_sees_whole_trajectories_with_true_final_observations(made, l
 
     mmreplay.add_column(path, "reward_again", look)
     with mmreplay.open(path) as store:
-        assert len(seen) == len(store.episodes) > 3
+        assert len(seen) == len(store.episodes) > 0
         for number, one in enumerate(seen):
             expected = store.trajectory(number)
             for name in ("action", "reward", "non_terminal", "ids"):
@@ -129,7 +129,7 @@ def test_a_function_sees_whole_trajectories_with_true_final_observations(made, l
             assert (one.terminated, one.truncated) == (expected.terminated, expected.truncated)
             frames = one.observation if model.schema.is_dict else {"": one.observation}
             wanted = expected.observation if model.schema.is_dict else {"": expected.observation}
-            assert all((frames[key] == wanted[key]).all() for key in frames)
+            assert all(np.array_equal(frames[key], wanted[key], equal_nan=True) for key in frames)
             assert (expected.extras["reward_again"] == expected.reward).all()
 
 
@@ -201,7 +201,8 @@ def test_what_does_not_fit_is_refused_and_the_store_is_as_it_was(made, tmp_path)
         ("x", np.zeros(n), Field((), "float32", "lz4"), SchemaError, "only frames are compressed"),
         ("x", np.zeros((n, 9)), Field((9,), "float64", chunk=1 << 19), SchemaError, "smaller"),
         ("old", np.zeros(n), None, SchemaError, "replace=True"),
-        ("reward", np.zeros(n), None, SchemaError, "arguments of step"),
+        ("mask", np.zeros(n), None, SchemaError, "arguments of step"),
+        ("reward", np.zeros(n), None, SchemaError, "reserved"),
         ("discount", np.zeros(n), None, SchemaError, "reserved"),
         ("episode.task", np.zeros(n), None, SchemaError, "reserved"),
         ("observation.x", np.zeros(n), None, SchemaError, "reserved"),
@@ -337,29 +338,28 @@ class _Crash(BaseException):
 
 
 def _lives(tmp_path, path, call):
-    """Every call that changes the disk is the last one once; by a kill, and by a power cut."""
-    for power, count in itertools.product((False, True), itertools.count(1)):
-        folder = tmp_path / f"life-{power}-{count}"
-        folder.mkdir()
-        copy = folder / "s.zarr"
-        shutil.copytree(path, copy)
+    """Every call that changes the disk is the last one once, by a kill; some by a power cut."""
+    for power in (False, True):
+        for count in itertools.count(1, 4 if power else 1):
+            folder = tmp_path / f"life-{power}-{count}"
+            folder.mkdir()
+            copy = folder / "s.zarr"
+            shutil.copytree(path, copy)
 
-        def before_call(number, last=count):
-            if number == last:
-                raise _Crash
+            def before_call(number, last=count):
+                if number == last:
+                    raise _Crash
 
-        with power_disk(folder, before_call) as known:
-            try:
-                call(copy)
-            except _Crash:
-                if power:
-                    known.cut()
-            else:
-                if power:
-                    return
-                break
-        yield copy, count
-        shutil.rmtree(folder)
+            with power_disk(folder, before_call) as known:
+                try:
+                    call(copy)
+                except _Crash:
+                    if power:
+                        known.cut()
+                else:
+                    break
+            yield copy
+            shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -373,7 +373,7 @@ def test_killed_or_without_power_a_store_is_as_before_or_after_and_the_call_can_
         mmreplay.add_column(path, "x", np.full(n, 1.0), FLOAT)
     add = lambda one: mmreplay.add_column(one, "x", np.full(n, 2.0), FLOAT, replace)  # noqa: E731
     states = set()
-    for copy, _ in _lives(tmp_path, path, add):
+    for copy in _lives(tmp_path, path, add):
         report = mmreplay.verify(copy)
         assert report.findings == []
         with mmreplay.open(copy) as store:
@@ -391,7 +391,7 @@ def test_killed_or_without_power_a_store_is_as_before_or_after_and_the_call_can_
 def test_a_column_that_is_dropped_is_there_or_not_whenever_that_is_cut_off(made, tmp_path):
     path, model = made(LAYOUTS["lanes"], n_rows=20)
     mmreplay.add_column(path, "x", np.ones(len(model)), FLOAT)
-    for copy, _ in _lives(tmp_path, path, lambda one: mmreplay.drop_column(one, "x")):
+    for copy in _lives(tmp_path, path, lambda one: mmreplay.drop_column(one, "x")):
         assert mmreplay.verify(copy).findings == []
         with mmreplay.open(copy) as store:
             assert store.transitions(store.ids[:1], stack=None).extras.get("x", [1]) == [1]
@@ -418,5 +418,5 @@ def test_a_full_disk_changes_nothing(made, tmp_path):
         with faulty_disk() as broken:
             broken.fail({"posix_fallocate"}, 28, at=at)
             with pytest.raises(DiskFullError, match="no room"):
-                mmreplay.add_column(path, "x", np.ones((len(model), 4)), Field((4,), chunk=64))
+                mmreplay.add_column(path, "x", np.ones((len(model), 4)), Field((4,), "float64"))
         assert same_files(path, tmp_path / "before.zarr")
