@@ -270,23 +270,15 @@ class EpochSource(Source, Generic[Part]):
     def update(self, ids: npt.ArrayLike, /, **columns: npt.ArrayLike) -> None:
         """Store other values of derived columns, in a buffer or with ``load(update=[...])``.
 
-        Readers see them at once. They survive a kill of this process, and a power cut once `flush`
-        or `close` has returned. A number is old or new at any moment; a value of several may be
-        half old and half new after a kill, or in a batch that is read meanwhile. A selection, and
-        a wrapper, update the columns that their data updates.
-
         Args:
-            ids: integers of any shape, as (B,) of a batch or (B, T) of sequences. -1 is skipped; of
-                an id that occurs twice, the last value counts. Values of evicted transitions are
-                ignored and counted in `n_late_updates`.
-            columns: (*ids.shape, *field shape) by the name of the column.
+            ids: integers of any shape. -1 is skipped; of an id that occurs twice, the last value
+                counts; values of evicted transitions are only counted, in `n_late_updates`.
+            columns: (*ids.shape, *field shape) by the name of the column; seen by readers at once.
 
         Raises:
-            SchemaError: values that do not fit their field, or a column that is not open for
-                updates; nothing was changed.
-            InvalidIdError: an id that never was a transition; nothing was changed.
+            SchemaError: values that do not fit, or a column that is not open for updates.
+            InvalidIdError: an id that never was a transition. Nothing was changed, as above.
             LockedError: another process updates the column, which a buffer locks on first use.
-            DiskFullError, FailedStoreError, ClosedError: it could not be stored, or was closed.
         """
 
     @property
