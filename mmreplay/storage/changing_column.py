@@ -15,7 +15,7 @@ from mmreplay.ids import Ids, distinct
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.lane_metadata import read_metadata
-from mmreplay.system import durable_writes
+from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.locks import DirectoryLock
 
@@ -23,6 +23,14 @@ from mmreplay.system.locks import DirectoryLock
 def lock_column(lane: AnyPath, path: str) -> DirectoryLock:
     """Lock a column of a lane; LockedError if another process changes its values."""
     return DirectoryLock(lane / path, who=lambda: "", what="column")
+
+
+def lock_columns(lane: AnyPath, held: contextlib.ExitStack) -> None:
+    """Lock all derived columns of a lane until `held` is left; LockedError as of `lock_column`."""
+    for name in checked_reads.names(lane / "derived"):
+        path = f"derived/{name}"
+        if (lane / path).is_dir() and not (lane / path).is_symlink():
+            held.callback(lock_column(lane, path).release)
 
 
 def sync_values(lane: AnyPath, spec: ArraySpec) -> None:

@@ -8,6 +8,8 @@ import contextlib
 import dataclasses
 import shutil
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -138,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             field = derived[name] = mmreplay.Field((2,), dtype)
             values = np.stack([random_value(field, self.random) for _ in ids])
-            source = {"array": values, "pairs": iter([(ids, values)])}.get(how)
+            source: Any = {"array": values, "pairs": iter([(ids, values)])}.get(how)
             if how == "function":
                 by_id = dict(zip(ids.tolist(), values, strict=True))
                 source = lambda one: np.stack([by_id[i] for i in one.ids.tolist()])  # noqa: E731

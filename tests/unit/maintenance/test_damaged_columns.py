@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import CorruptStoreError, Field, pack, repair, snapshot, verify
+from mmreplay import CorruptStoreError, Field, LockedError, pack, repair, snapshot, verify
 from tests.support.disks.trees import flip
 
 N, CHUNK = 80, 16
@@ -145,6 +145,15 @@ def test_values_that_a_killed_process_was_changing_are_a_warning_until_a_writer_
         data.update([last], v=[-2])
     assert verify(path).warnings == []
     assert values(path)["v"][N - 1] == -2
+
+
+def test_a_store_whose_columns_are_updated_is_neither_repaired_nor_tagged(path):
+    flip(next(lane_of(path).glob("actions/c.3")))
+    with mmreplay.load(path, update=["z"]):
+        for call in (repair, lambda one: mmreplay.tag(one, good=1)):
+            with pytest.raises(LockedError, match=r"derived/z"):
+                call(path)
+    assert repair(path).changed
 
 
 def test_damage_does_not_keep_a_writer_from_opening_the_store(path, caplog):
