@@ -7,7 +7,6 @@ power cuts, every reader sees what the model says, byte for byte, and so are the
 import contextlib
 import dataclasses
 import shutil
-
 from typing import Any
 
 import numpy as np
