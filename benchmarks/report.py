@@ -31,6 +31,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
         "Prioritized sampling",
         r", (?P<column>100,000 rows|10,000,000 rows|many by few)$",
     ),
+    "columns": ("Derived columns", _GAMES),
     "append": ("Appending", _CODECS),
     "vector_append": ("Appending, many environments", _WIDTHS),
     "vector_open": ("Opening and sampling, many environments", _WIDTHS),

@@ -35,6 +35,9 @@ _COMMANDS = {
     "repair": "Make a damaged store sound again.",
     "snapshot": "Copy a store, also while it is written.",
     "pack": "Copy, merge, filter and recompress stores.",
+    "columns": "List the extra columns.",
+    "add-column": "Add a column that a function computes.",
+    "drop-column": "Remove a column that was added.",
     "render": "Draw an episode as a film or contact sheet.",
     "plot": "Draw returns, lengths, rewards and actions.",
     "import": "Convert another library's dataset to a store.",
@@ -44,6 +47,8 @@ _COMMANDS = {
 """Name -> help in the list of commands, without importing them all."""
 
 _MODULES = {
+    "add-column": "columns",
+    "drop-column": "columns",
     "import": "exchange",
     "export": "exchange",
     "verify": "maintenance",
@@ -112,7 +117,7 @@ class _LazyGroup(click.Group):
                 ctx.fail(f"No such command {cmd_name!r}. Did you mean {near[0]!r}?")
             return None
         module = _MODULES.get(cmd_name, cmd_name)
-        name = f"{cmd_name}_dataset" if module == "exchange" else cmd_name
+        name = f"{cmd_name}_dataset" if module == "exchange" else cmd_name.replace("-", "_")
         command: click.Command = getattr(import_module(f".{module}", __name__), name)
         return command
 

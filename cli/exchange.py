@@ -118,10 +118,18 @@ def import_dataset(
 @click.argument("format_name", metavar="FORMAT")
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.argument("target", metavar="DST", type=click.Path())
+@click.option(
+    "--leave-out", metavar="NAME", multiple=True, help="Leave out this extra column; repeatable."
+)
 @_OPTIONS
 @_JSON
 def export_dataset(
-    format_name: str, source: str, target: str, options: dict[str, Any], as_json: bool
+    format_name: str,
+    source: str,
+    target: str,
+    leave_out: Sequence[str],
+    options: dict[str, Any],
+    as_json: bool,
 ) -> None:
     """Convert all episodes of the store at SRC to another library's dataset at DST.
 
@@ -130,7 +138,9 @@ def export_dataset(
     import mmreplay
 
     with progress("export") as show:
-        made = mmreplay.export_dataset(source, format_name, target, progress=show, **options)
+        made = mmreplay.export_dataset(
+            source, format_name, target, leave_out=leave_out, progress=show, **options
+        )
     _print(made, "", as_json=as_json)
 
 

@@ -60,6 +60,9 @@ def numbers(
     help="Keep the episodes of these environments of vector stores, counted from 0.",
 )
 @click.option("--capacity", type=Whole(min=1), help="Keep at most this many steps, the newest.")
+@click.option(
+    "--leave-out", metavar="NAME", multiple=True, help="Leave out this extra column; repeatable."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def pack(sources: tuple[str, ...], target: str, as_json: bool, **settings: Any) -> None:
     """Copy the episodes of the stores at SRC... into one new store at DST.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .wording import Whole, age, count, echo, echo_json, progress, size
+from .wording import Whole, age, count, echo, echo_json, import_from_here, progress, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult
@@ -94,10 +91,7 @@ def record(env_id: str, path: str, steps: int, as_json: bool, **settings: Any) -
     no-op start); all other environments are recorded unchanged. Ctrl-C ends the recording and keeps
     every step.
     """
-    # As with `python -m`: the working directory may have the module of a policy or environment.
-    with suppress(FileNotFoundError):  # it may have been removed
-        if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path holds strings)
-            sys.path.insert(0, here)
+    import_from_here()
     import mmreplay
 
     try:

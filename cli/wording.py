@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import sys
 import time
@@ -165,6 +166,13 @@ def echo_table(*parts: Table | str) -> None:
                 console.print(part)
     lines = captured.get().splitlines()
     click.echo("\n".join(line.rstrip() for line in lines))
+
+
+def import_from_here() -> None:
+    """As with `python -m`: the working directory may have the module of a policy or function."""
+    with suppress(FileNotFoundError):  # it may have been removed
+        if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path holds strings)
+            sys.path.insert(0, here)
 
 
 @contextmanager

@@ -5,15 +5,17 @@ Invariant: an argument that does not fit is a `SchemaError` that names it.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import SchemaError
+from mmreplay.errors import MmreplayError, SchemaError
 
 
 def whole_number(
@@ -115,3 +117,24 @@ def mask_of(name: str, given: Any, n: int, what: str) -> npt.NDArray[np.bool_]:
     out = np.zeros(n, np.bool_)
     out[numbers] = True
     return out
+
+
+def imported(name: str, text: str, call: str, otherwise: str = "") -> Callable[..., Any]:
+    """The callable of a ``module:callable``; MmreplayError if there is none. `call` shows a use."""
+    module, _, path = str(text).partition(":")
+    if not (module and path):
+        raise MmreplayError(
+            f"{name}: expected {otherwise}'module:callable' or a callable, found {text!r:.80}"
+        )
+    try:
+        found: object = operator.attrgetter(path)(importlib.import_module(module))
+    except Exception as error:  # the user's module may raise anything while it is imported
+        raise MmreplayError(
+            f"{name} {text!r}: loading it raised {type(error).__name__}: {error}"
+        ) from error
+    if not callable(found):
+        raise MmreplayError(
+            f"{name} {text!r}: expected a callable {call}, found an object of type "
+            f"{type(found).__name__}"
+        )
+    return found

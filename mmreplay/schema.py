@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import Any
@@ -33,6 +33,10 @@ _STEP_ARGUMENTS = {
     *("self", "action", "actions", "reward", "rewards", "next_frame", "frames"),
     *("terminated", "truncated", "life_lost", "mask"),
 }
+_OF_BATCH = frozenset(
+    "observation next_observation action reward discount non_terminal id weight extras terminated "
+    "truncated".split()
+)
 _MAX_NDIM = 8
 _MAX_FRAME_BYTES = 1 << 30
 
@@ -153,6 +157,17 @@ class Field:
             return self._cast(array, name)
         return self.coerce(array, name)
 
+    def coerce_rows(self, values: object, lead: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+        """(*lead, *shape): rows of any number, by the rules of `coerce_loosely`."""
+        array = as_array(values, name)
+        if array.shape != (*lead, *self.shape):
+            raise SchemaError(
+                f"{name}: expected shape {(*lead, *self.shape)}, found {array.shape}; pass a value "
+                f"of shape {self.shape} for each id"
+            )
+        same = array.dtype == self.dtype != np.bool_
+        return array if same or not array.size else self._cast(array, name)
+
     def _cast(self, array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         if _KINDS.get(array.dtype.kind, 3) <= _KINDS[self.dtype.kind]:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -195,6 +210,7 @@ class Schema:
     extras: dict[str, Field]
     reward_dtype: np.dtype[Any]  # float32 or float64
     episode: dict[str, Field | Text] = field(default_factory=dict)  # of each episode
+    derived: dict[str, Field] = field(default_factory=dict)  # extras that may change later
 
     @staticmethod
     def make(
@@ -203,7 +219,9 @@ class Schema:
         extras: Mapping[str, Field] | None = None,
         reward_dtype: npt.DTypeLike = "float32",
         codec: Codec = None,
+        *,
         episode: Mapping[str, Field | Text] | None = None,
+        derived: Mapping[str, Field] | None = None,
     ) -> Schema:
         """Check what the user gave; `codec` is for frame fields without one. SchemaError."""
         codec = _checked_codec(codec)
@@ -220,21 +238,24 @@ class Schema:
         reward = _checked_dtype(reward_dtype)
         if reward not in (np.dtype("float32"), np.dtype("float64")):
             raise SchemaError(f"reward_dtype: expected float32 or float64, found {reward}")
-        columns = {
-            _checked_name(key, "extras"): _checked_field(column, key)
-            for key, column in (extras or {}).items()
-        }
-        if clash := _STEP_ARGUMENTS & columns.keys():
+        columns, later = (
+            {_checked_name(key, what): _checked_field(one, key) for key, one in given.items()}
+            for what, given in (("extras", extras or {}), ("derived", derived or {}))
+        )
+        if clash := _STEP_ARGUMENTS & {*columns, *later}:
             raise SchemaError(f"extras: {sorted(clash)} are arguments of step already; rename them")
-        for name, column in {"action": _checked_field(action, "action"), **columns}.items():
+        if clash := columns.keys() & later.keys():
+            raise SchemaError(f"derived: {sorted(clash)} are extras already; rename them")
+        raw = {"action": _checked_field(action, "action"), **columns, **later}
+        for name, column in raw.items():
             if column.codec not in (None, "raw"):
                 raise SchemaError(
                     f"{name}: only frames are compressed, found codec {column.codec!r}"
                 )
-        for name, column in {**parts, "action": action}.items():
+        for name, column in {**parts, "action": action, **later}.items():
             if column.fill is not None:
                 raise SchemaError(f"{name}: only extras have a fill, found {column.fill}")
-        return Schema(frames, action, columns, reward, dict(episode or {}))
+        return Schema(frames, action, columns, reward, dict(episode or {}), later)
 
     @property
     def frames(self) -> dict[str, Field]:
@@ -283,9 +304,23 @@ class Schema:
         return {FRAME: "frames"}
 
     @property
+    def extra_fields(self) -> dict[str, Field]:
+        """The extra columns, derived ones included, by name."""
+        return {**self.extras, **self.derived}
+
+    @property
     def extra_paths(self) -> dict[str, str]:
-        """The extra columns' paths in the store, by name."""
-        return {name: f"extras/{name}" for name in self.extras}
+        """The paths in the store of the extra columns, derived ones included, by name."""
+        paths = {name: f"extras/{name}" for name in self.extras}
+        return paths | {name: f"derived/{name}" for name in self.derived}
+
+    def only(self, names: Collection[str] | None) -> Schema:
+        """The same without the extra columns that have none of these names; None: all of them."""
+        extras, derived = (
+            {name: one for name, one in of.items() if names is None or name in names}
+            for of in (self.extras, self.derived)
+        )
+        return replace(self, extras=extras, derived=derived)
 
     @property
     def field_paths(self) -> dict[str, str]:
@@ -301,19 +336,23 @@ class Schema:
         out = {path: self.frames[key] for key, path in self.frame_paths.items()}
         out["actions"] = self.action
         out["rewards"] = Field((), self.reward_dtype)
-        out.update({path: self.extras[name] for name, path in self.extra_paths.items()})
-        return out
+        fields = self.extra_fields
+        return out | {path: fields[name] for name, path in self.extra_paths.items()}
 
     def to_json(self) -> dict[str, Any]:
         """As the store's attributes have it."""
-        frames: Any = {key: column.to_json() for key, column in self.frames.items()}
-        episode = {name: one.to_json() for name, one in self.episode.items()}
+        frames, extras, derived, episode = (
+            {key: column.to_json() for key, column in of.items()}
+            for of in (self.frames, self.extras, self.derived, self.episode)
+        )
         return {
             "frame": {"dict": frames} if self.is_dict else frames[FRAME],
             "action": self.action.to_json(),
             "reward": self.reward_dtype.name,
-            "extras": {key: column.to_json() for key, column in self.extras.items()},
-        } | ({"episode": episode} if episode else {})
+            "extras": extras,
+            **({"derived": derived} if derived else {}),
+            **({"episode": episode} if episode else {}),
+        }
 
 
 def as_array(value: object, name: str) -> npt.NDArray[Any]:
@@ -340,8 +379,14 @@ def _checked_field(value: object, name: str) -> Field:
 def _checked_name(key: object, what: str) -> str:
     if not isinstance(key, str) or not _NAME.match(key) or key == "zarr.json":
         raise SchemaError(
-            f"{what}: the name {key!r} cannot be a column's; use up to 100 letters, digits, "
+            f"{what}: the name {key!r:.120} cannot be a column's; use up to 100 letters, digits, "
             f"'_', '-' and '.', not starting with '.'"
+        )
+    is_taken = key in _OF_BATCH or key.startswith(("observation.", "episode."))
+    if what == "derived" and (is_taken or key.endswith(".tmp")):
+        raise SchemaError(
+            f"derived: the name {key!r} is reserved, as are the fields of a batch and what begins "
+            f"with 'observation.' or 'episode.' or ends with '.tmp'; rename it"
         )
     return key
 

@@ -55,6 +55,16 @@ class Around(EpochSource[Part]):
         update: Callable[[npt.ArrayLike, npt.ArrayLike], None] = data.update_priorities
         return update
 
+    def update(self, ids: npt.ArrayLike, /, **columns: npt.ArrayLike) -> None:
+        self.data.update(ids, **columns)
+
+    @property
+    def n_late_updates(self) -> int:
+        return self.data.n_late_updates
+
+    def flush(self) -> None:
+        self.data.flush()
+
     def __len__(self) -> int:
         return len(self.data)
 

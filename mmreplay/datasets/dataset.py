@@ -26,6 +26,7 @@ from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import Source, Windowed, WindowSource
 from mmreplay.datasets.statistics import Statistics, statistics_of
 from mmreplay.datasets.store_draws import Draw, StoreDraws, around, state_of_bits
+from mmreplay.datasets.updates import Updates
 from mmreplay.errors import ClosedError, MmreplayError
 from mmreplay.ids import Ids
 from mmreplay.reading.episode_table import arrow_table
@@ -75,11 +76,12 @@ class Dataset(WindowSource["Dataset"]):
         self.store = store
         self.settings = settings
         self.draws = StoreDraws(store, settings, self._selection)
+        self.updates = Updates(store.live)
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what the store and the settings determine."""
-        state = {name: value for name, value in self.__dict__.items() if name != "draws"}
+        state = {k: v for k, v in self.__dict__.items() if k not in {"draws", "updates"}}
         with self.generator.bit_generator.lock:
             return {**state, "generator": copy.deepcopy(self.generator)}
 
@@ -165,6 +167,16 @@ class Dataset(WindowSource["Dataset"]):
         if changes:
             gatherer = live.gatherer(dataclasses.replace(self.settings, **changes))
         return live.gather(live.valid_ids(ids), gatherer, out)
+
+    def update(self, ids: npt.ArrayLike, /, **columns: npt.ArrayLike) -> None:
+        self.updates.update(ids, columns)
+
+    @property
+    def n_late_updates(self) -> int:
+        return self.updates.n_late
+
+    def flush(self) -> None:
+        self.updates.flush()
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode, by its index in `episodes`; see `Store.trajectory`."""
@@ -284,6 +296,7 @@ class Dataset(WindowSource["Dataset"]):
         seed = [self._epochs.seed, selection.digest]
         out = Dataset(self.store, self.settings, seed, self.prefetch, selection)
         out._epochs.unshared_seed = self._epochs.unshared_seed
+        out.updates = self.updates
         return out
 
     def refresh(self) -> Self:
@@ -293,6 +306,7 @@ class Dataset(WindowSource["Dataset"]):
 
     def close(self) -> None:
         if self._selection is None:
+            self.updates.close()
             self.store.close()
         self.read_ahead.close()  # afterwards, so that no other thread begins to read ahead again
 

@@ -116,7 +116,7 @@ class Hindsight(Around["Hindsight"]):
             )
         schema = data.store.schema
         _check_goals(data.store, achieved_goal, desired_goal)
-        if mark in schema.extras:
+        if mark in schema.extra_fields:
             raise SchemaError(
                 f"{data.store.path}: there is an extra named {mark!r} already; give the mark of "
                 f"relabelled samples another name with mark="

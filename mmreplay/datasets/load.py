@@ -13,6 +13,8 @@ from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.datasets.read_ahead import checked_prefetch
+from mmreplay.datasets.updates import Updates
+from mmreplay.errors import SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.system import user_paths
 
@@ -29,6 +31,8 @@ def load(
     clip_reward: tuple[float, float] | None = None,
     prefetch: int = 0,
     episode: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    update: Sequence[str] = (),
 ) -> Dataset:
     """Open stores for training, read-only.
 
@@ -50,15 +54,22 @@ def load(
             train on the one before; at most 1,024. Each takes the memory of a batch. Worth it for
             frames that are compressed or not in memory. For live stores see docs/semantics.md.
         episode: names of fields of episodes; a batch has them as ``extras["episode.NAME"]``.
+        columns: the names of the extra columns to read, derived ones among them; None for all.
+        update: the derived columns to change by `Dataset.update`, also while the store is written.
 
     Raises:
         StoreNotFoundError: there is no store, or the pattern matches nothing.
-        SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
+        SchemaError: stores whose rows differ, a store named twice, an unknown column, or a setting
+            out of its range.
+        LockedError: another process updates one of these columns.
     """
     check_seed(seed)
     checked_prefetch(prefetch)
+    for name, value in (("columns", columns), ("update", update)):
+        if isinstance(value, str):
+            raise SchemaError(f"{name}: expected a list of names, found {value!r:.80}")
     paths = [user_paths.absolute_path(one, "load") for one in user_paths.matching(path, "load")]
-    store = Store(paths, padding=padding)
+    store = Store(paths, padding=padding, columns=columns)
     stack, stacked = store.schema.stacks(stack)
     settings = Settings(
         stack,
@@ -70,4 +81,7 @@ def load(
         stacked,
         store.checked_fields(episode),
     )
-    return Dataset(store, settings, seed, prefetch)
+    data = Dataset(store, settings, seed, prefetch)
+    if update:
+        data.updates = Updates(store.live, update)
+    return data

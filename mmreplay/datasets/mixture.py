@@ -76,7 +76,7 @@ class Mixture(Source):
         if not self.data:
             raise SchemaError("data: expected one source of batches or more, found none")
         schema = _check_alike(self.data)
-        if mark in schema.extras:
+        if mark in schema.extra_fields:
             raise SchemaError(
                 f"{self.data[0]!r} has an extra named {mark!r} already; give the mark of sources "
                 f"another name with mark="

@@ -45,9 +45,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         path, capacity, stack, n_step, gamma, seed: as for `ReplayBuffer`.
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.priority_draws.Prioritization`; each opening may give others.
-        of_buffer: frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, resume, flush_s, prefetch and episode, as for `ReplayBuffer`. A
-            batch that is read ahead is drawn by the priorities of that time.
+        of_buffer: frame, action, codec, extras, derived, reward_dtype, env, lanes, padding,
+            stack_axis, clip_reward, metadata, resume, flush_s, prefetch and episode, as for
+            `ReplayBuffer`. A batch that is read ahead is drawn by the priorities of that time.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `ReplayBuffer`.
@@ -91,6 +91,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _begin(self, index: Index) -> None:
         files = self.writer.files
         base, _, head = index.window(0)
+        files.add_priorities()
         self._column = PriorityColumn(files.path, (base, head), files.environments)
         kept = self._restored.get("sampler", {})
         largest, n_batches = kept.get("largest"), kept.get("batches")
@@ -102,10 +103,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self._sampler.n_batches = n_batches
 
     def _saved_state(self) -> dict[str, Any]:
-        """See `ReplayBuffer`; makes the priorities durable, too."""
+        """See `ReplayBuffer`; with what the sampler has."""
         if self._sampler is None:
             return super()._saved_state()
-        self._column.sync()
         kept = {"largest": self._sampler.largest, "batches": self._sampler.n_batches}
         return {**super()._saved_state(), "sampler": kept}
 
@@ -150,7 +150,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def n_late_updates(self) -> int:
         """Updates since opening that came after their transition had been evicted."""
-        return self.sampler.n_late
+        return self.sampler.n_late + super().n_late_updates
 
     def begin_sample(
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None

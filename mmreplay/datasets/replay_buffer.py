@@ -22,6 +22,7 @@ from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.datasets.read_ahead import checked_prefetch
+from mmreplay.datasets.updates import Updates
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.reading.store import Store
@@ -38,6 +39,7 @@ class BufferOptions(TypedDict, total=False):
     action: Field | None
     codec: str | Mapping[str, Any] | None
     extras: Mapping[str, Field] | None
+    derived: Mapping[str, Field] | None
     reward_dtype: npt.DTypeLike | None
     env: Any
     lanes: int | None
@@ -64,7 +66,8 @@ class ReplayBuffer(Dataset):
         stack, n_step, gamma, padding, stack_axis, clip_reward: how transitions are rebuilt; see
             `load`.
         seed: of the sampling, at creation; a resumed buffer continues the stored generator.
-        frame, action, codec, extras, reward_dtype, env, metadata, episode: as for `create`; if the
+        frame, action, codec, extras, derived, reward_dtype, env, metadata, episode: as for
+            `create`; if the
             store exists, left out or equal to its own.
         lanes: number of environments that step together in the one lane; None for one alone.
         resume: True needs a store at the path, False a free path; ``auto`` takes either, and logs
@@ -95,6 +98,7 @@ class ReplayBuffer(Dataset):
         action: Field | None = None,
         codec: str | Mapping[str, Any] | None = None,
         extras: Mapping[str, Field] | None = None,
+        derived: Mapping[str, Field] | None = None,
         reward_dtype: npt.DTypeLike | None = None,
         env: Any = None,
         lanes: int | None = None,
@@ -120,6 +124,7 @@ class ReplayBuffer(Dataset):
             extras,
             reward_dtype,
             codec,
+            derived=derived,
             env=env,
             lanes=lanes,
             padding=padding,
@@ -138,6 +143,7 @@ class ReplayBuffer(Dataset):
                 settings, stack=stack, padding=store.padding, stacked=stacked
             )
             super().__init__(store, settings, seed, prefetch)
+            self.updates = Updates(store.live, store.schema.derived, lock=False)
             saved = files.generator()
             self._restored = {} if saved is None else _restore(self.generator, saved, store.path)
             more = "" if saved is None else "; its random state continues, and seed= is ignored"
@@ -192,11 +198,12 @@ class ReplayBuffer(Dataset):
         return self.writer.files.capacity
 
     def flush(self) -> None:
-        """Make all rows, and the random state, durable."""
+        """Make all rows, updated values, and the random state, durable."""
         self.writer.flush()
 
     def close(self) -> None:
         """Close the store; a second call does nothing."""
+        self.updates.close()  # the writer stores the checksums
         try:
             self.writer.close()
         finally:

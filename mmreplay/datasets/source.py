@@ -146,7 +146,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close the stores; a selection leaves them open."""
+        """Close the stores, and let others update their columns; a selection leaves them open."""
 
     def __enter__(self) -> Self:
         return self
@@ -265,6 +265,30 @@ class EpochSource(Source, Generic[Part]):
 
     @abc.abstractmethod
     def _split(self, fraction: float, seed: int) -> tuple[Part, Part]: ...
+
+    @abc.abstractmethod
+    def update(self, ids: npt.ArrayLike, /, **columns: npt.ArrayLike) -> None:
+        """Store other values of derived columns, in a buffer or with ``load(update=[...])``.
+
+        Args:
+            ids: integers of any shape. -1 is skipped; of an id that occurs twice, the last value
+                counts; values of evicted transitions are only counted, in `n_late_updates`.
+            columns: (*ids.shape, *field shape) by the name of the column; seen by readers at once.
+
+        Raises:
+            SchemaError: values that do not fit, or a column that is not open for updates.
+            InvalidIdError: an id that never was a transition. Nothing was changed, as above.
+            LockedError: another process updates the column, which a buffer locks on first use.
+        """
+
+    @property
+    @abc.abstractmethod
+    def n_late_updates(self) -> int:
+        """Values that `update` was given after their transition had been evicted."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Make updated values durable, and all steps of a buffer."""
 
 
 class WindowSource(EpochSource[Part]):

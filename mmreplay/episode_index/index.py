@@ -259,6 +259,12 @@ class Index:
         out[inside] = self._step.take(ids[inside]) <= 0
         return out
 
+    def evicted(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which ids are of rows that were evicted: (B,)."""
+        lanes = ids >> LANE_SHIFT
+        known = (lanes >= 0) & (lanes < self.n_lanes)
+        return known & (ids < self._firsts.take(lanes, mode="clip"))
+
     # ------------------------------------------------------------ neighbours in episodes
 
     def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:

@@ -41,7 +41,7 @@ from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.format.episode_fields import STARTED
 from mmreplay.maintenance.episodes import row_bytes, write_runs
 from mmreplay.reading.store import Store
-from mmreplay.storage.lane_metadata import path_of_new_store
+from mmreplay.storage.lane_metadata import kept_extras, path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
@@ -259,6 +259,7 @@ def export_dataset(
     format: str,
     dst: str | os.PathLike[str],
     *,
+    leave_out: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Exported:
@@ -272,6 +273,7 @@ def export_dataset(
         format: one of `exchange_formats`.
         dst: a file or directory, depending on the format, that does not exist yet; of ``minari``
             also a dataset id, which is put into Minari's folder.
+        leave_out: names of extra columns, derived ones too, that are not written.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows.
         options: of the format; see docs/exchange.md.
 
@@ -296,7 +298,8 @@ def export_dataset(
         if chosen.place is not None:
             dst = stack.enter_context(chosen.place(dst, checked))
         where = path_of_new_store(dst, "dst").absolute()
-        store = stack.enter_context(Store([source]))
+        columns = kept_extras([source], leave_out)
+        store = stack.enter_context(Store([source], columns=columns))
         stored = Stored(store, losses, progress)
         if not stored.n_steps:
             raise EmptyBufferError(f"{source}: nothing to export: no whole episode")

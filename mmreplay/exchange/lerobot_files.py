@@ -225,7 +225,7 @@ class _Out:
         return need("pyarrow.parquet").ParquetWriter(path, schema, compression="snappy")
 
     def _has(self, name: str, kinds: str) -> bool:
-        found = self._stored.schema.extras.get(name)
+        found = self._stored.schema.extra_fields.get(name)
         return found is not None and found.shape == () and found.dtype.kind in kinds
 
     def _chosen(self, losses: Losses) -> dict[str, _Feature]:
@@ -268,13 +268,15 @@ class _Out:
         if self._is_numbered:
             rows["task_index"] = self._task_numbers
             kept.add("task_index")
-        for name in (name for name in schema.extras if name not in kept):
+        for name, one in schema.extra_fields.items():
+            if name in kept:
+                continue
             if name in _OWN:
                 losses.add(f"column {name}: LeRobot has its own of that name", stored.n_steps)
             elif name.partition(".")[0] == _OBSERVATION or name == _TRUNCATED:
                 losses.add(f"column {name}: this name has a meaning in LeRobot", stored.n_steps)
             else:
-                add(name, schema.extras[name], _extra(name))
+                add(name, one, _extra(name))
         for name, dtype in _OWN.items():
             out[name] = _Feature(dtype, (1,), (), rows[name])
         return out

@@ -122,7 +122,7 @@ class _Out:
 
     def __init__(self, stored: Stored, losses: Losses, *, is_hdf5: bool) -> None:
         self._stored, self._is_hdf5 = stored, is_hdf5
-        extras = stored.schema.extras
+        extras = stored.schema.extra_fields
         found = stored.metadata.get("minari")
         known: dict[str, Any] = found if isinstance(found, dict) else {}
         self.metadata: dict[str, Any] = dict(known.get("metadata", {}))

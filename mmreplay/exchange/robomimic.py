@@ -123,7 +123,7 @@ def _order(name: str) -> tuple[int, str]:
 
 def write(stored: Stored, target: Path, losses: Losses, *, next_obs: bool = True) -> None:
     """A file, with ``obs/obs`` for observations that are not a dict."""
-    if clash := [name for name in stored.schema.extras if name in _OWN]:
+    if clash := [name for name in stored.schema.extra_fields if name in _OWN]:
         raise SchemaError(
             f"robomimic: extra columns: the format itself uses the name {clash[0]!r}; record them "
             f"under another name, or export to arrays or minari"

@@ -91,7 +91,7 @@ def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[An
     out["rewards"] = ((n,), schema.reward_dtype)
     for name in ("terminations", "truncations", "life_losses"):
         out[name] = ((n,), np.dtype(np.bool_))
-    for name, one in schema.extras.items():
+    for name, one in schema.extra_fields.items():
         out[f"extras/{name}"] = ((n, *one.shape), one.dtype)
     for name, field in stored.fields.items():
         is_text = isinstance(field, Text)

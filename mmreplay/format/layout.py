@@ -36,9 +36,10 @@ FINALS = "finals"
 """The directory, below a lane, of the log of final observations."""
 EPISODES = "episodes"
 """The directory, below a lane, of the fields of episodes, by number."""
+PRIORITIES = "priorities"
 CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
-MAX_CHUNK_BYTES = 4 << 30
+MAX_CHUNK_BYTES, MAX_DERIVED_BYTES = 4 << 30, 32 << 20
 MAX_INNER_BYTES = 64 << 20
 """Reading one row decodes a whole inner chunk, whose length is read from the store."""
 
@@ -104,6 +105,11 @@ class ArraySpec:
         """Whether a chunk file holds the rows as they are."""
         return self.codec is None
 
+    @property
+    def may_change(self) -> bool:
+        """Whether values change after their row is committed, and damage to them costs no row."""
+        return self.path == PRIORITIES or self.path.startswith("derived/")
+
     def entries(self, n: int) -> ArraySpec:
         """An array with an axis of n environments, with entries as rows: (t, e) is t * n + e."""
         return dataclasses.replace(
@@ -166,7 +172,7 @@ def checksum_spec(path: str) -> ArraySpec:
 def priority_spec(chunk_rows: int, environments: int | None = None) -> ArraySpec:
     """The array of priorities beside the steps of a lane; `environments` as of `row_columns`."""
     shape, axes = ((), ("step",)) if environments is None else ((environments,), ("step", "env"))
-    return ArraySpec("priorities", shape, np.dtype("float64"), chunk_rows, dims=axes)
+    return ArraySpec(PRIORITIES, shape, np.dtype("float64"), chunk_rows, dims=axes)
 
 
 def named_axes(spec: ArraySpec, *first: str) -> ArraySpec:

@@ -224,13 +224,16 @@ def schema_from_json(document: Any, where: str) -> Schema:
             frames: Any = {key: _field_from_json(one) for key, one in frame["dict"].items()}
         else:
             frames = _field_from_json(frame)
-        extras = {key: _field_from_json(one) for key, one in document["extras"].items()}
+        extras, derived = (
+            {key: _field_from_json(one) for key, one in of.items()}
+            for of in (document["extras"], document.get("derived", {}))
+        )
         action = _field_from_json(document["action"])
         reward = document["reward"]
         if reward not in _DTYPES:  # numpy would make a dtype of many another text
             raise TypeError(f"no dtype: {reward!r:.80}")
         episode = fields_from_json(document.get("episode", {}), _field_from_json)
-        return Schema.make(frames, action, extras, reward, episode=episode)
+        return Schema.make(frames, action, extras, reward, episode=episode, derived=derived)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FormatError(f"{where}: the schema cannot be read: {error!s:.400}") from error
 

@@ -21,6 +21,7 @@ from mmreplay.format.layout import (
     CODECS,
     LARGE_FRAME_BYTES,
     MAX_CHUNK_BYTES,
+    MAX_DERIVED_BYTES,
     MAX_INNER_BYTES,
     ArraySpec,
     array_json,
@@ -128,7 +129,7 @@ def _plan_one(schema: Schema, capacity: int | None, *, in_group: bool) -> dict[s
     def raw(spec: ArraySpec) -> int:
         if spec.path.startswith("frames"):
             return fields[spec.path].chunk or _raw_rows(spec.row_bytes, default_rows)
-        if spec.path.startswith("extras"):
+        if spec.path.startswith(("extras", "derived")):
             return fields[spec.path].chunk or min(scalar_rows, _raw_rows(spec.row_bytes))
         return scalar_rows
 
@@ -221,6 +222,11 @@ def _arrays(
             raise SchemaError(
                 f"{path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; "
                 f"at most {MAX_CHUNK_BYTES:,}: give a smaller chunk or shard"
+            )
+        if spec.may_change and spec.chunk_rows > 1 and spec.chunk_bytes > MAX_DERIVED_BYTES:
+            raise SchemaError(
+                f"{path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; of a "
+                f"column that may change at most {MAX_DERIVED_BYTES:,}: give a smaller chunk"
             )
     return out
 

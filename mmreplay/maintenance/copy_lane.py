@@ -14,13 +14,13 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import compression, layout
-from mmreplay.format.layout import FINALS, ArraySpec
+from mmreplay.format.layout import FINALS, PRIORITIES, ArraySpec
 from mmreplay.format.plan import LanePlan
 from mmreplay.ids import Array, Ids
 from mmreplay.maintenance.verify.documents import generator_problem
 from mmreplay.reading.lane_reader import LaneReader, LogReader
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file
-from mmreplay.storage.checksums import damaged, rows_match
+from mmreplay.storage.checksums import crc32c_of_file, damaged, rows_match, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.storage.state_page import Checkpoint, CheckpointFile
@@ -61,14 +61,18 @@ def copy_lane(
         finals: (rows of the log, ids, firsts), (3, m) by id, of the final observations of kept
             steps; None for those that the source names.
         remade: (array, chunk file), as ``("finals/id", 3)``, of files whose checksum or evicted
-            rows are damaged, and whose kept rows are sound; of fields of episodes, those that are
-            lost, so zeros in the copy.
+            rows are damaged, and whose kept rows are sound; of fields of episodes and of columns
+            that may change, those that are lost, so zeros in the copy.
         moved: called with the size of each file or part that was copied.
 
     Raises EvictedError if rows were evicted, or a session began: open the lane again and retry.
     """
     try:
         _build(target, reader)
+        lost = None if finals is None else remade
+        for spec in reader.rows.specs.values():
+            if spec.may_change:
+                _copy_values(reader, target, spec, lost, moved)
         _Copy(reader, target, finals, remade, moved).run(stop)
         _copy_side_data(reader, target)
         if reader.replaced():
@@ -206,18 +210,20 @@ class _Copy:
             path: (base if path in given else settled if spec.is_raw else tail_start)
             // spec.chunk_rows
             for path, spec in log.specs.items()
+            if not spec.may_change
         }
         # The oldest first, and before anything is read: a linked file cannot be evicted.
         shared = [
-            (chunk * spec.chunk_rows, path, chunk)
-            for path, spec in log.specs.items()
-            for chunk in range(base // spec.chunk_rows, whole[path])
+            (chunk * log.specs[path].chunk_rows, path, chunk)
+            for path, stop_chunk in whole.items()
+            for chunk in range(base // log.specs[path].chunk_rows, stop_chunk)
         ]
         for _, path, chunk in sorted(shared):
             self._moved(self._share(log, log.specs[path], chunk, base))
-        for path, spec in log.specs.items():
-            self._share_sums(log, spec, range(base // spec.chunk_rows, whole[path]))
-            first = max(whole[path] * spec.chunk_rows, base)
+        for path, stop_chunk in whole.items():
+            spec = log.specs[path]
+            self._share_sums(log, spec, range(base // spec.chunk_rows, stop_chunk))
+            first = max(stop_chunk * spec.chunk_rows, base)
             self._copy_rows(log, spec, first, stop, given.get(path))
         CheckpointFile.create(
             target / ".live" / "checkpoint",
@@ -347,7 +353,10 @@ def check_intact(log: LogReader, spec: ArraySpec, chunk: int, head: int | None =
     path = chunk_files.chunk_path(log.path, spec, chunk)
     try:
         with contextlib.suppress(CorruptStoreError):
-            if rows_match(log.path, spec, chunk, log.head if head is None else head):
+            if not stored_checksum(log.path, spec, chunk):
+                if spec.may_change:  # its values are being changed
+                    return
+            elif rows_match(log.path, spec, chunk, log.head if head is None else head):
                 return
     except FileNotFoundError as error:
         raise log.missing(path, (chunk + 1) * spec.chunk_rows) from error
@@ -387,17 +396,41 @@ def _copy_side_data(reader: LaneReader, target: AnyPath) -> None:
 
 
 def _copy_priorities(reader: LaneReader, target: AnyPath) -> None:
-    """Copy the priorities; they change in place, so are never linked."""
-    source = reader.path
-    spec = priority_column.find_spec(source, reader.environments)
-    if spec is None:
-        return
-    durable_writes.make_directory(target / spec.path)
-    durable_writes.copy_file(source / spec.path / "zarr.json", target / spec.path / "zarr.json")
-    for chunk in chunk_files.chunk_files(source, spec):
-        with contextlib.suppress(FileNotFoundError):  # evicted
-            if priority_column.is_usable(source, spec, chunk, closed=reader.is_closed):
-                durable_writes.copy_file(
-                    chunk_files.chunk_path(source, spec, chunk),
-                    chunk_files.chunk_path(target, spec, chunk),
-                )
+    spec = priority_column.find_spec(reader.path, reader.environments)
+    if spec is not None:
+        folder, document = target / spec.path, "zarr.json"
+        durable_writes.make_directory(folder)
+        durable_writes.copy_file(reader.path / spec.path / document, folder / document)
+        _copy_values(reader, target, spec)
+
+
+def _copy_values(
+    reader: LaneReader,
+    target: AnyPath,
+    spec: ArraySpec,
+    lost: Collection[tuple[str, int]] | None = None,
+    moved: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Copy a column that may change, never linking a file; raises as `copy_lane`.
+
+    What lies past the rows of the copy is zeroed when it is opened. Damaged priorities are left
+    out.
+    """
+    if lost is not None and not (reader.path / spec.path).exists():
+        return  # the whole column is lost
+    for chunk in chunk_files.chunk_files(reader.path, spec):
+        source, copy = (chunk_files.chunk_path(lane, spec, chunk) for lane in (reader.path, target))
+        if (spec.path, chunk) in (lost or ()):
+            continue
+        try:
+            known = stored_checksum(reader.path, spec, chunk) if lost is None else 0
+            durable_writes.copy_file(source, copy)
+        except FileNotFoundError as error:
+            raise reader.rows.missing(source, (chunk + 1) * spec.chunk_rows) from error
+        moved(spec.chunk_bytes)
+        if not known or crc32c_of_file(copy, spec.chunk_bytes) == known:
+            continue
+        if stored_checksum(reader.path, spec, chunk) == known:  # else it changed meanwhile
+            if spec.path != PRIORITIES:
+                raise _damaged_file(reader.rows, source)
+            durable_writes.unlink(copy)

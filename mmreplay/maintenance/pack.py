@@ -42,7 +42,7 @@ from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Codec, Field, Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import path_of_new_store, read_metadata
+from mmreplay.storage.lane_metadata import kept_extras, path_of_new_store, read_metadata
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
@@ -87,6 +87,7 @@ def pack(
     envs: Iterable[int] | None = None,
     chunk_frames: int | None = None,
     shard_frames: int | None = None,
+    leave_out: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Packed:
     """Write the whole episodes of stores, or some of them, into one closed store of one lane.
@@ -108,6 +109,7 @@ def pack(
         envs: keep the episodes of these environments, counted over all lanes.
         chunk_frames: frames that are compressed together; of raw ones, frames per chunk file.
         shard_frames: frames per shard, a multiple of `chunk_frames`.
+        leave_out: names of extra columns, derived ones too, that the new store does not get.
         progress: called with bytes of rows done and in total, uncompressed.
 
     Raises:
@@ -133,8 +135,10 @@ def pack(
     for path in named:
         read_metadata(path)
     with staging_directory(where) as folder, contextlib.ExitStack() as opened:
+        columns = kept_extras(named, leave_out)
         opened_sources = [
-            _Source(path, folder / f"source-{number}", opened) for number, path in enumerate(named)
+            _Source(path, folder / f"source-{number}", columns, opened)
+            for number, path in enumerate(named)
         ]
         first = opened_sources[0].store
         _check_schemas(opened_sources)
@@ -150,6 +154,7 @@ def pack(
             capacity,
             first.schema.extras,
             first.schema.reward_dtype,
+            derived=first.schema.derived,
             padding=first.padding,
             metadata=shared_metadata(readers),
             flush_s=0,
@@ -186,13 +191,19 @@ class _Source:
     `chosen` are its chosen episodes, as in `Store.episodes`.
     """
 
-    def __init__(self, path: Path, spare: AnyPath, opened: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        path: Path,
+        spare: AnyPath,
+        columns: Sequence[str] | None,
+        opened: contextlib.ExitStack,
+    ) -> None:
         self.path = path
-        self.store = Store([user_paths.absolute_path(path)])
+        self.store = Store([user_paths.absolute_path(path)], columns=columns)
         if not all(reader.is_closed for reader in self.readers):
             self.store.close()
             snapshot(path, str(spare))
-            self.store = Store([spare])
+            self.store = Store([spare], columns=columns)
         opened.callback(self.store.close)
         self.chosen = np.empty(0, EPISODE_DTYPE)
         self._uuids = self.store.live.uuids

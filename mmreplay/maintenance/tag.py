@@ -28,6 +28,7 @@ from mmreplay.reading.episode_columns import LaneEpisodes
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field, as_array
 from mmreplay.storage import chunk_files
+from mmreplay.storage.changing_column import lock_columns
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
@@ -55,7 +56,7 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
 
     Raises:
         StoreNotFoundError, FormatError, CorruptStoreError: there is no store, or a damaged one.
-        LockedError: a process is writing it, or was killed while it did.
+        LockedError: a process is writing it, or updates a column, or was killed while it wrote.
         SchemaError: no field, a name that is taken, values that do not fit, or no such episode.
         DiskFullError, FailedStoreError: no room, or a write failed; nothing was changed.
     """
@@ -71,6 +72,8 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
         for folder in dict.fromkeys([*lanes, root]):
             held[folder] = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
             locked.callback(held[folder].release)
+        for lane in lanes:
+            lock_columns(lane, locked)  # updates would go to the store that is exchanged
         with Store([root]) as store:
             firsts = _chosen(store, episodes)
             given = {

@@ -220,7 +220,7 @@ def _last_row(log: LogReader) -> float:
     paths += [
         chunk_path(log.path, spec, (log.head - 1) // spec.chunk_rows)
         for spec in log.specs.values()
-        if spec.is_raw
+        if spec.is_raw and not spec.may_change
     ]
     return max((_modified(path) for path in paths), default=0.0)
 

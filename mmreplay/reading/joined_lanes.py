@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -65,16 +65,27 @@ class JoinedLanes:
     observations of each lane, in the same order. `fields` are those of episodes, of any lane.
     """
 
-    def __init__(self, paths: Sequence[AnyPath], given: Given = None) -> None:
-        """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
+    def __init__(
+        self,
+        paths: Sequence[AnyPath],
+        extras: Collection[str] | None = None,
+        given: Given = None,
+    ) -> None:
+        """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit.
+
+        `extras` are the names of the extra columns to read; None for all.
+        """
         _check_distinct(paths)
-        readers = self.readers = [LaneReader(path, i, given) for i, path in enumerate(paths)]
+        readers = self.readers = [
+            LaneReader(path, number, given, extras=extras) for number, path in enumerate(paths)
+        ]
         schema = readers[0].schema
         for reader in readers[1:]:
             if not reader.schema.same_data(schema):
                 raise SchemaError(
                     f"{reader.path}: expected rows as in {paths[0]}, found "
-                    f"{schema.differences(reader.schema)}; load them apart"
+                    f"{schema.differences(reader.schema)}; load them apart, or, if only extra "
+                    f"columns differ, load those that both have (columns=[...])"
                 )
         self.uuids: tuple[str, ...] = tuple(reader.metadata["uuid"] for reader in readers)
         remaps = self.remaps = Remaps()
@@ -142,20 +153,25 @@ class JoinedLanes:
         Raises SchemaError if its columns differ.
         """
         for old, new in zip(before.readers, self.readers, strict=False):  # new lanes come last
-            if old.metadata["uuid"] == new.metadata["uuid"]:
-                continue
+            is_same = old.metadata["uuid"] == new.metadata["uuid"]
             if not new.schema.same_data(old.schema):
+                if is_same:
+                    raise SchemaError(
+                        f"{new.path}: a column was dropped, or replaced by one of another kind "
+                        f"({old.schema.differences(new.schema)}); open the store again"
+                    )
                 raise SchemaError(
                     f"{new.path}: another store, with other columns, is now at this path; the one "
                     f"that was open was moved or removed: if it was moved, open it at its new path"
                 )
-            _LOG.warning(
-                "%s: another store is now at this path, as after a repair, or after one was moved "
-                "and another made; this reader continues with it (uuid %s; before %s)",
-                new.path,
-                new.metadata["uuid"],
-                old.metadata["uuid"],
-            )
+            if not is_same:
+                _LOG.warning(
+                    "%s: another store is now at this path, as after a repair, or after one was "
+                    "moved and another made; this reader continues with it (uuid %s; before %s)",
+                    new.path,
+                    new.metadata["uuid"],
+                    old.metadata["uuid"],
+                )
         if gone := before.fields.keys() - self.fields.keys():
             raise SchemaError(
                 f"{self.readers[0].path}: another store, without the fields {sorted(gone)} of "

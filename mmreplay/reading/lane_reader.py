@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
@@ -260,6 +260,8 @@ class Entries:
 class LaneReader:
     """A lane, read-only; its document may be `given`. One that `mends` opens what is sound of it.
 
+    `extras` as for `lane_metadata.read_lane`.
+
     Raises StoreNotFoundError, FormatError or CorruptStoreError as docs/format.md says.
 
     Attributes:
@@ -279,9 +281,16 @@ class LaneReader:
     is_closed: bool
 
     def __init__(
-        self, path: AnyPath, number: int = 0, given: Given = None, *, mends: bool = False
+        self,
+        path: AnyPath,
+        number: int = 0,
+        given: Given = None,
+        *,
+        extras: Collection[str] | None = None,
+        mends: bool = False,
     ) -> None:
-        self.path, self.number, self._given, self._mends = path, number, given, mends
+        self.path, self.number = path, number
+        self._given, self._extras, self._mends = given, extras, mends
         self._load()
         n, has_axis = self.n, self.environments is not None
         self.entries = Entries(self.rows, n, has_axis=has_axis)
@@ -299,7 +308,7 @@ class LaneReader:
                 time.sleep(_PATIENCE_S)
             stamp = file_stamp(self.path)
             try:
-                self.document = self._given or read_lane(self.path)
+                self.document = self._given or read_lane(self.path, extras=self._extras)
                 is_loaded = self._load_logs(stamp)
                 if is_loaded:
                     self._check_head()

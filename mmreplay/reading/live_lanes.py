@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,7 +34,7 @@ from mmreplay.reading.lookup import LateRebuilder, Lookup, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import Given, lane_paths
+from mmreplay.storage.lane_metadata import Given, declared_extras, lane_paths
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath
@@ -53,17 +53,29 @@ class LiveLanes:
     """
 
     def __init__(
-        self, roots: Sequence[AnyPath], known: Sequence[AnyPath] = (), given: Given = None
+        self,
+        roots: Sequence[AnyPath],
+        known: Sequence[AnyPath] = (),
+        extras: Collection[str] | None = None,
+        given: Given = None,
     ) -> None:
-        """Open all lanes of the stores; those of `known` have the first numbers, in this order."""
+        """Open all lanes of the stores; those of `known` have the first numbers, in this order.
+
+        `extras` are the names of the extra columns to read; None for those that are there now.
+        """
         self.path, self.roots = roots[0], tuple(roots)
         self.paths = [*known]
         self._add_new_lanes()
+        if extras is None and any(root not in self.paths for root in self.roots):
+            # While a column is added, some lanes have it before their store does.
+            extras = {name for root in self.roots for name in declared_extras(root)}
+        self._extras = extras
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
         self._joined = self._open(given)
         self.schema: Schema = self.readers[0].schema
+        self._extras = [*self.schema.extra_fields]  # also if others are added
         _FOLLOWING.add(self)
 
     # ------------------------------------------------------------ following the writers
@@ -118,7 +130,7 @@ class LiveLanes:
     def _open(self, given: Given = None) -> JoinedLanes:
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(EvictedError):
-                return JoinedLanes(self.paths, given)
+                return JoinedLanes(self.paths, self._extras, given)
         raise self._restless()
 
     def _reload(self) -> None:

@@ -6,7 +6,7 @@ Invariant: everything is read through `LiveLanes`, so an answer is of one moment
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self
@@ -29,7 +29,7 @@ from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.trajectories import Trajectory
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import Given
+from mmreplay.storage.lane_metadata import Given, declared_extras
 from mmreplay.system import user_paths
 from mmreplay.system.held_directories import AnyPath
 
@@ -54,11 +54,17 @@ class Store(RowColumns):
         known: Sequence[Path] = (),
         *,
         padding: str | None = None,
+        columns: Collection[str] | None = None,
         given: Given = None,
     ) -> None:
-        self.live = LiveLanes(roots, known, given)
+        self.live = LiveLanes(roots, known, columns, given)
         self.paths = tuple(Path(str(root)) for root in self.live.roots)
         self.path, self.schema = self.paths[0], self.live.schema
+        if unknown := sorted({*(columns or ())} - self.schema.extra_fields.keys()):
+            raise SchemaError(
+                f"{self.path}: columns: expected extra columns of this store, which has "
+                f"{sorted(declared_extras(roots[0])) or 'none'}; found {unknown!r:.200}"
+            )
         self.padding: str = padding or self.live.readers[0].metadata["padding"]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -68,6 +74,7 @@ class Store(RowColumns):
             "roots": self.paths,
             "known": tuple(Path(str(lane)) for lane in self.live.paths),
             "padding": self.padding,
+            "columns": [*self.schema.extra_fields],
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

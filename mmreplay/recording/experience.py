@@ -8,6 +8,7 @@ next.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -125,7 +126,8 @@ class _Recording:
             raise
         # A tag, as a reference to this wrapper would keep the writer alive.
         self._tag, self._turn = object(), _turns.setdefault(inner, [None])
-        self._extras = schema.extras
+        optional = {name: dataclasses.replace(one, fill=0) for name, one in schema.derived.items()}
+        self._extras = {**schema.extras, **optional}
         if lanes is not None:
             inner._advice = None  # noqa: SLF001 (for loops without this wrapper)
 
@@ -290,7 +292,8 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
             extra, and store nothing of that step.
         resume: for a path, True needs a store there, False a free path; ``auto`` takes either, and
             logs a line if there is one.
-        options: for a path, as for `create`. Each step's `info` must have its ``extras``.
+        options: for a path, as for `create`. Each step's `info` must have its ``extras``, and may
+            have those of ``derived``.
 
     Raises:
         SchemaError: `to` is something else, or has another number of environments; or the spaces

@@ -18,8 +18,6 @@ Invariant: each environment's stream of actions has one action per recorded tran
 from __future__ import annotations
 
 import copy
-import importlib
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +25,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from mmreplay.arguments import imported
 from mmreplay.errors import MmreplayError
 from mmreplay.recording.autoreset import Mask, lane_of
 from mmreplay.writing.env_fields import Action, Observation
@@ -44,23 +43,7 @@ def load_policy(policy: PolicyLike) -> tuple[str, Policy | None]:
         return name_of(policy), policy
     if policy == "random":
         return policy, None
-    module, _, path = str(policy).partition(":")
-    if not (module and path):
-        raise MmreplayError(
-            f"policy: expected 'random', 'module:callable' or a callable, found {policy!r:.80}"
-        )
-    try:
-        found = operator.attrgetter(path)(importlib.import_module(module))
-    except Exception as error:  # the user's module may raise anything while it is imported
-        raise MmreplayError(
-            f"policy {policy!r}: loading it raised {type(error).__name__}: {error}"
-        ) from error
-    if not callable(found):
-        raise MmreplayError(
-            f"policy {policy!r}: expected a callable policy(observation), found an "
-            f"object of type {type(found).__name__}"
-        )
-    return policy, found
+    return policy, imported("policy", policy, "policy(observation)", "'random', ")
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -211,7 +211,7 @@ class PrioritizedSampler:
         positions = self._column.positions(ids)
         # "clip" takes the last position, which never has a priority.
         if ids.min() < self._first or not values.take(positions, mode="clip").all():
-            late = (ids >= 0) & (ids < self._first)
+            late = index.evicted(ids)
             _check(ids, index.invalid(ids) & ~late)
             self.n_late += int(np.count_nonzero(late))
             ids, priorities = ids[~late], priorities[~late]

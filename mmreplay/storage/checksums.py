@@ -1,18 +1,20 @@
 """Checksums of a lane's chunk files: kept by the writer, read and compared on disk.
 
-Invariant: a checksum that is not 0 belongs to a chunk file that is finished and below the head; it
-becomes durable with the next flush.
+Invariant: a checksum that is not 0 belongs to a chunk file that is finished and below the head, and
+whose values have not changed since; it becomes durable with the next flush.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, layout
 from mmreplay.format.layout import ArraySpec
-from mmreplay.storage import chunk_files
+from mmreplay.storage import chunk_files, shard_file
 from mmreplay.storage.chunk_files import Window
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
@@ -63,6 +65,34 @@ class Checksums:
                 )
                 window.rows[max(finished // spec.chunk_rows - window.start, 0) :] = 0
                 self._dirty.append((spec.path, file))
+
+    def drop(self, spec: ArraySpec, chunks: Collection[int]) -> None:
+        """Durably zero those of some chunk files, before their values change."""
+        for chunk in chunks:
+            file = chunk // layout.CHECKSUM_ROWS
+            window = self._window(spec.path, file)
+            window.items[chunk - window.start] = 0
+            self._dirty.append((spec.path, file))
+        self.sync()
+
+    def present(self, spec: ArraySpec) -> frozenset[int]:
+        """The chunk files that have one."""
+        files = chunk_files.chunk_files(self._lane, layout.checksum_spec(spec.path))
+        windows = [self._window(spec.path, file) for file in files]
+        return frozenset(one.start + int(n) for one in windows for n in np.flatnonzero(one.rows))
+
+    def complete(self, spec: ArraySpec, head: int) -> None:
+        """Compute those that are missing of the chunk files with rows below `head`."""
+        for chunk in chunk_files.chunk_files(self._lane, spec):
+            if chunk * spec.chunk_rows >= head:
+                break  # of the pending row
+            is_short = spec.is_raw and head < (chunk + 1) * spec.chunk_rows
+            # A power cut may have lost a shard's checksum though the shard itself was durable.
+            if (is_short and not spec.may_change) or not self.has(spec, chunk):
+                path = chunk_files.chunk_path(self._lane, spec, chunk)
+                size = spec.chunk_bytes if spec.is_raw else shard_file.file_size(path, spec)
+                # Read, not mapped: on tmpfs a map needs room even for what lies in a hole.
+                self.set(spec, chunk, crc32c_of_file(path, size))
 
     def sync(self) -> None:
         """Make what was stored since the last call durable."""

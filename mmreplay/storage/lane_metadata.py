@@ -6,7 +6,7 @@ import contextlib
 import functools
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,27 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
     return parse.parse_root(read_document(path), str(path / "zarr.json"))
 
 
+def declared_extras(path: AnyPath) -> Collection[str]:
+    """The names of the extra columns that a store or lane declares."""
+    schema = parse.schema_from_json(read_metadata(path).get("schema"), str(path / "zarr.json"))
+    return schema.extra_fields
+
+
+def kept_extras(paths: Sequence[AnyPath], leave_out: Collection[str]) -> list[str] | None:
+    """The names of extra columns that some stores have, but for these; None: all of them."""
+    if not leave_out:
+        return None
+    if isinstance(leave_out, str):
+        raise SchemaError(f"leave_out: expected a list of names, found {leave_out!r:.80}")
+    known = dict.fromkeys(name for path in paths for name in declared_extras(path))
+    if unknown := sorted({*leave_out} - known.keys()):
+        raise SchemaError(
+            f"leave_out: expected extra columns, of {sorted(known) or 'none'}; found "
+            f"{unknown!r:.200}"
+        )
+    return [name for name in known if name not in leave_out]
+
+
 @dataclass(frozen=True, slots=True)
 class LaneDocument:
     """What the zarr.json files of a lane say, read and checked once."""
@@ -98,15 +119,20 @@ class LaneDocument:
 Given = LaneDocument | None  # if it was read already
 
 
-def read_lane(path: AnyPath, *, own_documents: bool = False) -> LaneDocument:
-    """A lane's documents; `own_documents` ignores the copy that a closed lane has of them."""
+def read_lane(
+    path: AnyPath, *, own_documents: bool = False, extras: Collection[str] | None = None
+) -> LaneDocument:
+    """A lane's documents; `own_documents` ignores the copy that a closed lane has of them.
+
+    Extra columns that have none of the names in `extras` are left out; None leaves out none.
+    """
     where = str(path / "zarr.json")
     data = read_document(path)
     document = parse.parse_json(data, where)
     metadata = parse.root_attributes(document, where)
     if metadata["kind"] != "lane":
         raise FormatError(f"{path}: expected a lane, found a store of lanes")
-    schema = parse.schema_from_json(metadata.get("schema"), where)
+    schema = parse.schema_from_json(metadata.get("schema"), where).only(extras)
     copy = None
     if metadata["closed"] and not own_documents:
         copy = parse.find_copy(document, where)
@@ -220,10 +246,14 @@ def read_array(
     try:
         data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
+        advice = ""
+        if path.startswith("derived/"):
+            column = path.partition("/")[2]
+            advice = f", or do without it (mmreplay drop-column PATH {column}, load(columns=[...]))"
         raise FormatError(
             f"{where}: missing; every column of the schema has one, so the store is damaged, "
             f"or was copied in part: run `mmreplay verify`, then `mmreplay repair`, or copy it "
-            f"again"
+            f"again{advice}"
         ) from error
     return parse.parse_array(data, name, str(where)), str(where)
 

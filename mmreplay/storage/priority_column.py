@@ -2,6 +2,7 @@
 
 Invariant: the value at a transition's position is the priority that it was last given, also after a
 kill; it is 0 where none was given, and past the head. Losing the column loses no row.
+Its files are flushed, evicted and closed by the lane's writer, with those of other columns.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
-from mmreplay.storage.raw_column import SideBySide
+from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
@@ -33,7 +33,7 @@ Window = tuple[int, int]
 def find_spec(lane: AnyPath, environments: int | None = None) -> ArraySpec | None:
     """The column of a lane, None if it has none; raises FormatError, CorruptStoreError."""
     folder = lane / _SPEC.path
-    checked_reads.check_directories(lane, _SPEC.path)
+    checked_reads.check_directories(lane, _SPEC.path, _SUMS.path)
     if not folder.exists():
         return None
     where = folder / "zarr.json"
@@ -54,14 +54,25 @@ def find_spec(lane: AnyPath, environments: int | None = None) -> ArraySpec | Non
     return spec
 
 
-def _find_or_create(lane: AnyPath, environments: int | None) -> ArraySpec:
-    there = find_spec(lane, environments)
-    if there is not None:
+def take_over(lane: AnyPath, environments: int | None) -> ArraySpec | None:
+    """As `find_spec`, for the lane's writer: what a kill or a removed column has left goes."""
+    spec = find_spec(lane, environments)
+    durable_writes.remove_tree(_staging_path(lane))
+    if spec is None:
+        durable_writes.remove_tree(lane / _SUMS.path)
+    else:
+        durable_writes.make_directory(lane / _SUMS.path)
+    return spec
+
+
+def find_or_make(lane: AnyPath, environments: int | None = None) -> ArraySpec:
+    """As `take_over`; makes the column if there is none. DiskFullError."""
+    if (there := take_over(lane, environments)) is not None:
         return there
     wanted = layout.priority_spec(_chunk_length(environments), environments)
     # Renamed when it is complete: a kill in between leaves no column rather than half of one.
     staged = _staging_path(lane)
-    durable_writes.remove_tree(staged)
+    durable_writes.make_directory(lane / _SUMS.path)
     durable_writes.make_directory(staged)
     durable_writes.write_file(staged / "zarr.json", layout.array_json(wanted, 0))
     durable_writes.replace_directory(staged, lane / wanted.path)
@@ -79,98 +90,6 @@ def _staging_path(lane: AnyPath) -> AnyPath:
     return lane / f"{_SPEC.path}.tmp"
 
 
-def trim(lane: AnyPath, base: int, head: int, environments: int | None = None) -> None:
-    """Durably forget the priorities of evicted rows, and of rows that a power cut took."""
-    if _staging_path(lane).exists():
-        durable_writes.remove_tree(_staging_path(lane))
-    spec = find_spec(lane, environments)
-    if spec is not None:
-        evict(lane, base, environments)
-        _clear(lane, spec, head)
-        durable_writes.sync_directory(lane / spec.path)
-
-
-def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
-    """Leave nothing of rows from `stop` on."""
-    for chunk in chunk_files.chunk_files(lane, spec):
-        start = chunk * spec.chunk_rows
-        path = chunk_files.chunk_path(lane, spec, chunk)
-        # Or its maker died before it had its blocks: nothing is in it yet.
-        if (
-            start >= stop
-            or checked_reads.regular_size(path, 2 * spec.chunk_bytes) < spec.chunk_bytes
-        ):
-            durable_writes.unlink(path)
-        elif stop < start + spec.chunk_rows:
-            chunk_files.zero_rows(lane, spec, chunk, stop - start)
-
-
-def evict(lane: AnyPath, base: int, environments: int | None = None) -> None:
-    """Unlink the chunk files wholly below row `base`."""
-    spec = find_spec(lane, environments)
-    if spec is not None:
-        chunk_files.remove_below(lane, spec, base)
-
-
-def finish(
-    lane: AnyPath, head: int, environments: int | None = None
-) -> list[tuple[ArraySpec, int]]:
-    """Leave a plain zarr array of `head` rows, and its checksums, durable; returns both, if any."""
-    spec = find_spec(lane, environments)
-    if spec is None:
-        durable_writes.remove_tree(lane / _SUMS.path)  # of a column that was deleted
-        return []
-    _clear(lane, spec, head)
-    durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
-    _sync(lane, spec)
-    n_chunks = -(-head // spec.chunk_rows)
-    _write_checksums(lane, spec, n_chunks)
-    return [(spec, head), (_SUMS, n_chunks)]
-
-
-def _write_checksums(lane: AnyPath, spec: ArraySpec, n_chunks: int) -> None:
-    """Write the checksums of a column that does not change until the lane is opened again."""
-    sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
-    for chunk in chunk_files.chunk_files(lane, spec):
-        with contextlib.suppress(CorruptStoreError):  # another size: it has no checksum
-            sums[chunk] = crc32c_of_file(
-                chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes
-            )
-    folder = lane / _SUMS.path
-    checked_reads.check_directories(lane, _SUMS.path)
-    durable_writes.make_directory(folder)
-    durable_writes.write_file(folder / "zarr.json", layout.array_json(_SUMS, n_chunks))
-    parts = sums.reshape(-1, _SUMS.chunk_rows)
-    for number, part in enumerate(parts):
-        durable_writes.write_file(chunk_files.chunk_path(lane, _SUMS, number), part.tobytes())
-    for number in chunk_files.chunk_files(lane, _SUMS):
-        if number >= len(parts):  # of more rows, over which a copy was restored
-            durable_writes.unlink(chunk_files.chunk_path(lane, _SUMS, number))
-    durable_writes.sync_directory(folder.parent)
-
-
-def is_usable(lane: AnyPath, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
-    """Whether a chunk file holds priorities, and those of the last close if the lane is closed."""
-    path = chunk_files.chunk_path(lane, spec, chunk)
-    with contextlib.suppress(CorruptStoreError):
-        values = np.frombuffer(checked_reads.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
-        if not ((values >= 0) & (values < np.inf)).all():
-            return False
-        expected = 0
-        if closed:
-            with contextlib.suppress(CorruptStoreError):
-                expected = stored_checksum(lane, spec, chunk)
-        return not expected or crc32c_of_file(path, spec.chunk_bytes) == expected
-    return False
-
-
-def _sync(lane: AnyPath, spec: ArraySpec) -> None:
-    for chunk in chunk_files.chunk_files(lane, spec):
-        # One that was evicted since it was listed is fine.
-        durable_writes.sync_file(chunk_files.chunk_path(lane, spec, chunk), missing_ok=True)
-    durable_writes.sync_directory(lane / spec.path)
-
-
 class PriorityColumn:
     """The priorities of a lane, which this process has locked, as one array written in place.
 
@@ -180,13 +99,10 @@ class PriorityColumn:
 
     def __init__(self, lane: AnyPath, window: Window, environments: int | None = None) -> None:
         self._lane = lane
-        spec = _find_or_create(lane, environments)
+        spec = find_or_make(lane, environments)
         self._spec = spec if environments is None else spec.entries(environments)
         self.values: npt.NDArray[np.float64]
         self.generation = 0
-        base, head = window
-        n = environments or 1
-        trim(lane, base // n, head // n, environments)
         self._layout(window)
 
     def _layout(self, window: Window) -> None:
@@ -233,8 +149,3 @@ class PriorityColumn:
             self._layout(window)
             return
         self._map(self._files, stop)
-
-    def sync(self) -> None:
-        """Make them durable."""
-        with contextlib.suppress(FileNotFoundError):  # the column was removed: no row is lost
-            _sync(self._lane, self._spec)

@@ -4,22 +4,31 @@ Invariant: a chunk file is mapped only after its size was checked; an id's row s
 of `SideBySide.rows`, whichever files are mapped later. `Pager` changes when pages come,
 never what is read: page tables of files in the page cache are filled at once, and the rows of a
 batch that are only on the disk are requested together before the first of them is read.
+Values of columns that may change are stored through the same maps.
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
-from mmreplay.storage.chunk_files import LaneFiles, chunk_path, file_places, read_rows
-from mmreplay.system import memory_maps
+from mmreplay.storage.checksums import stored_checksum
+from mmreplay.storage.chunk_files import (
+    EvictedError,
+    LaneFiles,
+    chunk_path,
+    file_places,
+    read_rows,
+)
+from mmreplay.storage.side_by_side import SideBySide
+from mmreplay.system import durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
 _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole process
@@ -30,103 +39,6 @@ _MOSTLY = 0.75  # of a file's pages; reading the rest at once costs little
 _LOOK_AGAIN = 256  # batches
 
 Chunk = tuple[int, int]
-
-
-class SideBySide:
-    """One array over the chunk files of a raw column, lane after lane, with room to grow.
-
-    Of each lane, `first` is its first chunk in the range, `stop` the chunk after the last mapped
-    one, which the user counts up, `shifts` what to add to an id for its index in `rows` (width 1).
-    `rows`, (n, *row_shape), are zeros where nothing is mapped. OSError: no such range of addresses.
-    """
-
-    __slots__ = (
-        "_begins", "_bytes", "_has_parts", "_offsets", "_origins", "_reservation", "_room",
-        "_sizes", "_tables", "data", "first", "rows", "shifted", "shifts", "stop",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        specs: Sequence[ArraySpec],
-        first: Sequence[int],
-        room: Sequence[int],
-        *,
-        writable: bool = False,
-    ) -> None:
-        self._room = room
-        self.first, self.stop = list(first), list(first)
-        one = specs[0]
-        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, specs, strict=True)]
-        self._reservation = memory_maps.Reservation(sum(sizes) * one.row_bytes, writable=writable)
-        self.data: npt.NDArray[np.uint8] = self._reservation.array
-        self.rows: Array = self.data.view(one.dtype).reshape(-1, *one.row_shape)
-        begins = [0, *itertools.accumulate(sizes[:-1])]
-        shifts = [
-            begin - (number << LANE_SHIFT) - chunk * spec.chunk_rows
-            for number, (begin, chunk, spec) in enumerate(zip(begins, first, specs, strict=True))
-        ]
-        self._begins, self.shifts = np.array(begins, np.int64), np.array(shifts, np.int64)
-        # Of each lane, the bytes of a chunk file, and where that of chunk 0 would stand.
-        self._bytes = [spec.chunk_bytes for spec in specs]
-        self._origins = [
-            begin * one.row_bytes - chunk * size
-            for begin, chunk, size in zip(begins, first, self._bytes, strict=True)
-        ]
-        self._has_parts = any(spec.width > 1 for spec in specs)
-        if self._has_parts:
-            tables = [
-                _offsets_of(*of) for of in zip(specs, shifts, itertools.count(), strict=False)
-            ]
-            self._sizes = np.array([table.size for table in tables])
-            self._tables = np.cumsum(self._sizes) - self._sizes
-            self._offsets = np.concatenate(tables)
-        self.shifted = any(shifts) or self._has_parts
-
-    def has_room(self, lane: int, stop: int) -> bool:
-        """Whether a lane's chunks below `stop` fit."""
-        return stop - self.first[lane] <= self._room[lane]
-
-    def put(self, lane: int, chunk: int, path: AnyPath) -> None:
-        """Map a chunk file into its place; raises CorruptStoreError if it has another size."""
-        size = self._bytes[lane]
-        self._reservation.put(self._origins[lane] + chunk * size, path, size)
-
-    def chunk(self, lane: int, chunk: int) -> npt.NDArray[np.uint8]:
-        """The bytes of a chunk."""
-        size = self._bytes[lane]
-        begin = self._origins[lane] + chunk * size
-        return self.data[begin : begin + size]
-
-    def index(self, ids: Ids) -> Ids:
-        """The index in `rows` of each id."""
-        lanes = ids >> LANE_SHIFT if len(self.shifts) > 1 else 0
-        if not self._has_parts:
-            out: Ids = ids + self.shifts[lanes]
-            return out
-        places = ids % self._sizes[lanes]
-        places += self._tables[lanes]
-        out = self._offsets.take(places)
-        out += ids
-        return out
-
-    def ids(self, index: Ids) -> Ids:
-        """The id that stands at each index of `rows`, of lanes whose rows follow one another."""
-        if len(self.shifts) == 1:
-            return index - self.shifts
-        lanes = self._begins.searchsorted(index, "right") - 1
-        out: Ids = index - self.shifts[lanes]
-        return out
-
-
-def _offsets_of(spec: ArraySpec, shift: int, lane: int) -> Ids:
-    """What to add to an id of a lane for its index: (n,), by the id modulo n."""
-    if spec.width == 1:
-        return np.array([shift])
-    entries = np.arange(spec.chunk_rows)
-    places = file_places(entries, spec.width, spec.chunk_rows // spec.width)
-    out = np.empty_like(entries)
-    out[((lane << LANE_SHIFT) + entries) % entries.size] = places - entries + shift
-    return out
 
 
 class Pager:
@@ -191,6 +103,42 @@ class RawColumn:
         self._pager = Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
         self._cache: collections.OrderedDict[Chunk, Array] = collections.OrderedDict()
+        self._writable = False
+
+    def put(self, ids: Ids, values: Array) -> None:
+        """Store rows by id in a column that may change; of a repeated id the last one counts.
+
+        The caller holds the column's lock. DiskFullError: nothing was stored.
+
+        Args:
+            ids: (n,), which `refresh` has seen.
+            values: (n, *row_shape) of the column's dtype.
+        """
+        if not self._writable:
+            self.make_writable()
+        files = self._files or self._mapped()
+        if files is not None:
+            files.rows[files.index(ids)] = values
+            return
+        for rows, here, places in self._one_by_one(ids):
+            rows[places] = values[here]
+
+    def make_writable(self) -> None:
+        """Map the files again, for `put`, with those that were missing."""
+        with self._lock:
+            self._writable = True
+            self._cache.clear()
+            try:
+                if self._files is not None:
+                    self._rebuild()
+            except BaseException:
+                self._writable = False
+                raise
+
+    @property
+    def files(self) -> SideBySide | None:
+        """The files as they are mapped now; None if one by one, or not yet."""
+        return self._files
 
     def refresh(self) -> None:
         """Take the chunk files that came since; called before rows past the old head are read."""
@@ -239,7 +187,7 @@ class RawColumn:
         try:
             if sum(room) > _MAX_MAPS:
                 raise OSError
-            files = SideBySide(self._specs, first, room)
+            files = SideBySide(self._specs, first, room, writable=self._writable)
         except OSError:  # more files than a process may map, or no such range of addresses
             self._whole_pages = False
             self._files = None
@@ -259,9 +207,10 @@ class RawColumn:
         for chunk in range(files.stop[number], stop):
             path = folder / spec.key(chunk)
             try:
+                self._prepare(lane, spec, path)
                 files.put(number, chunk, path)
-            except FileNotFoundError as error:
-                raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
+            except (FileNotFoundError, CorruptStoreError) as error:
+                _check_zeros(lane, spec, chunk, path, error)
         if stop > files.stop[number]:
             lane.check_in_place()
             files.stop[number] = stop
@@ -308,16 +257,20 @@ class RawColumn:
     def _take_one_by_one(self, ids: Ids, out: Array | None) -> Array:
         if out is None:
             out = np.empty((*ids.shape, *self.row_shape), self.dtype)
-        wanted = ids.ravel()
         filled = out.reshape(-1, *self.row_shape)
+        for rows, here, places in self._one_by_one(ids.ravel()):
+            filled[here] = rows[places]
+        return out
+
+    def _one_by_one(self, wanted: Ids) -> Iterator[tuple[Array, Ids, Ids]]:
+        """Of each chunk file: its rows, which of the ids, (n,), lie in it, and where."""
         lanes, rows = wanted >> LANE_SHIFT, wanted & ROW_MASK
         widths, chunk_rows = np.array([(s.width, s.chunk_rows) for s in self._specs]).T[:, lanes]
         chunks, places = np.divmod(file_places(rows, widths, chunk_rows // widths), chunk_rows)
         keys = lanes << LANE_SHIFT | chunks
         for key in distinct(keys).tolist():
             here = np.flatnonzero(keys == key)
-            filled[here] = self._chunk(key >> LANE_SHIFT, key & ROW_MASK)[places[here]]
-        return out
+            yield self._chunk(key >> LANE_SHIFT, key & ROW_MASK), here, places[here]
 
     def _chunk(self, number: int, chunk: int) -> Array:
         rows = self._cache.get((number, chunk))
@@ -325,15 +278,23 @@ class RawColumn:
             lane, spec = self._lanes[number], self._specs[number]
             path = chunk_path(lane.path, spec, chunk)
             try:
-                data = memory_maps.map_file(path, spec.chunk_bytes)
-            except FileNotFoundError as error:
-                raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
+                self._prepare(lane, spec, path)
+                data = memory_maps.map_file(path, spec.chunk_bytes, writable=self._writable)
+            except (FileNotFoundError, CorruptStoreError) as error:
+                _check_zeros(lane, spec, chunk, path, error)
+                data = np.zeros(spec.chunk_bytes, np.uint8)
             lane.check_in_place()
             rows = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
             self._cache[number, chunk] = rows
             while len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
         return rows
+
+    def _prepare(self, lane: LaneFiles, spec: ArraySpec, path: AnyPath) -> None:
+        """Before a file is mapped for `put`: it gets all its blocks, and one name."""
+        # The files of a live lane have both, and its writer may have mapped this one.
+        if self._writable and not (lane.is_live and path.exists()):
+            durable_writes.allocate(path, spec.chunk_bytes)
 
     def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
@@ -342,7 +303,7 @@ class RawColumn:
     def view(self, number: int, start: int, stop: int) -> Array:
         """Rows [start, stop) of one lane, of a column of width 1, as they are mapped or a copy."""
         lane, spec, files = self._lanes[number], self._specs[number], self._files
-        if lane.is_live or (stop - start) * spec.row_bytes > _FEW_BYTES:
+        if lane.is_live or spec.may_change or (stop - start) * spec.row_bytes > _FEW_BYTES:
             files = self._mapped()
         if files is None or start < files.first[number] * spec.chunk_rows:
             return read_rows(lane, spec, start, stop)
@@ -355,3 +316,18 @@ class RawColumn:
         chunk_rows = np.array([spec.chunk_rows for spec in self._specs])
         keys = distinct((ids & ROW_MASK) // chunk_rows[lanes] | lanes << LANE_SHIFT).tolist()
         return {(key >> LANE_SHIFT, key & ROW_MASK) for key in keys}
+
+
+def _check_zeros(
+    lane: LaneFiles, spec: ArraySpec, chunk: int, path: AnyPath, error: Exception
+) -> None:
+    """Raise the error for a chunk file that is missing or cut, unless it stands for zeros.
+
+    So it is in a column that may change, where it has no checksum: a power cut may take it.
+    """
+    is_missing = isinstance(error, FileNotFoundError)
+    why = lane.missing(path, (chunk + 1) * spec.chunk_rows) if is_missing else error
+    if isinstance(why, EvictedError) or not spec.may_change:
+        raise why from error
+    if stored_checksum(lane.path, spec, chunk):
+        raise why from error

@@ -31,7 +31,14 @@ class DirectoryLock:
     `is_abandoned`: it will be released as soon as its background work ends.
     """
 
-    def __init__(self, path: AnyPath, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        patience_s: float = 0.5,
+        who: Callable[[], str],
+        what: str = "lane",
+    ) -> None:
         """Lock `path`, or raise LockedError, with the holder as `who` names it."""
         if platform.fcntl is None:
             raise FailedStoreError(
@@ -82,7 +89,7 @@ class DirectoryLock:
                             f"that writer or buffer first"
                         ) from error
                     raise LockedError(
-                        f"{path}: another writer holds this lane{who()}; end it, or only read "
+                        f"{path}: another writer holds this {what}{who()}; end it, or only read "
                         f"meanwhile (mmreplay.open, mmreplay.load)"
                     ) from error
                 time.sleep(0.01)

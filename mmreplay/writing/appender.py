@@ -11,7 +11,7 @@ import numpy as np
 
 from mmreplay.batches.runs import StoredRows
 from mmreplay.errors import DiskFullError
-from mmreplay.format.layout import ArraySpec
+from mmreplay.format.layout import PRIORITIES, ArraySpec
 from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import Window
 from mmreplay.system import memory_maps
@@ -56,6 +56,8 @@ class Appender:
         self.columns: dict[str, Column] = {}
         head = log.head
         for spec in log.raw_specs:
+            if spec.path == PRIORITIES:  # those who sample by them make their files
+                continue
             beyond = log.beyond(spec)
             window = log.open_window(spec, max(head - 1 + beyond, 0) // spec.chunk_rows)
             self.columns[spec.path] = Column(spec, window, beyond)
@@ -84,7 +86,8 @@ class Appender:
         finished: list[tuple[ArraySpec, Window]] = []
         for column in self.columns.values():
             if n + column.beyond > column.new.start and column.old is not column.new:
-                finished.append((column.spec, column.old))
+                if not column.spec.may_change:
+                    finished.append((column.spec, column.old))
                 column.old = column.new
             if last + column.beyond >= column.stop:
                 spec, chunk = column.spec, (last + column.beyond) // column.spec.chunk_rows

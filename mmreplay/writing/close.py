@@ -6,13 +6,14 @@ Invariant: killed at any point, a close leaves the lane open, and it recovers, o
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, LockedError
 from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
-from mmreplay.storage import chunk_files, priority_column, shard_file
-from mmreplay.storage.checksums import crc32c_of_file
+from mmreplay.storage import chunk_files
+from mmreplay.storage.changing_column import lock_column
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane, flush
 from mmreplay.writing.lane_files import LockedLane
@@ -31,34 +32,51 @@ def _close(lane: LockedLane) -> None:
         for log in lane.logs:
             # A step that failed since the last flush has touched the newest row.
             log.flushed = min(log.flushed, log.head - 1)
-        flush.flush_rows(lane)
-        of_rows, of_finals = [_finish(log, log.head) for log in lane.logs]
-        of_rows += _finish(lane.episodes, lane.episodes.head)
-        with contextlib.suppress(FormatError, CorruptStoreError):
-            of_rows += priority_column.finish(rows.path, rows.head, lane.environments)
-        arrays = {spec.path: (spec, n) for spec, n in of_rows}
-        arrays |= {f"{layout.FINALS}/{spec.path}": (spec, n) for spec, n in of_finals}
-        generator = lane.generator()
-        more: dict[str, Any] = {} if generator is None else {"generator": generator}
-        lane.metadata = build_lane.write_metadata(
-            lane.path,
-            lane.metadata,
-            layout.documents_of(arrays),
-            rows=rows.head,
-            first=rows.first,
-            finals=finals.head,
-            first_final=finals.base,
-            episodes_before=rows.before,
-            closed=True,
-            **more,
-        )
-        for log in lane.logs:
-            log.closed = True
-            log.state.end()
+        flush.flush_rows(lane, whole=True)
+        with contextlib.ExitStack() as held:
+            _write_closed(lane, rows, finals, _hold(rows, held))
     for log in lane.logs:
         _remove_pending(log)
         durable_writes.remove_tree(log.live)
         durable_writes.sync_directory(log.path)
+
+
+def _hold(log: Log, held: contextlib.ExitStack) -> set[str]:
+    """Lock the columns that may change, until the lane is closed; those that others change."""
+    changing = set()
+    for spec in log.raw_specs:
+        if spec.may_change:
+            try:
+                held.callback(lock_column(log.path, spec.path).release)
+            except LockedError:
+                changing.add(spec.path)
+    return changing
+
+
+def _write_closed(lane: LockedLane, rows: Log, finals: Log, changing: Collection[str]) -> None:
+    """Finish both logs, and then let zarr.json say that the lane is closed."""
+    of_rows = _finish(rows, rows.head, changing)
+    of_finals = _finish(finals, finals.head)
+    of_rows += _finish(lane.episodes, lane.episodes.head)
+    arrays = {spec.path: (spec, n) for spec, n in of_rows}
+    arrays |= {f"{layout.FINALS}/{spec.path}": (spec, n) for spec, n in of_finals}
+    generator = lane.generator()
+    more: dict[str, Any] = {} if generator is None else {"generator": generator}
+    lane.metadata = build_lane.write_metadata(
+        lane.path,
+        lane.metadata,
+        layout.documents_of(arrays),
+        rows=rows.head,
+        first=rows.first,
+        finals=finals.head,
+        first_final=finals.base,
+        episodes_before=rows.before,
+        closed=True,
+        **more,
+    )
+    for log in lane.logs:
+        log.closed = True
+        log.state.end()
 
 
 def _seal(log: Log, start: int, stop: int) -> None:
@@ -68,7 +86,7 @@ def _seal(log: Log, start: int, stop: int) -> None:
         raise job.error
 
 
-def _finish(log: Arrays, head: int) -> list[tuple[ArraySpec, int]]:
+def _finish(log: Arrays, head: int, changing: Collection[str] = ()) -> list[tuple[ArraySpec, int]]:
     """Everything that a closed log has; returns its arrays, and how many rows each has."""
     if isinstance(log, Log):
         start = log.tail_start
@@ -78,7 +96,7 @@ def _finish(log: Arrays, head: int) -> list[tuple[ArraySpec, int]]:
             start = stop
     flush.evict(log)
     _zero_unused(log, head)
-    _finish_checksums(log, head)
+    _finish_checksums(log, head, changing)
     return _write_shapes(log, head)
 
 
@@ -102,18 +120,15 @@ def _remove_pending(log: Log) -> None:
             durable_writes.sync_directory(log.path / spec.path)
 
 
-def _finish_checksums(log: Arrays, head: int) -> None:
+def _finish_checksums(log: Arrays, head: int, changing: Collection[str]) -> None:
     for spec in log.specs.values():
-        for chunk in chunk_files.chunk_files(log.path, spec):
-            if chunk * spec.chunk_rows >= head:
-                break  # of the pending row
-            is_short = spec.is_raw and head < (chunk + 1) * spec.chunk_rows
-            # A power cut may have lost a shard's checksum though the shard itself was durable.
-            if is_short or not log.sums.has(spec, chunk):
-                path = chunk_files.chunk_path(log.path, spec, chunk)
-                size = spec.chunk_bytes if spec.is_raw else shard_file.file_size(path, spec)
-                # Read, not mapped: on tmpfs a map needs room even for what lies in a hole.
-                log.sums.set(spec, chunk, crc32c_of_file(path, size))
+        if spec.path in changing:
+            continue  # whoever changes the values stores their checksums in the end
+        try:
+            log.sums.complete(spec, head)
+        except CorruptStoreError:
+            if not spec.may_change:
+                raise
     log.sums.sync()
     for spec in log.specs.values():
         # A power cut may have taken all the rows that such a file was made for.

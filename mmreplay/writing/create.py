@@ -72,6 +72,7 @@ def create(
     reward_dtype: npt.DTypeLike | None = None,
     codec: str | Mapping[str, Any] | None = None,
     *,
+    derived: Mapping[str, Field] | None = None,
     env: Any = None,
     lanes: int | None = None,
     lane: str | None = None,
@@ -93,6 +94,8 @@ def create(
         extras: further columns by name, given to `step` by keyword.
         reward_dtype: ``float32`` (the default) or ``float64``.
         codec: the codec of every frame field that names none itself.
+        derived: extra columns that may be changed later, as by `Dataset.update`; a step may be
+            without a value, and has 0 then. A store may have more of them already.
         env: a Gymnasium environment, whose spaces give `frame`, `action` and, of a vector
             environment, `lanes`.
         lanes: a lane of that many environments, which step together.
@@ -148,6 +151,7 @@ def create(
         frame,
         action,
         extras,
+        derived,
         reward_dtype,
         codec,
         padding,

@@ -11,9 +11,11 @@ import functools
 import weakref
 from collections.abc import Callable
 
-from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.format import layout
-from mmreplay.storage import chunk_files, priority_column
+from mmreplay.format.layout import PRIORITIES
+from mmreplay.storage import chunk_files
+from mmreplay.storage.changing_column import sync_values
 from mmreplay.storage.state_page import BASE, EPISODES_BEFORE
 from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath, check_there
@@ -23,16 +25,17 @@ from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Arrays, Log, syncing_rows
 
 
-def flush(lane: LockedLane, *, only_to_evict: bool = False) -> None:
+def flush(lane: LockedLane, *, whole: bool = False, only_to_evict: bool = False) -> None:
     """Make all committed steps durable, then evict what exceeds the capacity, in whole files.
 
-    `only_to_evict`: do nothing unless a chunk file can go.
+    `whole`: with the derived columns, of which any row may have changed; `only_to_evict`: do
+    nothing unless a chunk file can go.
     """
 
     def call(lane: LockedLane) -> None:
         # The lane may have been closed, or another flush have evicted, while this one waited.
         if not (lane.closed or lane.released) and (not only_to_evict or _can_evict(lane)):
-            flush_rows(lane)
+            flush_rows(lane, whole=whole)
 
     in_turn(lane, call)
 
@@ -87,13 +90,13 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
             raise lane.failure from error
 
 
-def flush_rows(lane: LockedLane) -> None:
+def flush_rows(lane: LockedLane, *, whole: bool) -> None:
     """As `flush`, by the thread that has the turn."""
     head = lane.promised = lane.finished()
     # In this order: a reset that ends an episode with the newest step after `promised` is set makes
     # the final observation durable itself; one that was added before is part of this flush.
     _flush_finals(lane, head)
-    _flush_steps(lane, head)
+    _flush_steps(lane, head, whole=whole)
 
 
 def _flush_finals(lane: LockedLane, head: int) -> None:
@@ -115,7 +118,7 @@ def _flush_finals(lane: LockedLane, head: int) -> None:
         evict(log)
 
 
-def _flush_steps(lane: LockedLane, head: int) -> None:
+def _flush_steps(lane: LockedLane, head: int, *, whole: bool) -> None:
     """Make the steps below `head` durable, with the pending row of their frames, and evict some."""
     log = lane.rows
     first = lane.first_row(head)
@@ -125,6 +128,9 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
     if head > log.flushed or log.fresh:
         with syncing_rows(log):
             _sync_rows(log, head)
+    for spec in log.raw_specs:
+        if spec.path == PRIORITIES or (whole and spec.may_change):
+            sync_values(log.path, spec)
     with syncing_rows(log):
         lane.episodes.sync()
     # If the disk is full, retry below: syncing rows needs no room, and eviction makes some.
@@ -141,8 +147,6 @@ def _flush_steps(lane: LockedLane, head: int) -> None:
         evict(log)
         lane.episodes.base = before
         evict(lane.episodes)
-        with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
-            priority_column.evict(log.path, base, lane.environments)
     if not saved:
         _save_generator(lane)
 
@@ -155,6 +159,8 @@ def _sync_rows(log: Log, head: int) -> None:
     # Row flushed - 1 was the newest one, and its episode may have been ended since.
     oldest = max(log.flushed - 1, log.base, 0)
     for spec in log.raw_specs:
+        if spec.may_change:
+            continue
         stop = head + log.beyond(spec)
         chunks = range(oldest // spec.chunk_rows, -(-stop // spec.chunk_rows))
         files += (chunk_files.chunk_path(log.path, spec, chunk) for chunk in chunks)

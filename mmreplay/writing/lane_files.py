@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 
 from mmreplay.episode_index import Gaps, floor_row
-from mmreplay.errors import DiskFullError, FailedStoreError, FormatError, MmreplayError
+from mmreplay.errors import (
+    CorruptStoreError,
+    DiskFullError,
+    FailedStoreError,
+    FormatError,
+    MmreplayError,
+)
 from mmreplay.format import layout
+from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
-from mmreplay.storage import chunk_files
+from mmreplay.storage import chunk_files, priority_column
 from mmreplay.storage.lane_metadata import LaneDocument, read_holder, read_lane
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import durable_writes
@@ -84,7 +91,11 @@ class LockedLane:
         self.capacity: int | None = changes.get("capacity", metadata["capacity"])
         if not (path / layout.FINALS).is_dir():
             raise FormatError(f"{path / layout.FINALS}: missing; run `mmreplay repair`")
-        self.rows = Log(path, document.rows, pending=1)
+        priorities: ArraySpec | None = None
+        with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
+            priorities = priority_column.take_over(path, document.environments)
+        more = {} if priorities is None else {priorities.path: priorities}
+        self.rows = Log(path, {**document.rows, **more}, pending=1)
         self.finals = Log(path / layout.FINALS, document.finals, pending=0)
         self.logs = self.rows, self.finals
         self.episodes = EpisodeLog(path, document.schema.episode)
@@ -181,6 +192,13 @@ class LockedLane:
         """How many episodes begin in these steps."""
         pieces = chunk_files.filled_rows(self.rows, self.rows.specs["resets"], start, stop)
         return sum(int(np.count_nonzero(values)) for _, values in pieces)
+
+    def add_priorities(self) -> None:
+        """Make the column of priorities, if there is none; all of them are about to change."""
+        with self.flush_lock:
+            spec = priority_column.find_or_make(self.path, self.environments)
+            self.rows.add(spec)
+            self.rows.sums.drop(spec, self.rows.sums.present(spec))
 
     def generator(self) -> str | None:
         """The random state that was saved with a flush."""

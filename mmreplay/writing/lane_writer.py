@@ -139,6 +139,7 @@ class LaneWriter:
     # next call finds out from the files what was committed. The others are attributes of the class
     # until they change: Python finds those of an object faster if it has no more than 30.
     _closed = _closing = False
+    _derived_at, _derived = -1, list[str]()  # the columns of the last call that had derived values
     _failure: Exception | None = None
     _advice: str | None = None  # a warning at the first masked reset
 
@@ -188,6 +189,13 @@ class LaneWriter:
     def _put(self, row: int, values: Mapping[str, Any]) -> None:
         for path, value in values.items():
             self._rows.stored(path, row)[...] = value
+
+    def _put_extras(self, t: int, values: dict[str, Any]) -> None:
+        """Store the extra values of step t; 0 of derived ones that only a failed call had."""
+        if self._derived_at == t:
+            values = dict.fromkeys(self._derived, 0) | values
+        self._derived_at, self._derived = t, [path for path in values if path[:8] == "derived/"]
+        self._put(t, values)
 
     def _attach(self) -> None:
         raise NotImplementedError
@@ -263,7 +271,7 @@ class LaneWriter:
         self._guard()
         self._settle()
         with self._failing():
-            flush.flush(self.files)
+            flush.flush(self.files, whole=True)
 
     def close(self) -> None:
         """Make the lane a plain zarr group and let go of it; a second call does nothing.

@@ -120,6 +120,13 @@ class Log(Arrays):
         self.closed = False
         self.checkpoint_lock = threading.Lock()
 
+    def add(self, spec: ArraySpec) -> None:
+        """Add a column that was made while the log is open; the caller has the turn of flushes."""
+        if spec.path not in self.specs:
+            self.specs[spec.path] = spec
+            self.raw_specs.append(spec)
+            self.fresh.append(self.path / spec.path)
+
     @property
     def live(self) -> AnyPath:
         """The directory of what only an open log has."""

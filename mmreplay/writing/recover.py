@@ -7,6 +7,7 @@ same code opens again without losing a row more. The order is that of docs/forma
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.storage import chunk_files, priority_column, shard_file
+from mmreplay.storage import chunk_files, shard_file
+from mmreplay.storage.changing_column import end_values
 from mmreplay.storage.checksums import crc32c_of_file, damaged, rows_match, stored_checksum
 from mmreplay.storage.lane_metadata import LaneDocument
 from mmreplay.storage.state_page import (
@@ -33,6 +35,8 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 from mmreplay.writing.episodes import EpisodeLog
 from mmreplay.writing.log import Arrays, Log, syncing_rows
+
+_LOG = logging.getLogger("mmreplay")
 
 
 def is_as_made(path: AnyPath, metadata: Mapping[str, Any]) -> bool:
@@ -95,6 +99,7 @@ def reopen(
         log.sums.forget(head, log.shard_start(head))
         log.sums.sync()
         _sweep(log, head)
+    _own_columns(rows)
     for log in (finals, rows):
         head = heads[log]
         log.state.start(
@@ -169,9 +174,13 @@ def _check_last_files(log: Arrays, head: int) -> None:
                 found = crc32c_of_file(file, shard_file.file_size(file, spec))
                 sound = found == stored_checksum(log.path, spec, chunk)
         except FileNotFoundError as error:
+            if spec.may_change:  # of rows without values
+                continue
             raise damaged(file, "missing") from error
-        if not sound:
+        if not sound and not spec.may_change:
             raise damaged(file)
+        if not sound and stored_checksum(log.path, spec, chunk):  # costs no row
+            _LOG.warning("%s", damaged(file))
 
 
 def recover(
@@ -215,8 +224,10 @@ def recover(
         log.sums.forget(log.head, log.tail_start)
         log.sums.sync()  # a shard written again may have its name before its checksum is durable
         log.flushed = log.base  # every chunk file that is kept counts as written since
-    with contextlib.suppress(MmreplayError, OSError):  # damaged priorities cost no row
-        priority_column.trim(path, rows.base, head, document.environments)
+    _own_columns(rows)
+    for spec in rows.raw_specs:
+        if spec.may_change:  # a flush by the clock does not sync the values of the rows to come
+            end_values(path, spec, head)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = build_lane.write_metadata(path, metadata, **changes)
     return metadata, lost
@@ -306,6 +317,8 @@ def _drop_finals(finals: Log, head: int, stop: int) -> None:
 def _check_files(log: Arrays, rows: range, tail_start: int) -> None:
     """Check that no chunk file of an open log is missing or cut: a map would add zeros."""
     for spec in log.specs.values():
+        if spec.may_change:
+            continue
         stop = rows.stop and rows.stop + log.beyond(spec)
         if not spec.is_raw:
             stop = min(rows.stop, tail_start)
@@ -348,10 +361,29 @@ def _unpack(log: Log, start: int, stop: int) -> None:
 
 
 def _remove_litter(path: AnyPath) -> None:
+    for above in ("derived", "checksums/derived"):  # of a column that was being added
+        for column in checked_reads.names(path / above):
+            if column.endswith(".tmp"):
+                durable_writes.remove_tree(path.joinpath(above, column))
     for folder, _, names in checked_reads.walk(path):
         for name in names:
             if name.endswith(".tmp"):
                 durable_writes.unlink(folder / name)
+
+
+def _own_columns(log: Log) -> None:
+    """Of columns that may change, let no file be cut, and none have other names."""
+    for spec in log.raw_specs:
+        if not spec.may_change:
+            continue
+        for chunk in chunk_files.chunk_files(log.path, spec):
+            path = chunk_files.chunk_path(log.path, spec, chunk)
+            with contextlib.suppress(CorruptStoreError):  # damaged, it costs no row
+                if checked_reads.regular_size(path, spec.chunk_bytes) < spec.chunk_bytes:
+                    durable_writes.unlink(path)  # its maker died before it had its blocks
+                else:
+                    durable_writes.make_own(path)
+        durable_writes.sync_directory(log.path / spec.path)
 
 
 def _sweep(log: Arrays, head: int) -> None:

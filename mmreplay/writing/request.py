@@ -36,6 +36,7 @@ class Request:
     frame: Field | Mapping[str, Field] | None
     action: Field | None
     extras: Mapping[str, Field] | None
+    derived: Mapping[str, Field] | None
     reward_dtype: npt.DTypeLike | None
     codec: str | Mapping[str, Any] | None
     padding: str | None
@@ -87,7 +88,8 @@ class Request:
             self.extras,
             self.reward_dtype or "float32",
             self.codec,
-            with_started(episode_fields(self.episode)),
+            episode=with_started(episode_fields(self.episode)),
+            derived=self.derived,
         )
 
     def attributes(self) -> dict[str, Any]:
@@ -112,6 +114,7 @@ class Request:
             self.extras if self.extras is not None else there.extras,
             self.reward_dtype or there.reward_dtype,
             self.codec,
+            derived={**there.derived, **(self.derived or {})},  # some may have been added since
         )
 
     def check_env(self, path: AnyPath, about: object) -> None:

@@ -95,6 +95,7 @@ class RowValues:
 
     def __init__(self, schema: Schema, stored_frame: Callable[[str, int], Array]) -> None:
         self._schema, self._frames = schema, schema.frames
+        self._extra_fields, self._extra_paths = schema.extra_fields, schema.extra_paths
         self._overlap = Overlap(stored_frame)
         # A float that is too large becomes inf without a word, unless the field looks at it.
         dtype = schema.action.dtype
@@ -127,12 +128,11 @@ class RowValues:
         return field.coerce_loosely(action, "action")
 
     def extras(self, extras: Mapping[str, object]) -> dict[str, Array]:
-        """Extra values by the path of their column: all that were declared."""
-        declared = self._schema.extras
-        if extras.keys() != declared.keys():
-            extras = completed(declared, extras)
+        """Extra values by the path of their column: all extras, and the derived ones given."""
+        if extras.keys() != self._schema.extras.keys():
+            extras = completed(self._schema, extras)
         return {
-            f"extras/{name}": declared[name].coerce_loosely(value, name)
+            self._extra_paths[name]: self._extra_fields[name].coerce_loosely(value, name)
             for name, value in extras.items()
         }
 
@@ -143,6 +143,7 @@ class VectorValues:
     def __init__(self, schema: Schema, n: int) -> None:
         self._schema, self._n = schema, n
         self._paths = schema.frame_paths
+        self._extra_fields, self._extra_paths = schema.extra_fields, schema.extra_paths
         self._action = Field((n, *schema.action.shape), schema.action.dtype)
 
     def frames(self, frames: Any, newest: Callable[[Any, str, Field], Any]) -> dict[str, Any]:
@@ -190,12 +191,11 @@ class VectorValues:
         self, extras: Mapping[str, Any], chosen: npt.NDArray[np.bool_] | None
     ) -> dict[str, Array]:
         """(n, ...) by the path of the column; those that are not `chosen` may be anything."""
-        declared = self._schema.extras
-        if extras.keys() != declared.keys():
-            extras = completed(declared, extras, self._n)
+        if extras.keys() != self._schema.extras.keys():
+            extras = completed(self._schema, extras, self._n)
         out = {}
-        for name, field in declared.items():
-            value = as_array(extras[name], name)
+        for name, given in extras.items():
+            field, value = self._extra_fields[name], as_array(given, name)
             if value.shape[:1] != (self._n,):
                 raise self._unfit(name, value.shape, field.shape)
             n = self._n if chosen is None else int(np.count_nonzero(chosen))
@@ -206,7 +206,7 @@ class VectorValues:
                 if n:
                     part = Field((n, *field.shape), field.dtype)
                     whole[chosen] = part.coerce_loosely(value[chosen], name)
-            out[f"extras/{name}"] = whole
+            out[self._extra_paths[name]] = whole
         return out
 
     def numbers(self, name: str, value: npt.ArrayLike) -> Array:
@@ -239,20 +239,20 @@ class VectorValues:
         )
 
 
-def completed(
-    declared: Mapping[str, Field], extras: Mapping[str, Any], *lead: int
-) -> dict[str, Any]:
-    """All declared extras: those that are missing are (*lead, ...) of their fill; SchemaError."""
+def completed(schema: Schema, extras: Mapping[str, Any], *lead: int) -> dict[str, Any]:
+    """All extras: those that are missing are (*lead, ...) of their fill; and derived ones given."""
     out = {
         name: field.filled(*lead)
-        for name, field in declared.items()
+        for name, field in schema.extras.items()
         if field.fill is not None and name not in extras
     } | dict(extras)
-    if out.keys() != declared.keys():
+    if out.keys() - schema.derived.keys() != schema.extras.keys():
+        may = f" and, if known, {sorted(schema.derived)}" if schema.derived else ""
         raise SchemaError(
-            f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}; "
-            f"declare them at creation (with fill=0 they may be missing), and give them with each "
-            f"step or in its info; an episode ends by terminated= or truncated="
+            f"extras: expected {sorted(schema.extras) or 'none'}{may}, found "
+            f"{sorted(extras) or 'none'}; declare them at creation (with fill=0 they may be "
+            f"missing), and give them with each step or in its info; an episode ends by "
+            f"terminated= or truncated="
         )
     return out
 

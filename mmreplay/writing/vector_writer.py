@@ -51,7 +51,7 @@ class VectorWriter(LaneWriter):
         # A dict never has this shape: its arrays are looked at one by one.
         self._frames_shape = None if self._sole is None else (n, *self._sole.shape)
         self._frames_dtype = None if self._sole is None else checked_dtype(self._sole.dtype)
-        self._has_extras = bool(schema.extras)
+        self._has_extras = bool(schema.extra_fields)
         self._actions_shape = (n, *schema.action.shape)
         self._actions_dtype = checked_dtype(schema.action.dtype)
         self._rewards_dtype = checked_dtype(schema.reward_dtype)
@@ -139,7 +139,7 @@ class VectorWriter(LaneWriter):
             truncated: (N,) bool.
             life_lost: (N,) bool.
             mask: (N,) bool; may leave out only environments of which no episode runs.
-            extras: (N, ...) each.
+            extras: (N, ...) each; derived ones may be left out, and are 0 then.
 
         Raises:
             SchemaError: an episode does not run where it must, or runs where it must not; or a
@@ -201,7 +201,7 @@ class VectorWriter(LaneWriter):
             terminated = terminated | self._values.flags("life_lost", life_lost, chosen)
         _not(terminated, flag_rows[i])
         if extras or self._has_extras:
-            self._put(t, self._values.extras(extras, chosen))
+            self._put_extras(t, self._values.extras(extras, chosen))
         _subtract(t + 1, self._begins, numbers[i])
         if self._any_fresh:
             _equal(self._begins, t, reset_rows[i])  # else they are 0 from the beginning
@@ -277,7 +277,7 @@ class VectorWriter(LaneWriter):
     def _leave_out(self, t: int, absent: Mask) -> int:
         """Zero the row of environments that are left out; returns the number of the others."""
         gone = absent.nonzero()[0]
-        for path in self._rows.log.specs:
+        for path in (*self._rows.columns, *self._rows.log.tails):
             self._rows.stored(path, t)[gone] = 0
         return self._n - gone.size
 

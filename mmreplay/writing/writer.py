@@ -45,7 +45,7 @@ class Writer(LaneWriter):
         self._scalar_action = (
             isinstance(items, memoryview) and self.schema.action.dtype != np.float32
         )
-        self._has_extras = bool(self.schema.extras)
+        self._has_extras = bool(self.schema.extra_fields)
 
     @property
     def n_steps(self) -> int:
@@ -109,7 +109,8 @@ class Writer(LaneWriter):
             terminated: the episode ended in a terminal state; wins over `truncated`.
             truncated: the episode was cut off; `next_frame` is its final observation.
             life_lost: returns and bootstrapping stop here, but the episode goes on.
-            extras: the values of all declared extra columns.
+            extras: the values of all declared extra columns; derived ones may be left out, and
+                are 0 then.
 
         Raises:
             SchemaError: no episode is running, or a value does not fit its field.
@@ -156,7 +157,7 @@ class Writer(LaneWriter):
                 f"number with .item()"
             ) from error
         if extras or self._has_extras:
-            self._put(t, self._values.extras(extras))
+            self._put_extras(t, self._values.extras(extras))
         begin = self._begin
         self._flags[j] = flag
         self._resets[j] = t == begin

@@ -32,21 +32,24 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  record    Record a Gymnasium environment.
-  info      Show what is in a store.
-  episodes  List the episodes.
-  stats     Show means, bounds and quantiles of the fields.
-  tag       Give fields of episodes a value.
-  view      Show every step in a web page.
-  verify    Check a store for damage.
-  repair    Make a damaged store sound again.
-  snapshot  Copy a store, also while it is written.
-  pack      Copy, merge, filter and recompress stores.
-  render    Draw an episode as a film or contact sheet.
-  plot      Draw returns, lengths, rewards and actions.
-  import    Convert another library's dataset to a store.
-  export    Convert a store to another library's dataset.
-  bench     Measure how fast this machine samples.
+  record       Record a Gymnasium environment.
+  info         Show what is in a store.
+  episodes     List the episodes.
+  stats        Show means, bounds and quantiles of the fields.
+  tag          Give fields of episodes a value.
+  view         Show every step in a web page.
+  verify       Check a store for damage.
+  repair       Make a damaged store sound again.
+  snapshot     Copy a store, also while it is written.
+  pack         Copy, merge, filter and recompress stores.
+  columns      List the extra columns.
+  add-column   Add a column that a function computes.
+  drop-column  Remove a column that was added.
+  render       Draw an episode as a film or contact sheet.
+  plot         Draw returns, lengths, rewards and actions.
+  import       Convert another library's dataset to a store.
+  export       Convert a store to another library's dataset.
+  bench        Measure how fast this machine samples.
 """
 
 

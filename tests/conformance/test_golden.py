@@ -18,6 +18,7 @@ from tests.support.oracle import checks, disk
 FOLDER = Path(__file__).parent / "golden" / "format-1"
 NAMES = [
     "crashed",
+    "derived",
     "dict-of-everything",
     "live",
     "lz4",
@@ -99,6 +100,24 @@ def test_golden_store_goes_on(golden):
         with mmreplay.PrioritizedReplayBuffer(path, flush_s=0) as buffer:
             assert buffer.priorities(buffer.ids).tolist() == expected["priorities"]
     checks.check_verified(path)
+
+
+@pytest.mark.parametrize("golden", ["derived"], indirect=True)
+def test_columns_of_a_golden_store_are_updated_replaced_and_dropped(golden):
+    path, expected = golden
+    ids = expected["ids"]
+    with mmreplay.load(path, update=["value", "latent"], stack=None) as data:
+        data.update(ids[-2:], value=[7, 8])
+        assert data.transitions(ids[-2:]).extras["value"].tolist() == [7, 8]
+    mmreplay.add_column(path, "togo", np.full(len(ids), 3), replace=True)
+    mmreplay.drop_column(path, "latent")
+    with mmreplay.open(path) as store:
+        found = store.transitions(ids).extras
+    assert found.keys() == {"lives", "value", "togo"}
+    assert (found["togo"] == 3).all()
+    assert found["value"][-2:].tolist() == [7, 8]
+    checks.check_verified(path)
+    disk.check_plain_zarr(path)
 
 
 def test_golden_stores_stay_small():

@@ -13,7 +13,7 @@ import pytest
 
 from mmreplay.writing import flush
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.power_cut.layouts import ALL, LAYOUTS
+from tests.support.power_cut.layouts import ALL, CHANGING, LAYOUTS
 from tests.support.power_cut.mutants import MUTANTS, caught_by_name
 from tests.support.power_cut.mutation import Mutant, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
@@ -66,8 +66,9 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     blocks = [range(n_histories)[i : i + 5] for i in range(0, n_histories, 5)]
     start = time.perf_counter()
     calls: list[tuple[Any, ...]] = [(caught_by_name, name, seeds, N_CRASHES) for name in names]
-    of = [n for n in LAYOUTS for _ in blocks]
-    calls += [(simulate_all, block, N_CRASHES, LAYOUTS[n]) for n in LAYOUTS for block in blocks]
+    groups = {f"{n} environments": of for n, of in LAYOUTS.items()} | {"derived columns": CHANGING}
+    of = [name for name in groups for _ in blocks]
+    calls += [(simulate_all, block, N_CRASHES, one) for one in groups.values() for block in blocks]
     found = in_turn_or_side_by_side(calls)
     seconds = time.perf_counter() - start
     noticed, outcomes = dict(zip(names, found, strict=False)), found[len(names) :]
@@ -80,12 +81,10 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
         assert kind >= counts.crashes // 200
     for kind in (counts.moves, counts.links, counts.restores):
         assert kind >= counts.crashes // 200
-    result.add("trials", counts.crashes, "", at_least=len(LAYOUTS) * 20_000)
-    for n in LAYOUTS:
-        trials = sum(
-            one.crashes for number, (one, _) in zip(of, outcomes, strict=True) if number == n
-        )
-        result.add(f"trials of {n} environments", trials, "", at_least=20_000)
+    result.add("trials", counts.crashes, "", at_least=len(groups) * 20_000)
+    for name in groups:
+        trials = sum(one.crashes for n, (one, _) in zip(of, outcomes, strict=True) if n == name)
+        result.add(f"trials of {name}", trials, "", at_least=20_000)
     result.add("violations", len(violations), "", at_most=0)
     result.add("power cuts", counts.power, "")
     result.add("openings cut off", counts.opening, "")

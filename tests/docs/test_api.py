@@ -73,6 +73,7 @@ OWN = {
     "Field.coerce",
     "Field.coerce_loosely",
     "Field.coerce_many",
+    "Field.coerce_rows",
     "Field.filled",
     "Field.row_bytes",
     "Field.same_data",

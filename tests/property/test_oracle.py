@@ -37,6 +37,7 @@ def test_any_store_equals_the_oracle_while_live_and_after_closing(layout, acts, 
         path = folder / "store.zarr"
         writers = layout.create_lanes(path)
         pair, follower = Pair(writers, model, random), mmreplay.open(path)
+        learner = mmreplay.load(path, update=[*layout.derived])
         for act in acts:
             if act == "flush":
                 for number, writer in enumerate(writers):
@@ -50,15 +51,20 @@ def test_any_store_equals_the_oracle_while_live_and_after_closing(layout, acts, 
                 pair.episode(act, int(random.integers(model.lanes[lane].n)), lane)
             checks.forget(follower.refresh(), model)
             checks.check_ids(follower, model)
+            if model.ids().size:
+                pair.update(learner)
         for writer in writers:
             settle(writer)  # what it evicts meanwhile, `info` would not have
         with mmreplay.open(path) as store:
             checks.check_store(store, model, settings=gatherings, most=60)
             checks.check_info(store, model)
         checks.check_store(follower, model, settings=gatherings[:1], most=30)
+        if seed % 2:
+            learner.close()
         for writer in writers:
             writer.close()
         model.end_session()
+        learner.close()
         disk.check_closed(path, model)
         with mmreplay.open(path) as store:
             checks.check_store(store, model, settings=gatherings, most=60)

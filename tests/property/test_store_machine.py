@@ -5,7 +5,9 @@ power cuts, every reader sees what the model says, byte for byte, and so are the
 """
 
 import contextlib
+import dataclasses
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +26,10 @@ from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.oracle import checks, disk
+from tests.support.oracle.layout import random_value
 from tests.support.oracle.model import FLAGS
 from tests.support.oracle.pair import MODES, Pair
-from tests.support.oracle.strategies import episodes, gather_settings, layouts
+from tests.support.oracle.strategies import DTYPES, episodes, gather_settings, layouts
 from tests.support.quiet import quiet
 
 CAPACITIES = st.sampled_from([None, None, 1, 2, 7, 30, 90, 200])
@@ -109,6 +112,62 @@ class StoreMachine(RuleBasedStateMachine):
         longest = min(3 * (self.lane.capacity or 20), 150)
         env = data.draw(st.integers(0, self.lane.n - 1))
         self.pair.episode(data.draw(episodes(longest)), env)
+
+    # ------------------------------------------------------------ columns that change
+
+    @precondition(lambda self: len(self.model) > 0)
+    @rule(by_other=st.booleans())
+    def update(self, by_other):
+        if self.is_open and not by_other:
+            self.pair.update(self.buffer)
+            return
+        names = [] if self.is_open and self.buffer.updates._held else [*self.model.schema.derived]
+        with mmreplay.load(self.path, stack=None, update=names) as data:
+            known = self.pair or Pair(None, self.model, self.random)
+            if names:
+                known.update(data)
+
+    @precondition(lambda self: not self.is_open and len(self.model) > 0)
+    @rule(how=st.sampled_from(["array", "function", "pairs"]), dtype=st.sampled_from(DTYPES))
+    def add_or_drop_a_column(self, how, dtype):
+        schema, ids = self.model.schema, self.model.ids()
+        name, derived = "added", {**schema.derived}
+        if name in derived and how != "pairs":
+            del derived[name]
+            mmreplay.drop_column(self.path, name)
+            values = None
+        else:
+            field = derived[name] = mmreplay.Field((2,), dtype)
+            values = np.stack([random_value(field, self.random) for _ in ids])
+            source: Any = {"array": values, "pairs": iter([(ids, values)])}.get(how)
+            if how == "function":
+                by_id = dict(zip(ids.tolist(), values, strict=True))
+                source = lambda one: np.stack([by_id[i] for i in one.ids.tolist()])  # noqa: E731
+                whole = self.lane.whole_episodes()
+                kept = np.isin(ids, [i for one in whole for i in one.entries(self.lane.n)])
+                values[~kept] = 0
+            n_values = mmreplay.add_column(self.path, name, source, field, replace=True)
+            assert n_values == (kept.sum() if how == "function" else ids.size)
+        self._take_columns(derived)
+        for one, value in zip(ids.tolist(), [] if values is None else values, strict=False):
+            self.lane.update(one, name, value)
+
+    def _take_columns(self, derived):
+        """The model has these from now on, 0 where a step has none; readers have to open again."""
+        old = self.model.schema
+        schema = dataclasses.replace(old, derived=derived)
+        self.model.schema = self.lane.schema = schema
+        for one in self.lane.episodes:
+            for number, step in enumerate(one.steps):
+                extras = {
+                    name: step.extras[name]
+                    if name in old.extra_fields and name != "added"
+                    else np.zeros(field.shape, field.dtype)
+                    for name, field in schema.extra_fields.items()
+                }
+                one.steps[number] = dataclasses.replace(step, extras=extras)
+        self.follower.close()
+        self.follower = mmreplay.open(self.path)
 
     # ------------------------------------------------------------ durability
 

@@ -104,7 +104,8 @@ class Damage:
 
     Attributes:
         remade: (array, chunk file) of files that are damaged elsewhere than in rows that can be
-            kept: in their checksum, or, of shards, in other rows; of lost fields of episodes.
+            kept: in their checksum, or, of shards, in other rows; of lost values that cost no row:
+            of columns that may change, and of fields of episodes.
         finals: (rows of the log, ids, firsts) of the sound final observations of sound rows, by id.
     """
 
@@ -120,10 +121,14 @@ class Damage:
         path = finding.array.removeprefix(f"{FINALS}/")
         log = self.reader.rows if path == finding.array else self.reader.finals
         spec = log.specs.get(path)
-        fields = self.reader.document.episodes.get(finding.array)
-        if fields is not None and finding.is_of_rows and finding.rows is not None:
-            size, (start, stop) = fields.chunk_rows, finding.rows
-            self.remade |= {(finding.array, n) for n in range(start // size, -(-stop // size))}
+        values = self.reader.document.episodes.get(finding.array)
+        if spec is not None and spec.may_change:
+            values = spec
+        if values is not None:
+            if finding.is_of_rows and finding.rows is not None:
+                size, (start, stop) = values.chunk_rows, finding.rows
+                self.remade |= {(finding.array, n) for n in range(start // size, -(-stop // size))}
+            return
         # Priorities and checksums are made again, and `_match` finds what the index lacks.
         made_again = finding.message.startswith((rules.NO_FINAL, rules.NO_END, rules.FIRST))
         if spec is None or finding.rows is None or made_again:

@@ -23,6 +23,7 @@ from mmreplay.maintenance.verify.report import Span, as_json
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME
+from mmreplay.storage import chunk_files
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.create import AnyWriter, open_writer
 
@@ -123,7 +124,12 @@ def _append(
         for key, path in schema.frame_paths.items()
     }
     actions, rewards = (_read(reader, path, start, stop) for path in ("actions", "rewards"))
-    extras = {name: _read(reader, path, start, stop) for name, path in schema.extra_paths.items()}
+    extras = {
+        name: _read(reader, path, start, stop)
+        if name in schema.extras
+        else _values(damage, path, start, stop)
+        for name, path in schema.extra_paths.items()
+    }
     steps, going_on = damage.read("step", start, stop), damage.read("non_terminals", start, stop)
     has_axis = writer.files.environments is not None
 
@@ -169,3 +175,17 @@ def _read(reader: LaneReader, path: str, start: int, stop: int, *, final: bool =
     empty: Array = np.empty((0, *spec.row_shape), spec.dtype)
     out = np.concatenate([empty, *(rows for _, rows in read_rows(reader, log, spec, start, stop))])
     return out if final or reader.environments is not None else out[:, None]
+
+
+def _values(damage: Damage, path: str, start: int, stop: int) -> Array:
+    """Rows of a column that may change, (rows, n, ...): 0 where they are lost, or never were."""
+    log = damage.reader.rows
+    spec = log.specs[path]
+    out: Array = np.zeros((stop - start, *spec.row_shape), spec.dtype)
+    for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
+        file = chunk_files.chunk_path(log.path, spec, chunk)
+        if (path, chunk) not in damage.remade and file.exists():
+            low = max(chunk * spec.chunk_rows, start)
+            high = min((chunk + 1) * spec.chunk_rows, stop)
+            out[low - start : high - start] = chunk_files.read_rows(log, spec, low, high)
+    return out if damage.reader.environments is not None else out[:, None]

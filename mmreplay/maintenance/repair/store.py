@@ -29,6 +29,7 @@ from mmreplay.maintenance.repair.lane import LaneRepair, n_transitions, rebuild_
 from mmreplay.maintenance.repair.swap import RepairSite
 from mmreplay.maintenance.verify.report import Finding, Report, as_json
 from mmreplay.maintenance.verify.whole_store import verify
+from mmreplay.storage.changing_column import lock_columns
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
@@ -96,7 +97,7 @@ def repair(
     Raises:
         StoreNotFoundError, FormatError: there is no store, or a part of it may not be read.
         SchemaError: the path is a lane of a store or a part of a lane, or its name is too long.
-        LockedError: it is being written.
+        LockedError: it is being written, or a column of it updated.
         CorruptStoreError: the damage leaves nothing to start from.
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
@@ -121,6 +122,8 @@ def repair(
             locked.close()
             changed, kept = _close(root, lanes), n_transitions(lanes)
             return Repair(str(root), changed, None, kept, [], [], report.untrusted)
+        for lane in lanes:
+            lock_columns(lane, locked)  # updates would go to the damaged store
         try:
             made = _rebuild(site, report, progress, skip_damaged=skip_damaged)
         except EvictedError as error:

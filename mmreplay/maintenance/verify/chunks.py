@@ -15,7 +15,7 @@ from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
-from mmreplay.maintenance.verify.documents import PRIORITIES, Log
+from mmreplay.maintenance.verify.documents import Log
 from mmreplay.maintenance.verify.report import (
     NO_CHECKSUM,
     PAST_THE_END,
@@ -61,7 +61,7 @@ class ChunkChecker:
             existing = [chunk for chunk in chunk_files(log.path, spec) if chunk in kept]
         except (MmreplayError, OSError):
             existing = []
-        if spec.path == PRIORITIES:  # rows without priorities need no file
+        if spec.may_change:  # rows without values need no file
             yield from existing
             return
         for before, chunk in itertools.pairwise([kept.start - 1, *existing, kept.stop]):
@@ -90,7 +90,7 @@ class ChunkChecker:
         expected = self._sum(log, spec, chunk)  # before the file: one that is there is final
         if not log.closed and chunk >= max(log.head - 1, 0) // spec.chunk_rows:
             expected = None  # the newest row changes, and so do rows that a power cut took back
-        size, is_open = spec.chunk_bytes, not log.closed and spec.path == PRIORITIES
+        size, is_open = spec.chunk_bytes, not log.closed and spec.may_change
         if is_open and checked_reads.regular_size(path, size) < size:
             return  # a writer that died may leave a short file, which the next completes
         found = rows = crc32c_of_file(path, size)
@@ -98,7 +98,11 @@ class ChunkChecker:
         if log.closed and n_rows < spec.chunk_rows:
             rows = crc32c_of_file(path, size, byte_ranges(spec, 0, max(n_rows, 0)))
         self._tally.add(size)
-        if text := self._sum_problem(log, rows, expected):
+        text = self._sum_problem(log, rows, expected)
+        if spec.may_change and (text == NO_CHECKSUM or expected != self._sum(log, spec, chunk)):
+            name = f"{spec.path}/{spec.key(chunk)}"
+            self._notes.warn(name, "has no checksum: its values were being changed", spec.path)
+        elif text:
             self._find(log, spec, chunk, text)
         if rows != found:
             self._find(log, spec, chunk, f"{PAST_THE_END} of {log.head:,} rows, found other bytes")
@@ -195,7 +199,7 @@ class ChunkChecker:
                         text = f"expected {sums.chunk_bytes:,} bytes, found {len(data):,}"
                 elif log.closed and any(data[n_here * sums.row_bytes :]):
                     text = f"{PAST_THE_END} of {n_chunks:,} checksums, found others"
-                elif spec.path == PRIORITIES:
+                elif spec.may_change:
                     values = np.frombuffer(data, sums.dtype)
                     self._check_there(log, spec, np.flatnonzero(values) + file * sums.chunk_rows)
             except (MmreplayError, OSError) as error:
@@ -204,7 +208,7 @@ class ChunkChecker:
                 self._notes.find(f"{array}/{sums.key(file)}", text, array)
 
     def _check_there(self, log: Log, spec: ArraySpec, chunks: Ids) -> None:
-        """Check that the chunk files of priorities exist that have a checksum."""
+        """Check that the chunk files exist that have a checksum."""
         for chunk in chunks.tolist():
             if chunk in log.chunks(spec) and not chunk_path(log.path, spec, chunk).exists():
                 self._find(log, spec, chunk, _MISSING)

@@ -16,14 +16,13 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout, parse
-from mmreplay.format.layout import FINALS, ArraySpec
+from mmreplay.format.layout import FINALS, PRIORITIES, ArraySpec
 from mmreplay.maintenance.verify.report import ByteCount, Notes, reason
 from mmreplay.storage import priority_column
 from mmreplay.storage.lane_metadata import LaneDocument, read_array, read_document, read_lane
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-PRIORITIES = layout.priority_spec(1).path
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 """How a finding about damaged attributes begins."""
 _NONE: dict[str, Any] = {"attributes": {}}

@@ -14,9 +14,16 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.format.layout import CONTEXT_ROWS, EPISODES, FINALS, ArraySpec, group_paths
+from mmreplay.format.layout import (
+    CONTEXT_ROWS,
+    EPISODES,
+    FINALS,
+    PRIORITIES,
+    ArraySpec,
+    group_paths,
+)
 from mmreplay.maintenance.verify.chunks import ChunkChecker
-from mmreplay.maintenance.verify.documents import PRIORITIES, Documents, Log, generator_problem
+from mmreplay.maintenance.verify.documents import Documents, Log, generator_problem
 from mmreplay.maintenance.verify.report import STRAY, ByteCount, Notes, reason
 from mmreplay.maintenance.verify.rules import Rules
 from mmreplay.reading.lane_reader import LaneReader
@@ -28,6 +35,8 @@ from mmreplay.writing.build_lane import generator_path
 
 _ATTEMPTS = 100
 _PATIENCE_S = 0.05
+_DERIVED = {"derived", "checksums/derived"}
+CUT_OFF = "an add_column or drop_column was interrupted; call it again"
 
 _Arrays = Mapping[str, tuple[ArraySpec, range] | None]
 """By path below the lane: an array and the chunk files it may have; None: not to be checked."""
@@ -177,9 +186,8 @@ class Examination:
         """Check each chunk file, and the rules for the rows in them."""
         checker = ChunkChecker(self.notes, self._tally, self.state)
         for log in (rows, finals):
-            for path in log.specs:
-                # Priorities of a live lane change all the time.
-                if path != PRIORITIES or self.state != "live":
+            for path, spec in log.specs.items():
+                if not (spec.may_change and self.state == "live"):  # its values are changing
                     checker.check(log, path)
         rules = Rules(rows, finals)
         try:
@@ -220,6 +228,9 @@ class Examination:
                     known[log.prefix + sums.path] = sums, files
         for path, text in _foreign_in_lane(self.path, known, self.state):
             folder = path.rpartition("/")[0]
+            if not {path, folder}.isdisjoint(_DERIVED):
+                self.notes.warn(path, f"a column that is not in the schema: {CUT_OFF}")
+                continue
             self.notes.find(path, text, folder if folder in known else "")
 
     def _see_from_start(self, rows: Log) -> None:
@@ -228,7 +239,7 @@ class Examination:
         self.from_start = any(
             one.is_of_rows and one.rows and one.rows[0] < least and one.rows[1] > rows.base
             for one in self.findings
-            if one.array in rows.specs.keys() - {PRIORITIES}
+            if one.array in rows.specs and not rows.specs[one.array].may_change
         )
 
 

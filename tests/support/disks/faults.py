@@ -207,6 +207,8 @@ def kill(writer: AnyWriter | LaneWriters | ReplayBuffer) -> None:
         lane._abandon()
         lane.files.release()
     if isinstance(writer, ReplayBuffer):
+        for column in writer.updates._held.values():
+            column._lock.release()
         writer.store.close()
 
 

@@ -101,7 +101,7 @@ def columns_of(view, schema):
     )
     names = ("actions", "rewards", "non_terminals", "resets", "ends", "step")
     out |= {name: getattr(view, name) for name in names}
-    return out | {f"extras/{name}": view.extras[name] for name in schema.extras}
+    return out | {path: view.extras[name] for name, path in schema.extra_paths.items()}
 
 
 def check_episodes(store, model):

@@ -275,6 +275,8 @@ def _check_files(log, path, base, head, *, is_open):
     needed = set(range(base // n, -(-head // n)))
     if is_open and "sharding_indexed" in _codec_names(document_of(log / path)["codecs"]):
         needed = set(range(base // n, _state(log)[_TAIL_START] // n))
+    if path.startswith("derived/"):  # a power cut may take one, which stands for zeros then
+        needed = set()
     if late or needed - there.keys():
         raise AssertionError(
             f"{log}/{path}: chunk files {late} lie below {base}, "

@@ -65,7 +65,7 @@ def _recorded_with(model, one, goal, reward, terminal):
     given = (
         np.stack([frame["achieved_goal"] for frame in one.frames[1:]]),
         np.stack([goal] * len(one.steps)),
-        {name: np.stack([step.extras[name] for step in one.steps]) for name in schema.extras},
+        {name: np.stack([step.extras[name] for step in one.steps]) for name in schema.extra_fields},
     )
     rewards = reward(*given)
     ends = None if terminal is None else terminal(*given)

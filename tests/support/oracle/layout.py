@@ -29,13 +29,13 @@ class Layout:
     padding: str = "reset"
     lanes: int | None = None  # None for a store that is one lane; or how many named lanes it has
     episode: dict[str, Field | Text] = dataclasses.field(default_factory=dict)
+    derived: dict[str, Field] = dataclasses.field(default_factory=dict)
 
     @property
     def schema(self):
         """The schema of its steps."""
-        return Schema.make(
-            self.frame, self.action, self.extras, self.reward_dtype, episode=self.episode
-        )
+        given = self.frame, self.action, self.extras, self.reward_dtype
+        return Schema.make(*given, episode=self.episode, derived=self.derived)
 
     def create_arguments(self):
         """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of a store that is one lane."""

@@ -143,13 +143,29 @@ class LaneModel:
                     np.array(action, schema.action.dtype),
                     np.array(reward, schema.reward_dtype),
                     int(not down),
-                    {name: np.array(extras[name], f.dtype) for name, f in schema.extras.items()},
+                    {
+                        name: np.array(
+                            extras[name] if name in extras else np.zeros(f.shape), f.dtype
+                        )
+                        for name, f in schema.extra_fields.items()
+                    },
                 )
             )
             one.frames.append(self._frame(frame))
         self.rows.append(row)
         ends = [e for e in row if any(given[e][3].get(name, False) for name in FLAGS[:2])]
         self.end(ends)
+
+    def update(self, entry, name, value):
+        """Another value of a derived column; whether its transition can be sampled."""
+        one, number = self.find(entry)
+        if one.first + number < self.first:
+            return False
+        step = one.steps[number]
+        field = self.schema.derived[name]
+        extras = {**step.extras, name: np.array(value, field.dtype)}
+        one.steps[number] = dataclasses.replace(step, extras=extras)
+        return True
 
     def end(self, envs):
         """What runs in these environments is over; of an episode without a step nothing is left."""
@@ -418,7 +434,11 @@ class Model:
             for (one, number), (*_, m) in zip(places, returns, strict=True)
         ]
         steps = [one.steps[number] for one, number in places]
-        rewards, action, extras = self.schema.reward_dtype, self.schema.action, self.schema.extras
+        rewards, action, extras = (
+            self.schema.reward_dtype,
+            self.schema.action,
+            self.schema.extra_fields,
+        )
         count = len(places)
         return Batch(
             self._observation(observations[:count], size, stack_axis),
@@ -465,7 +485,7 @@ class Model:
             np.array(self.ids_of(lane, one), np.int64),
             {
                 name: np.stack([step.extras[name] for step in one.steps])
-                for name in self.schema.extras
+                for name in self.schema.extra_fields
             },
             {
                 name: read(self.lanes[lane].fields[name], self.lanes[lane].field(one, name))

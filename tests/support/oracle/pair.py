@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mmreplay import Field
 from tests.support.oracle.layout import random_value
-from tests.support.oracle.model import FLAGS, Model
+from tests.support.oracle.model import FLAGS, LANE_SHIFT, ROW_MASK, Model
 
 Array = npt.NDArray[Any]
 
@@ -129,19 +129,21 @@ class Pair:
         frames = [self.frame() for _ in everyone]
         actions = [self._values(schema.action, self.random) for _ in everyone]
         rewards = [self._reward(len(model.rows) * model.n + env) for env in everyone]
+        given = schema.extras | {
+            name: one for name, one in schema.derived.items() if self.random.random() < 0.5
+        }
         extras = [
-            {name: self._values(one, self.random) for name, one in schema.extras.items()}
-            for _ in everyone
+            {name: self._values(one, self.random) for name, one in given.items()} for _ in everyone
         ]
         which = dict(zip(FLAGS, (terminated, truncated, life_lost), strict=True))
         flags = [{name: env in some for name, some in which.items()} for env in everyone]
         if writer is not None and model.environments is None:
-            given = {name: self._value(value) for name, value in extras[0].items()}
+            more = {name: self._value(value) for name, value in extras[0].items()}
             action, frame = self._value(actions[0]), self._form(frames[0])
-            writer.step(action, rewards[0], frame, **flags[0], **given)
+            writer.step(action, rewards[0], frame, **flags[0], **more)
         elif writer is not None:
             columns = {name: np.array([one[name] for one in flags]) for name in FLAGS}
-            more = {name: np.stack([one[name] for one in extras]) for name in schema.extras}
+            more = {name: np.stack([one[name] for one in extras]) for name in given}
             if len(here) < model.n or self.random.random() < 0.3:
                 more["mask"] = _mask(model.n, here)
             writer.step(
@@ -149,6 +151,40 @@ class Pair:
             )
         if here:
             model.step({e: (actions[e], rewards[e], frames[e], flags[e], extras[e]) for e in here})
+
+    def update(self, data, most=20):
+        """Other values of some derived columns, by ids of which some were evicted, or are -1."""
+        ids = [
+            n << LANE_SHIFT | row * lane.n + env
+            for n, lane in enumerate(self.model.lanes)
+            for row, there in enumerate(lane.rows)
+            for env in there
+        ]
+        chosen = self.random.choice([*ids, -1], (int(self.random.integers(1, most)), 2))
+        if self.random.random() < 0.5:
+            chosen = chosen[:, 0]
+        names = [name for name in self.schema.derived if self.random.random() < 0.7]
+        fields = {name: self.schema.derived[name] for name in names}
+        values = {
+            name: np.stack([self._values(one, self.random) for _ in range(chosen.size)]).reshape(
+                *chosen.shape, *one.shape
+            )
+            for name, one in fields.items()
+        }
+        late = data.n_late_updates
+        data.update(chosen, **values)
+        n_late = 0
+        for number, one in enumerate(chosen.reshape(-1).tolist()):
+            if one != -1:
+                lane, entry = self.model.lanes[one >> LANE_SHIFT], one & ROW_MASK
+                row, _ = divmod(entry, lane.n)
+                n_late += row < lane.first
+                for name, field in fields.items():
+                    lane.update(entry, name, values[name].reshape(-1, *field.shape)[number])
+        if data.n_late_updates != late + n_late:
+            raise AssertionError(
+                f"late updates: expected {n_late}, found {data.n_late_updates - late}"
+            )
 
     # ------------------------------------------------------------ longer stretches
 

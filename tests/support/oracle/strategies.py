@@ -17,6 +17,7 @@ EPISODE = {
     "success": Field((), "int8"),
     "goal": Field((3, 700), "float64"),  # and of these three, too, and some bytes
 }
+CHUNKS = st.sampled_from([None, 1, 3, 512])
 
 CODECS = (
     "raw",
@@ -81,6 +82,10 @@ def layouts(draw, *, lanes=True):
     if draw(st.integers(0, 3)) == 3:
         dtype = draw(st.sampled_from(DTYPES))
         extras["hidden"] = Field((2, 2), dtype, chunk=draw(st.sampled_from([None, 1, 3])))
+    derived = {}
+    if draw(st.booleans()):
+        derived["value"] = Field((), "float32", chunk=draw(st.sampled_from([None, 1, 4, 1024])))
+        derived["latent"] = Field((3, 2), draw(st.sampled_from(DTYPES)), chunk=draw(CHUNKS))
     environments = draw(st.sampled_from([None, None, 1, 2, 3, 5]))
     capacity = draw(st.sampled_from([None, 1, 2, 3, 5, 17, 40, 100]))
     return Layout(
@@ -93,6 +98,7 @@ def layouts(draw, *, lanes=True):
         draw(st.sampled_from(["reset", "zero"])),
         draw(st.sampled_from([None, None, 1, 2])) if lanes else None,
         draw(st.sampled_from([{}, EPISODE])),
+        derived,
     )
 
 

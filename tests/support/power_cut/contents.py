@@ -16,12 +16,12 @@ import mmreplay
 from mmreplay.batches.runs import Steps
 from mmreplay.schema import FRAME
 from mmreplay.storage import chunk_files
-from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.writing.create import AnyWriter
 from mmreplay.writing.lane_files import LockedLane
 from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import FLAGS, LaneModel, Model, Played
+from tests.support.power_cut.changing import Derived
 
 _MOST = 24  # transitions to compare
 _SETTINGS: Any = {"stack": 3, "n_step": 2, "gamma": 0.5}
@@ -36,6 +36,7 @@ class Contents:
         self.layout = layout
         self.lane = LaneModel(layout.schema, layout.environments, layout.capacity)
         self.n = self.lane.n
+        self.derived = Derived(layout.derived, self.n)
         self.exact = True
         self._n_calls = 0
         self._before: dict[int, Played] = {}  # what ran before the newest call
@@ -55,12 +56,13 @@ class Contents:
         """Contents that can be cut without changing these."""
         out = Contents(self.layout)
         out.lane, out._n_calls, out.exact = self.lane.copy(), self._n_calls, self.exact
+        out.derived = self.derived.copy()
         return out
 
     def recovered(self, head: int) -> None:
         """A writer has opened it: rows from `head` on were lost, and all episodes are over."""
         self.lane.cut(head)
-        self.exact = True
+        self.exact, self._reset = True, []
 
     # ------------------------------------------------------------ what a writer does
 
@@ -108,6 +110,10 @@ class Contents:
         picked = [luck.choice((*FLAGS, *("",) * often)) if e in running else "" for e in range(n)]
         flags = {name: np.array([one == name for one in picked]) for name in FLAGS}
         extras = {name: values.astype(one.dtype) for name, one in self.layout.extras.items()}
+        derived = self.derived.some(luck, values)
+        for e in running:
+            self.derived.give(len(self) * n + e, {name: one[e] for name, one in derived.items()})
+        extras |= derived
         self.lane.step(
             {
                 e: (
@@ -145,12 +151,35 @@ class Contents:
         actions = np.stack([np.full(action.shape, v, action.dtype) for v in numbers[1:]])
         extras = {name: numbers[1:].astype(one.dtype) for name, one in self.layout.extras.items()}
         terminal = np.array([luck.random() < 0.1 for _ in range(k)])
+        derived = self.derived.all(numbers[1:])
+        extras |= derived
         for n in range(k):
+            self.derived.give(len(self), {name: one[n] for name, one in derived.items()})
             flags = {"life_lost": bool(terminal[n]), "truncated": ends and n == k - 1}
             more = {name: one[n] for name, one in extras.items()}
             self.lane.step({0: (actions[n], rewards[n], self._of(frames, n + 1), flags, more)})
         steps = Steps(frames, actions, rewards, terminal, extras, begins=False, ends=ends)
         writer._extend(steps)
+
+    def update(self, data: mmreplay.Dataset, luck: random.Random) -> None:
+        """Other values of transitions, or of what was evicted."""
+        self._n_calls += 1
+        lane = self.lane
+        entries = [
+            row * self.n + env
+            for row in range(max(lane.first - 2, 0), len(lane.rows))
+            for env in lane.rows[row]
+        ]
+        ids = luck.choices(entries, k=luck.randrange(1, 6)) if entries else []
+        values = self.derived.some(luck, self._n_calls * 7 + 3 + np.arange(len(ids)) * 50)
+        kept = [n for n, entry in enumerate(ids) if entry // self.n >= lane.first]
+        for n in kept:
+            given = {name: one[n] for name, one in values.items()}
+            self.derived.change(ids[n], given)
+            for name, value in given.items():
+                lane.update(ids[n], name, value)
+        data.update(np.array(ids, np.int64), **values)
+        self.derived.returned()
 
     def _of(self, frames: Frames, env: int) -> Any:
         if self.layout.schema.is_dict:
@@ -237,6 +266,7 @@ class Contents:
         head, base = view.rows, view.base
         model = self._seen(head, base, runs=reader.is_live)
         lane = model.lanes[0]
+        self.derived.take(view, lane)
         unsure = head - 1 if not self.exact or not (reader.is_live or reader.is_closed) else head
         if base > lane.next_base:
             raise AssertionError(f"base: expected at most {lane.next_base}, found {base}")
@@ -313,58 +343,3 @@ class Contents:
             raise AssertionError(f"{before} episodes before base, found {files.rows.before}")
         places = {entry: place for place, entry in enumerate(ids)}
         self.lane.finals.sort(key=lambda one: places.get(one.last * n + one.env, -1))
-
-
-class Priorities:
-    """Those of the transitions of a lane, as a prioritized buffer keeps them."""
-
-    def __init__(self, lane: LaneModel) -> None:
-        self._lane = lane
-        self._column: PriorityColumn | None = None
-        # By entry, each that it may have: as it was when they were made durable, and since.
-        self._known: dict[int, list[float]] = {}
-        self._is_unsure = False  # whether power was lost since they were read
-
-    def open(self, writer: AnyWriter, *, exact: bool) -> None:
-        """As a prioritized buffer does; compares those that are there."""
-        # Killed on the way to read them, the next writer is the first to see what the power left.
-        self._is_unsure |= not exact
-        exact = not self._is_unsure
-        files, n = writer.files, self._lane.n
-        start, stop = writer.base * n, writer.rows * n
-        column = PriorityColumn(files.path, (start, stop), files.environments)
-        column.reach((start, stop + 1))  # so that there is something past the head
-        if column.values[column.positions(np.array([stop]))[0] :].any():
-            raise AssertionError(f"{writer.path}: priorities past the head: expected zeros")
-        found = column.values[column.positions(np.arange(start, stop))].tolist()
-        for entry, value in enumerate(found, start):
-            known = self._known.get(entry, [0.0])
-            if value not in (known[-1:] if exact else known):
-                raise AssertionError(
-                    f"{writer.path}: priority of {entry}: expected {known}, found {value}"
-                )
-        # What the power has left is all that there is; a kill leaves more in the page cache.
-        self._known = {
-            entry: self._known[entry] if exact else [value]
-            for entry, value in enumerate(found, start)
-            if entry in self._known
-        }
-        self._is_unsure = False
-        self._column = column
-        files.on_flush = self._save
-
-    def _save(self) -> None:
-        if self._column is not None:
-            self._column.sync()
-            self._known = {entry: known[-1:] for entry, known in self._known.items()}
-
-    def give(self, writer: AnyWriter, luck: random.Random) -> None:
-        """One to a transition that may be sampled."""
-        lane, column = self._lane, self._column
-        if column is None or lane.first == len(lane.rows):
-            return
-        row = luck.randrange(lane.first, len(lane.rows))
-        entry = row * lane.n + luck.choice(sorted(lane.rows[row]))
-        column.reach((writer.base * lane.n, writer.rows * lane.n))
-        column.values[column.positions(np.array([entry]))] = value = luck.random() + 1
-        self._known.setdefault(entry, [0.0]).append(value)

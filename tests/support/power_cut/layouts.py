@@ -35,6 +35,12 @@ def _of(n):
     ]
 
 
+_DERIVED = {"v": Field((), "float64", chunk=6), "w": Field((70,), "int64", chunk=3)}
+CHANGING = [
+    dataclasses.replace(one, derived=_DERIVED) for one in (_ONE[0], _ONE[3], *_of(3)[1:4:2])
+]
+"""With columns that are updated; a value of the second one lies in two sectors of a disk."""
+
 LAYOUTS = {1: [*_ONE, *_of(1)[2:5]], 3: _of(3), 64: _of(64)[:-1]}
 """By environments; those of one are with and without an axis for it."""
 

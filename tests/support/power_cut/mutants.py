@@ -44,21 +44,21 @@ import numpy as np
 from mmreplay.episode_index import Index
 from mmreplay.episode_index.finals import LaneFinals
 from mmreplay.reading.joined_lanes import JoinedLanes
-from mmreplay.storage import priority_column, state_page
+from mmreplay.storage import chunk_files, state_page
+from mmreplay.storage.changing_column import ChangingColumn
 from mmreplay.storage.checksums import Checksums
-from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.storage.state_page import BASE, COMMITTED, EPISODES_BEFORE, CheckpointFile, State
 from mmreplay.system import checked_reads, durable_writes, held_directories
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, close, create, flush, recover
 from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.lane_writer import Ends
+from mmreplay.writing.lane_writer import Ends, LaneWriter
 from mmreplay.writing.log import Log
 from mmreplay.writing.seal import Sealer
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.power_cut import power
-from tests.support.power_cut.layouts import ALL, LAYOUTS, LONG, MANY
+from tests.support.power_cut.layouts import ALL, CHANGING, LAYOUTS, LONG, MANY
 from tests.support.power_cut.mutation import (
     Change,
     Mutant,
@@ -91,6 +91,7 @@ _LAYOUTS = {
     "wide": [one for one in LAYOUTS[64] if one.capacity is not None],
     "long": LONG,
     "many": MANY,
+    "changing": CHANGING,
 }
 
 # a history that notices it soon | name | layouts | the rule that is broken | what the simulator says
@@ -166,13 +167,18 @@ _TABLE = """
 5170 | paths looked up by name | all | lock: a writer looks files up from the directory that it has locked |  | others
 5170 | shared files written | all | a file of several names is replaced by a copy before it is written in place |  | others
 5381 | shared state page written | all | recover: a state page of several names is replaced by a copy |  | others
-5210 | shared tail used again | tail | seal: a tail of several names is replaced before its half is used again |  | others
-5183 | state trusted in a copy | all | state: trusted only in the directory that it names |  | others
-5171 | state trusted though truncated | all | state: trusted only with the blocks beyond its end that it had |  | others
-5184 | priorities of evicted rows kept | wide | priorities: chunk files go with those of the rows | priorities: chunk | alone
-5183 | priorities of lost rows kept | all | priorities: zero past the head after an opening | past the head | alone
-5173 | priorities unsynced | all | flush: priorities durably | priority of | alone
-5236 | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone
+5183 | shared tail used again | tail | seal: a tail of several names is replaced before its half is used again |  | others
+5218 | state trusted in a copy | all | state: trusted only in the directory that it names |  | others
+5192 | state trusted though truncated | all | state: trusted only with the blocks beyond its end that it had |  | others
+5177 | priorities of evicted rows kept | wide | priorities: chunk files go with those of the rows | priorities: chunk | alone
+5177 | priorities of lost rows kept | all | priorities: zero past the head after an opening | past the head | alone
+5180 | priorities unsynced | all | flush: priorities durably | priority of | alone
+5173 | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone
+5173 | derived values of lost rows kept | changing | recover: derived columns, zero past the head, durably | derived | alone
+5172 | derived values unsynced | changing | flush: derived columns durably, if a call asks for it | derived | alone
+5232 | derived values of a failed call kept | changing | step: 0 in derived columns that it does not name | derived | alone
+5175 | cut files of derived columns kept | changing | recover: a chunk file of a derived column that is cut is made again | derived | alone
+5191 | checksums of changed values kept | changing | update: the checksum of a chunk file goes before a value in it changes | checksum | alone
 """
 
 _CHANGES: dict[str, Callable[[], list[Change]]] = {}
@@ -324,8 +330,9 @@ def _keeping_ends(owner: Any, name: str) -> list[Change]:
 
 @_replaces(VectorWriter, "_leave_out")
 def _values_of_those_left_out_kept(real: Any, self: VectorWriter, t: int, absent: Any) -> int:
-    log = self._rows.log
-    with changed([(log, "specs", {"step": log.specs["step"]})]):
+    columns, log = self._rows.columns, self._rows.log
+    only = {"step": columns["step"]}
+    with changed([(self._rows, "columns", only), (log, "tails", {})]):
         return real(self, t, absent)
 
 
@@ -357,7 +364,7 @@ def _slot_over_the_best(self: CheckpointFile, **_: Any) -> None:
 
 
 @_follows(flush, "flush_rows")
-def _names_made_meanwhile_forgotten(_: Any, lane: LockedLane) -> None:
+def _names_made_meanwhile_forgotten(_: Any, lane: LockedLane, **__: Any) -> None:
     for log in lane.logs:
         log.fresh.clear()
 
@@ -371,15 +378,15 @@ def _head_read_late() -> list[Change]:
     return _slots(change)
 
 
-def _flushing(flush_rows: Callable[[LockedLane], None]) -> list[Change]:
+def _flushing(flush_rows: Callable[..., None]) -> list[Change]:
     return [(flush, "flush_rows", flush_rows)]
 
 
 @_changes
 def _steps_flushed_first() -> list[Change]:
-    def flush_rows(lane: LockedLane) -> None:
+    def flush_rows(lane: LockedLane, **how: Any) -> None:
         head = lane.promised = lane.finished()
-        flush._flush_steps(lane, head)
+        flush._flush_steps(lane, head, **how)
         flush._flush_finals(lane, head)
 
     return _flushing(flush_rows)
@@ -389,9 +396,9 @@ def _steps_flushed_first() -> list[Change]:
 def _checkpoint_before_the_rows() -> list[Change]:
     real = flush.flush_rows, flush._sync_rows
 
-    def flush_rows(lane: LockedLane) -> None:
+    def flush_rows(lane: LockedLane, **how: Any) -> None:
         with changed([(flush, "_sync_rows", nothing)]):
-            real[0](lane)
+            real[0](lane, **how)
         for log in lane.logs:
             real[1](log, log.head)
 
@@ -399,7 +406,7 @@ def _checkpoint_before_the_rows() -> list[Change]:
 
 
 @_precedes(flush, "flush_rows")
-def _evict_before_the_checkpoint(lane: LockedLane) -> None:
+def _evict_before_the_checkpoint(lane: LockedLane, **_: Any) -> None:
     log = lane.rows
     base = flush._base_of(lane, lane.first_row(lane.finished()))
     log.before += lane.episodes_in(log.base, base) if base > log.base else 0
@@ -477,9 +484,19 @@ def _state_trusted_in_a_copy(real: Any, self: State) -> bool:
 # ---------------------------------------------------------------- priorities
 
 
-@_replaces(priority_column, "_clear")
-def _priorities_of_the_newest_row_zeroed(real: Any, lane: AnyPath, spec: Any, stop: int) -> None:
-    real(lane, spec, max(stop - 1, 0))
+@_replaces(recover, "end_values")
+def _priorities_of_the_newest_row_zeroed(real: Any, lane: AnyPath, spec: Any, head: int) -> None:
+    real(lane, spec, max(head - 1, 0))
+
+
+@_replaces(LaneWriter, "_put_extras")
+def _derived_values_of_a_failed_call_kept(_: Any, self: Any, t: int, values: Any) -> None:
+    self._put(t, values)
+
+
+def _without(path: str, owner: Any, name: str) -> list[Change]:
+    """A function that does nothing for the column at this path."""
+    return [unless(lambda _, spec, *__: spec.path.startswith(path), owner, name)]
 
 
 # ---------------------------------------------------------------- those of one line
@@ -590,9 +607,13 @@ _CHANGES |= {
     "shared state page written": lambda: [(State, "make_own", staticmethod(nothing))],
     "shared tail used again": lambda: [(Sealer, "_replace_tails", nothing)],
     "state trusted though truncated": lambda: [(state_page, "_blocks", lambda _: 1 << 40)],
-    "priorities of evicted rows kept": lambda: [(priority_column, "evict", nothing)],
-    "priorities of lost rows kept": lambda: [(priority_column, "_clear", nothing)],
-    "priorities unsynced": lambda: [(PriorityColumn, "sync", nothing)],
+    "priorities of evicted rows kept": lambda: _without("priorities", chunk_files, "remove_below"),
+    "priorities of lost rows kept": lambda: _without("priorities", recover, "end_values"),
+    "priorities unsynced": lambda: _without("priorities", flush, "sync_values"),
+    "derived values of lost rows kept": lambda: _without("derived", recover, "end_values"),
+    "derived values unsynced": lambda: _without("derived", flush, "sync_values"),
+    "cut files of derived columns kept": lambda: [(recover, "_own_columns", nothing)],
+    "checksums of changed values kept": lambda: [(ChangingColumn, "begin", nothing)],
 }
 
 

@@ -358,7 +358,7 @@ class PowerDisk:
             self._places = {self._root: 0}  # what is below a directory has moved with it
 
     def _sync(self, path):
-        if not path.startswith(self._root):
+        if not path.startswith(self._root) or not self._exists(path):  # it went since it was opened
             return
         if not self._is_directory(path):
             self.syncs_until_failure -= 1

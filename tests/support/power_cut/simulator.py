@@ -28,11 +28,12 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.format import layout, plan
 from mmreplay.storage import priority_column
 from mmreplay.system import platform, user_paths
-from mmreplay.writing import create, lane_writer
+from mmreplay.writing import create, flush, lane_writer
 from tests.support.disks.scratch import scratch_directory
 from tests.support.oracle import checks, disk
 from tests.support.oracle.layout import Layout
-from tests.support.power_cut.contents import Contents, Priorities
+from tests.support.power_cut.changing import Priorities
+from tests.support.power_cut.contents import Contents
 from tests.support.power_cut.layouts import ALL, SHORT_CHUNKS
 from tests.support.power_cut.others import KnownStore, Others
 from tests.support.power_cut.power import PowerDisk, power_disk
@@ -126,6 +127,8 @@ class _History:
         # Of a link to a file that is mapped, and of a restored copy, nothing is promised.
         if not self._others.at_work and self._luck.random() < 0.3:
             self._priorities = Priorities(contents.lane)
+        contents.derived.promised = not self._others.at_work
+        self._learner: mmreplay.Dataset | None = None  # that updates derived columns
         self._disk: PowerDisk
         self._boot = 0
         self._left = 0  # calls until the crash
@@ -211,6 +214,10 @@ class _History:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+        if self._learner is not None:
+            for column in self._learner.updates._held.values():
+                column._lock.release()
+            self._learner = None
         if self.writer is not None:
             self.writer._abandon()
             self.writer.files.release()
@@ -347,6 +354,8 @@ class _History:
                     self._step(again=True)
                     if self._luck.random() < 0.3:
                         raise _Crash
+            elif self._store.contents.derived and self._luck.random() < 0.3:
+                self._update()
             elif pick > 0.94 and self._tasks:
                 self._tasks.run_one()
             elif pick > 0.9:
@@ -378,6 +387,29 @@ class _History:
         step = store.contents.step
         self._call(lambda: step(self.writer, self._luck, store.number, calm=calm, again=again))
 
+    def _update(self) -> None:
+        """Values of derived columns, by another who has nothing to do with the writer."""
+        if self._others.at_work:
+            return
+        with self.busy("update"):
+            if self._learner is None:
+                names = [*self._store.contents.layout.derived]
+                self._learner = mmreplay.load(self._store.path, stack=None, update=names)
+            self._store.contents.update(self._learner, self._luck)
+            if self._luck.random() < 0.1:
+                self._learner.close()
+                self._learner = None
+
+    def synced(self, sync: Callable[..., None], lane: Any, spec: Any) -> None:
+        """A flush makes the values of a column durable that may change."""
+        parts = [self._priorities, self._store.contents.derived]
+        known = [one.versions for one in parts if one is not None]
+        name = spec.path.removeprefix("derived/")
+        lengths = [one.lengths(name) for one in known]
+        sync(lane, spec)
+        for one, length in zip(known, lengths, strict=True):
+            one.are_durable(length)
+
     def _read(self) -> None:
         """Transitions, while the writer goes on between looking up and reading."""
         contents = self._store.contents
@@ -405,7 +437,12 @@ class _History:
     def _close(self) -> None:
         contents = self._store.contents
         contents.exact = False
+        learner, self._learner = self._learner, None
+        if learner is not None and self._luck.random() < 0.5:
+            learner.close()
         self.writer.close()
+        if learner is not None:
+            learner.close()
         self.counts.closes += 1
         self._store.is_closed = True
         self._store.flushed = self._store.returned = len(contents)
@@ -429,6 +466,11 @@ class _History:
         self._store.contents.recovered(head)
         self._store.contents.check_finals(self.writer.files)
         self._store.returned = head
+        derived = self._store.contents.derived
+        if derived:
+            derived.exact = self._store.powered
+            with mmreplay.open(self._store.path) as store:
+                derived.take(store.lanes[0], self._store.contents.lane, for_good=True)
         if not self._store.powered:
             self._store.flushed = head  # what was found then is on the disk
         self._store.powered, self._store.is_restored = True, False
@@ -447,11 +489,9 @@ class _History:
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
         files = self.writer.files
-        own = priority_column.find_spec(self._store.path, files.environments)
         for log in files.logs:
             folder = str(self._store.path / ("" if log is files.rows else layout.FINALS))
-            more = {own.path: own} if own is not None and log is files.rows else {}
-            for path, spec in {**log.specs, **more}.items():
+            for path, spec in log.specs.items():
                 names = found[f"{folder}/{path}"]
                 for chunk in (int(name.split(".")[1]) for name in names if name.startswith("c.")):
                     start = chunk * spec.chunk_rows
@@ -479,13 +519,14 @@ class _History:
                     f"{known.path}: a reader: rows: expected {known.least} to "
                     f"{len(known.contents)}, found {rows}"
                 )
+            known.contents.derived.exact = known.powered
             known.contents.check(store, self._luck)
 
 
 @contextlib.contextmanager
 def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
     """The disk, the boot id and the threads that a history is lived with."""
-    real_fetch = TransitionGatherer.fetch
+    real_fetch, real_sync = TransitionGatherer.fetch, flush.sync_values
 
     def fetch(self: TransitionGatherer, *args: Any) -> Any:
         history.while_reading()
@@ -497,6 +538,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
         mock.patch.object(create, "Background", history.background),
         mock.patch.object(lane_writer, "Thread", _NoThread),
         mock.patch.object(TransitionGatherer, "fetch", fetch),
+        mock.patch.object(flush, "sync_values", functools.partial(history.synced, real_sync)),
         mock.patch.object(user_paths, "Path", functools.cache(_Path)),
         mock.patch.multiple(plan, **SHORT_CHUNKS),
         mock.patch.object(priority_column, "_CHUNK_ROWS", 512),  # a page

@@ -111,8 +111,9 @@ def check_steps(path, model, *, may_be_blank):
     out = []
     with mmreplay.open(path) as store:
         batch = store.transitions(store.ids, stack=None)
-        fields = {name: store.live.columns[f"episodes/{name}"] for name in model.fields}
-        fields = {name: column.take(store.ids) for name, column in fields.items()}
+        fields = {
+            name: store.live.columns[f"episodes/{name}"].take(store.ids) for name in model.fields
+        }
         for i, action in enumerate(batch.action):
             one, number = known[action.tobytes()]
             step, row = one.steps[number], one.first + number

@@ -230,7 +230,7 @@ def test_a_new_lane_that_cannot_be_opened_at_first_is_tried_again(make, story, m
         for _ in range(2):
             now[0] += 1
             with monkeypatch.context() as full:
-                full.setattr(live_lanes, "JoinedLanes", lambda _: no_descriptor_left())
+                full.setattr(live_lanes, "JoinedLanes", lambda *_: no_descriptor_left())
                 with pytest.raises(CorruptStoreError, match="too many open files"):
                     len(learner)
         now[0] += 1

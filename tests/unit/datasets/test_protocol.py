@@ -88,7 +88,8 @@ LACKS = {
     "Hindsight": WHOLE | WINDOWS | {"transitions"},
     "Mixture": WHOLE
     | WINDOWS
-    | {"batches", "transitions", "ids", "episodes", "store", "select", "split"},
+    | {"batches", "transitions", "ids", "episodes", "store", "select", "split"}
+    | {"update", "n_late_updates", "flush"},
 }
 CALLS = {
     "__len__": len,
@@ -118,6 +119,9 @@ CALLS = {
     "state_dict": lambda data: data.state_dict(),
     "load_state_dict": lambda data: data.load_state_dict(data.state_dict()),
     "statistics": lambda data: data.statistics(["action"])["action"].mean,
+    "update": lambda data: data.update([3, -1]),
+    "n_late_updates": lambda data: data.n_late_updates,
+    "flush": lambda data: data.flush(),
     "refresh": lambda data: len(data.refresh()),
     "close": lambda data: data.close(),
 }

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-import zarr
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FormatError
 from mmreplay.format import layout
 from mmreplay.storage import priority_column
-from mmreplay.storage.priority_column import PriorityColumn, evict, find_spec, finish, trim
+from mmreplay.storage.changing_column import end_values
+from mmreplay.storage.priority_column import PriorityColumn, find_spec, take_over
 from mmreplay.system import memory_maps
 from tests.support.disks.faults import faulty_disk
 
@@ -64,36 +64,20 @@ def test_values_stay_with_their_rows_as_the_column_grows(lane):
     assert 2 <= len(generations) <= 5  # by doubling, not for each file
 
 
-def test_priorities_past_the_head_are_cleared(lane):
-    column = PriorityColumn(lane, (0, 3 * ROWS))
-    put(column, np.arange(3 * ROWS - 1), 0.5)
-    trim(lane, 0, ROWS + 10)
-    assert names(lane) == ["c.0", "c.1", "zarr.json"]
-    column = PriorityColumn(lane, (0, 3 * ROWS))
-    assert get(column, np.arange(ROWS + 10)) == [0.5] * (ROWS + 10)
-    assert not any(get(column, np.arange(ROWS + 10, 3 * ROWS)))
-
-
-def test_a_finished_column_has_checksums_of_its_own_files_only(lane):
-    """Others are left where a copy of fewer rows was restored over a closed lane."""
-    PriorityColumn(lane, (0, 10))
-    finish(lane, 10)
-    sums = lane / "checksums" / "priorities"
-    (sums / "c.1").write_bytes((sums / "c.0").read_bytes())
-    finish(lane, 10)
-    assert sorted(entry.name for entry in sums.iterdir()) == ["c.0", "zarr.json"]
-    finish(lane, 0)
-    assert sorted(entry.name for entry in sums.iterdir()) == ["zarr.json"]
-
-
 def test_files_half_made_at_a_kill_are_removed(lane):
     (lane / "priorities.tmp").mkdir()
     (lane / "priorities.tmp" / "zarr.json.0.tmp").write_bytes(b"half")
     PriorityColumn(lane, (0, 1))
-    assert [path.name for path in lane.iterdir()] == ["priorities"]
+    assert sorted(path.name for path in lane.iterdir()) == ["checksums", "priorities"]
     (lane / "priorities.tmp").mkdir()
-    trim(lane, 0, 1)
-    assert [path.name for path in lane.iterdir()] == ["priorities"]
+    take_over(lane, None)
+    assert sorted(path.name for path in lane.iterdir()) == ["checksums", "priorities"]
+
+
+def test_checksums_of_a_column_that_was_deleted_go(lane):
+    (lane / "checksums" / "priorities").mkdir(parents=True)
+    assert take_over(lane, None) is None
+    assert not (lane / "checksums" / "priorities").exists()
 
 
 @pytest.mark.parametrize("doubling", [False, True])
@@ -153,35 +137,19 @@ def test_the_positions_of_a_vector_lane_are_its_entries(lane, width):
     assert column.ids(column.positions(ids)).tolist() == ids.tolist()
     put(column, ids, np.arange(1.0, head + 1))
     column.reach((0, 3 * head))
+    end_values(lane, find_spec(lane, width), head // width - 1)
     again = PriorityColumn(lane, (0, head - width), width)
     assert get(again, ids[:-width]) == list(range(1, head + 1 - width))
     assert get(again, ids[-width:]) == [0.0] * width  # past the head
     assert again.lowest == 0
 
 
-def test_priorities_of_many_environments_are_trimmed_evicted_and_finished_by_step(lane):
-    """4 environments: a chunk file has a quarter as many rows."""
-    steps = ROWS // 4
+def test_a_column_of_another_width_is_refused(lane):
     folder = lane / "priorities"
     folder.mkdir()
-    spec = layout.ArraySpec("priorities", (4,), np.dtype("float64"), steps)
+    spec = layout.ArraySpec("priorities", (4,), np.dtype("float64"), ROWS // 4)
     (folder / "zarr.json").write_bytes(layout.array_json(spec, 0))
     assert find_spec(lane, 4) == spec
     for width in (None, 3):
         with pytest.raises(FormatError, match="float64 per row"):
             find_spec(lane, width)
-    for chunk in range(4):
-        (folder / f"c.{chunk}.0").write_bytes(np.ones((steps, 4)).tobytes())
-    trim(lane, 0, 2 * steps + 3, 4)
-    assert names(lane) == ["c.0.0", "c.1.0", "c.2.0", "zarr.json"]
-    last = np.fromfile(folder / "c.2.0").reshape(-1, 4)
-    assert last[:3].all()
-    assert not last[3:].any()
-    evict(lane, 2 * steps - 1, 4)
-    assert names(lane) == ["c.1.0", "c.2.0", "zarr.json"]
-    finish(lane, 2 * steps + 2, 4)
-    values = zarr.open_array(str(folder), mode="r")
-    assert values.shape == (2 * steps + 2, 4)
-    assert values[steps:].all()
-    sums = zarr.open_array(str(lane / "checksums" / "priorities"), mode="r")
-    assert [bool(one) for one in sums[:]] == [False, True, True]

@@ -10,7 +10,7 @@ from mmreplay.system import locks, platform
 @pytest.fixture
 def impatient(monkeypatch):
     """Nobody waits for a lock."""
-    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
+    monkeypatch.setitem(locks.DirectoryLock.__init__.__kwdefaults__, "patience_s", 0)
 
 
 @pytest.fixture
