@@ -6,13 +6,15 @@ Invariant: a block is (n,) valid ids and as many values, whose shape and dtype a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.arguments import imported
 from mmreplay.errors import SchemaError
+from mmreplay.format.layout import EPISODES
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
@@ -30,7 +32,7 @@ def blocks_of(store: Store, source: Source) -> Blocks:
     if isinstance(source, str):
         source = imported("source", source, "source(trajectory)", "an array, an iterator, ")
     if callable(source):
-        return _joined(_of_trajectories(store, source))
+        return _of_trajectories(store, source)
     if hasattr(source, "__array__") or isinstance(source, (list, tuple)):
         return _of_array(store, source)
     if isinstance(source, Iterable):
@@ -55,50 +57,72 @@ def _of_array(store: Store, source: Any) -> Blocks:
 
 
 def _of_trajectories(store: Store, function: Callable[[LazyTrajectory], Any]) -> Blocks:
-    live = store.live
-    episodes = live.contents(returns=False).episodes[["id", "length", "terminated", "truncated"]]
     shape: tuple[int, ...] | None = None
-    for first, length, terminated, truncated in episodes.tolist():
-        stride = live.readers[first >> LANE_SHIFT].n
-        ids = np.arange(first, first + length * stride, stride)
-        read = functools.partial(_rows, store, ids)
-        trajectory = LazyTrajectory(
-            store.schema, read, first, length, stride, terminated, truncated
-        )
-        values = as_array(function(trajectory), "source")
-        shape = values.shape[1:] if shape is None else shape
-        if values.shape != (length, *shape):
-            raise SchemaError(
-                f"source: expected a value for each of {length:,} steps of the trajectory with id "
-                f"{first}, {(length, *shape)}; found {values.shape}"
-            )
-        yield ids, values
+    for episodes in _blocks_of_episodes(store):
+        out = []
+        for number, length in enumerate(episodes.lengths):
+            values = as_array(function(episodes.trajectory(number)), "source")
+            shape = values.shape[1:] if shape is None else shape
+            if values.shape != (length, *shape):
+                raise SchemaError(
+                    f"source: expected a value for each of {length:,} steps of the trajectory with "
+                    f"id {episodes.table[number][0]}, {(length, *shape)}; found {values.shape}"
+                )
+            out.append(values)
+        yield episodes.ids, np.concatenate(out)
 
 
-def _rows(store: Store, ids: Ids, path: str, n_rows: int) -> Array:
-    """Rows of a trajectory with these ids; nobody writes the store, so nothing can go meanwhile."""
-    live = store.live
-    if path in store.schema.frame_paths.values():
-        return live.episode_rows([path], int(ids[0]), 0, n_rows)[0]
-    return live.columns[path].take(ids)
+def _blocks_of_episodes(store: Store) -> Iterator[_Episodes]:
+    """The whole episodes, so many together that reading each costs little; at least one."""
+    columns, frames = store.schema.columns(), store.schema.frame_paths.values()
+    widest = max(one.row_bytes for path, one in columns.items() if path not in frames)
+    most = max(min(_BLOCK_ROWS, _BLOCK_BYTES // widest), 1)
+    table = store.live.contents(returns=False).episodes
+    table = table[["id", "length", "terminated", "truncated"]]
+    ends, first, done = table["length"].cumsum(), 0, 0
+    while first < len(table):
+        stop = max(int(ends.searchsorted(done + most, "right")), first + 1)
+        yield _Episodes(store, table[first:stop])
+        first, done = stop, int(ends[stop - 1])
 
 
-def _joined(blocks: Blocks) -> Blocks:
-    """The same values in larger blocks: storing many costs little more than storing a few."""
-    parts, n = list[tuple[Ids, Array]](), 0
-    for ids, values in blocks:
-        parts.append((ids, values))
-        n += ids.size
-        if n >= _BLOCK_ROWS:
-            yield _concatenated(parts)
-            parts, n = [], 0
-    if parts:
-        yield _concatenated(parts)
+class _Episodes:
+    """Whole episodes, whose columns are read together when the first of them is asked for one.
 
+    Nobody writes the store, so nothing can go meanwhile.
+    """
 
-def _concatenated(parts: Sequence[tuple[Ids, Array]]) -> tuple[Ids, Array]:
-    ids, values = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return ids, values
+    def __init__(self, store: Store, table: npt.NDArray[np.void]) -> None:
+        self._store, self._columns = store, dict[str, Array]()
+        self.table: list[tuple[Any, ...]] = table.tolist()
+        self.lengths: list[int] = table["length"].tolist()
+        widths = np.array([reader.n for reader in store.live.readers])
+        strides = widths[table["id"] >> LANE_SHIFT]
+        self._strides: list[int] = strides.tolist()
+        starts = table["length"].cumsum() - table["length"]
+        self._starts: list[int] = starts.tolist()
+        # Step k of an episode has the id first + k * stride.
+        steps = np.arange(sum(self.lengths)) - starts.repeat(table["length"])
+        self.ids: Ids = table["id"].repeat(table["length"])
+        self.ids += steps * strides.repeat(table["length"])
+
+    def trajectory(self, number: int) -> LazyTrajectory:
+        """One of them."""
+        first, length, terminated, truncated = self.table[number]
+        read, stride = functools.partial(self._read, number), self._strides[number]
+        schema, fields = self._store.schema, self._store.live.fields
+        return LazyTrajectory(schema, read, first, length, stride, terminated, truncated, fields)
+
+    def _read(self, number: int, path: str, n_rows: int) -> Array:
+        column, start = self._columns.get(path), self._starts[number]
+        if column is None:
+            live = self._store.live
+            if path in self._store.schema.frame_paths.values():
+                return live.episode_rows([path], self.table[number][0], 0, n_rows)[0]
+            if path.startswith(f"{EPISODES}/"):
+                return live.columns[path].take(self.ids[start : start + 1])
+            column = self._columns[path] = live.columns[path].take(self.ids)
+        return column[start : start + n_rows]
 
 
 def _of_pairs(store: Store, source: Iterable[Any]) -> Blocks:

@@ -48,6 +48,21 @@ def test_what_was_written(store, tmp_path):
     assert names(tmp_path) == ["a.npz", "a.zarr"]
 
 
+@pytest.mark.parametrize(("format", "file"), [("arrays", "a.npz"), ("robomimic", "a.hdf5")])
+def test_derived_columns_are_exported_as_extras_are_and_left_out_by_name(
+    store, tmp_path, format, file
+):
+    mmreplay.add_column(store, "togo", np.arange(800))
+    mmreplay.add_column(store, "other", np.zeros((800, 2)))
+    made = export_dataset(store, format, tmp_path / file, leave_out=["other"])
+    mmreplay.import_dataset(format, made.path, tmp_path / "b.zarr")
+    with mmreplay.open(tmp_path / "b.zarr") as back:
+        assert back.extras["togo"][:].tolist() == list(range(800))
+        assert "other" not in back.extras
+    with pytest.raises(SchemaError, match=r"leave_out: expected extra columns, of .*'togo'"):
+        export_dataset(store, format, tmp_path / "c", leave_out=["none"])
+
+
 @pytest.mark.parametrize(
     ("source", "target", "error"),
     [

@@ -20,6 +20,7 @@ from mmreplay.errors import (
     SchemaError,
     StoreNotFoundError,
 )
+from mmreplay.maintenance import column_values
 from tests.support.disks.faults import faulty_disk, kill
 from tests.support.oracle import disk
 from tests.support.oracle.layout import Layout
@@ -31,7 +32,7 @@ LAYOUTS = {
     "one": LAYOUT,
     "evicting": Layout(LAYOUT.frame, LAYOUT.action, capacity=30),
     "vector": Layout(LAYOUT.frame, LAYOUT.action, environments=3),
-    "lanes": Layout(LAYOUT.frame, LAYOUT.action, lanes=2),
+    "lanes": Layout(LAYOUT.frame, LAYOUT.action, lanes=2, episode={"task": mmreplay.Text(8)}),
     "dict": Layout({"a": Field((3,)), "b": Field((), "float32")}, LAYOUT.action),
 }
 FLOAT = Field((), "float32")
@@ -110,7 +111,11 @@ def _mapped(path, given):
     return out
 
 
-def test_a_function_sees_whole_trajectories_with_true_final_observations(made, layout):
+@pytest.mark.parametrize("n_together", [1, 20, 1 << 14])
+def test_a_function_sees_whole_trajectories_with_true_final_observations(
+    made, layout, n_together, monkeypatch
+):
+    monkeypatch.setattr(column_values, "_BLOCK_ROWS", n_together)
     path, model = made(layout)
     seen = []
 
@@ -127,6 +132,7 @@ def test_a_function_sees_whole_trajectories_with_true_final_observations(made, l
             for name in ("action", "reward", "non_terminal", "ids"):
                 assert (getattr(one, name) == getattr(expected, name)).all()
             assert (one.terminated, one.truncated) == (expected.terminated, expected.truncated)
+            assert one.episode == expected.episode
             frames = one.observation if model.schema.is_dict else {"": one.observation}
             wanted = expected.observation if model.schema.is_dict else {"": expected.observation}
             assert all(np.array_equal(frames[key], wanted[key], equal_nan=True) for key in frames)
