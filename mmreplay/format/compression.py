@@ -159,6 +159,7 @@ class _Blosc:
         blosc.use_threads = False
         self._blosc = blosc
         self.native = native_decoders.lz4()
+        self.stops_early = self.native is not None
         self._shuffle = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[options["shuffle"]]
         self._cname = options["cname"].encode()
         self._level = options["clevel"]
@@ -210,6 +211,8 @@ class _Blosc:
 
 
 class _Zstd:
+    stops_early = False
+
     def __init__(self, options: dict[str, Any]) -> None:
         from numcodecs import zstd  # noqa: PLC0415 (as blosc above)
 
@@ -239,7 +242,7 @@ class _Zstd:
 
 
 class _Gzip:
-    native = None
+    native, stops_early = None, False
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._level = options["level"]

@@ -43,6 +43,7 @@ class ShardColumn:
         self.row_shape, self.dtype = spec.row_shape, spec.dtype
         self._row_bytes = spec.row_bytes
         self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
+        self._stops_early = any(codec.stops_early for codec in self._codecs)
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
         self.longest_inner, self.shortest_inner = int(self._inner.max()), int(self._inner.min())
         self._chunk_bytes = [s.inner_rows * self._row_bytes for s in self._specs]
@@ -201,7 +202,9 @@ class ShardColumn:
         to = starts if places is None else places[starts]
         runs = [chunks[order], *(one[order] * self._row_bytes for one in (firsts, lengths, to))]
         target = filled.reshape(-1).view(np.uint8)
-        if places is None and self._maps_shards:  # so all of `filled` is written here
+        if (
+            places is None and self._maps_shards and self._stops_early
+        ):  # so all of `filled` is written here
             runs = self._decode_in_place(runs, target)
         if runs[0].size:
             self._decode_and_copy(runs, target)
@@ -238,7 +241,9 @@ class ShardColumn:
                     rows = into[at : at + size]
                     continue
                 rows = spare.data
-                if not self._decode_chunk(key, None, address, begin + n_bytes):
+                if not self._decode_chunk(
+                    key, None, address, begin + n_bytes if self._stops_early else size
+                ):
                     self._decode_chunk(key, spare[:size])
             into[at : at + n_bytes] = rows[begin : begin + n_bytes]
 
