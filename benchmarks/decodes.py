@@ -40,7 +40,7 @@ class Decodes:
         """As `chunks`: the function of numcodecs, its bytes without their checksum, and where."""
         codecs = self._column._codecs
         return [
-            (codecs[lane].decompress, shard._stored(chunk)[:-_CRC_BYTES], room)
+            (codecs[lane].decompress, _payload(shard, chunk), room)
             for lane, shard, chunk, room in self._found(frames)
         ]
 
@@ -56,3 +56,7 @@ class Decodes:
             size = column._specs[lane].inner_rows * column._row_bytes
             out.append((lane, column._shards[lane, shard], within, room[:size]))
         return out
+
+
+def _payload(shard: Any, chunk: int) -> Any:
+    return np.frombuffer(shard.encoded(chunk), np.uint8)[:-_CRC_BYTES]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from benchmarks.peers import installed as peers
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core, spread
-from mmreplay.storage.shard_file import Shard
+from mmreplay.storage.shard_column import ShardColumn
 from tests.support.epoch_stores import n_chunks
 
 __all__ = ["run"]
@@ -154,17 +155,15 @@ def _report(result: Result, clock: Clock, game: str, case: _Case, *, has_peer: b
 @contextmanager
 def _counted_decodes() -> Iterator[dict[str, int]]:
     """Count the inner chunks that are decoded meanwhile."""
-    counts, decode = {"chunks": 0}, Shard.decode
+    counts, decode = {"chunks": 0}, ShardColumn._decode_chunk
 
-    def counting(self: Shard, chunk: int, out: Any) -> None:
-        counts["chunks"] += 1
-        decode(self, chunk, out)
+    def counting(*arguments: Any) -> bool:
+        is_decoded = decode(*arguments)
+        counts["chunks"] += is_decoded
+        return is_decoded
 
-    Shard.decode = counting  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(ShardColumn, "_decode_chunk", counting):
         yield counts
-    finally:
-        Shard.decode = decode  # type: ignore[method-assign]
 
 
 # ---------------------------------------------------------------- how well it is shuffled

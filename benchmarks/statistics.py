@@ -16,7 +16,7 @@ from benchmarks.experience import made
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core, spread
-from mmreplay.storage.shard_file import Shard
+from mmreplay.storage.shard_column import ShardColumn
 
 __all__ = ["run"]
 
@@ -34,14 +34,18 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         "action": rng.standard_normal((n, ACTION), np.float32),
     }
     path = made(data / f"statistics-{n}.zarr", lambda there: _write(there, **rows))
-    clock, decoded, real = Clock(), 0, Shard.decode
+    clock, decoded, real = Clock(), 0, ShardColumn._decode_chunk
 
     def decode(*arguments):
         nonlocal decoded
         decoded += 1
         return real(*arguments)
 
-    with mock.patch.object(Shard, "decode", decode), one_core(), mmreplay.load(path) as opened:
+    with (
+        mock.patch.object(ShardColumn, "_decode_chunk", decode),
+        one_core(),
+        mmreplay.load(path) as opened,
+    ):
         for number in range(scale.runs):
             clock.new_run()
             found = clock.time("ours", lambda: opened.statistics([*FIELDS], LEVELS))

@@ -45,6 +45,7 @@ except ImportError as error:
 
 __all__ = ["BaseBuffer", "DiskReplayBuffer", "HerReplayBuffer"]
 
+_TRUE = b"\1"
 _ADVICE = (
     "if observations are not stacks, pass replay_buffer_kwargs={..., 'stack': None} and another "
     "path"
@@ -138,7 +139,7 @@ class DiskReplayBuffer(ReplayBuffer):
         """Read what the store holds, without opening it for writing; False without a store."""
         store = self._found()
         self.buffer: StoredBuffer | None = None
-        self._last: Frames | None = None  # the observations after the newest step
+        self._last: dict[str, bytes] | None = None  # the observations after the newest step
         self._ended = np.zeros(self.n_envs, np.bool_)  # environments whose episode it ended
         self._has_holes = False
         self._rows = self._first = self.pos = 0
@@ -246,35 +247,48 @@ class DiskReplayBuffer(ReplayBuffer):
         if self._stacks is None:
             self._stacks = stacks_seen(seen, following, self._stack)
         buffer, stacks = self._opened(), self._stacks
-        new = self._ended.copy()  # where an episode begins
-        for name, array in seen.items():
-            new |= True if self._last is None else ~same_bytes(array, self._last[name])
-        if new.any():
-            if not stacks.begins(seen)[new].all():
-                raise SchemaError(
-                    f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
-                    f"padded by '{stacks.padding}'; {_ADVICE}; in the middle of an episode, call "
-                    f"model.set_env(env), which begins others"
-                )
-            buffer.reset(self._as_space(stacks.newest(seen)), new)
+        shown = {name: array.tobytes() for name, array in seen.items()}
+        if shown != self._last or _TRUE in self._ended.tobytes():
+            self._begin(buffer, stacks, seen)
         if not stacks.follow(seen, following):
             raise SchemaError(
                 f"{self.path}: expected a stack of {stacks.n} frames, those of the observation "
                 f"before and a new one; {_ADVICE}"
             )
-        cut = np.zeros(self.n_envs, np.bool_)
+        cut, terminated = np.zeros(self.n_envs, np.bool_), ended
         if self.handle_timeout_termination:
-            cut[:] = [info.get("TimeLimit.truncated", False) for info in infos]
+            cuts = [info.get("TimeLimit.truncated", False) for info in infos]
+            if any(cuts):
+                cut[:] = cuts
+                terminated, ended = ended & ~cut, ended | cut
         buffer.step(
-            np.asarray(action).reshape(self.n_envs, self.action_dim).astype(self._action_dtype),
+            np.asarray(action, self._action_dtype).reshape(self.n_envs, self.action_dim),
             np.asarray(reward, np.float32).reshape(self.n_envs),
             self._as_space(stacks.newest(following)),
-            ended & ~cut,
+            terminated,
             cut,
         )
-        self._last = {name: array.copy() for name, array in following.items()}
-        self._ended = ended | cut
+        # Bytes, so that a NaN equals itself.
+        self._last = {name: array.tobytes() for name, array in following.items()}
+        self._ended = ended
         self._count(buffer.writer.rows, self._first)
+
+    def _begin(self, buffer: StoredBuffer, stacks: Stacks, seen: Frames) -> None:
+        """Begin episodes where others ended, and where other observations are the newest."""
+        new = self._ended.copy()
+        for name, array in seen.items():
+            if self._last is None:
+                new[:] = True
+            else:
+                last = np.frombuffer(self._last[name], array.dtype)
+                new |= ~same_bytes(array, last.reshape(array.shape))
+        if not stacks.begins(seen)[new].all():
+            raise SchemaError(
+                f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
+                f"padded by '{stacks.padding}'; {_ADVICE}; in the middle of an episode, call "
+                f"model.set_env(env), which begins others"
+            )
+        buffer.reset(self._as_space(stacks.newest(seen)), new)
 
     def _arrays(self, obs: Any) -> dict[str, Array]:
         """Observations by name, (N, *shape) each, of the dtypes that are stored.
@@ -285,7 +299,10 @@ class DiskReplayBuffer(ReplayBuffer):
         out = {}
         for name, each in self._shapes.items():
             array = np.asarray(obs[name] if self._is_dict else obs)
-            shape = (self.n_envs, *each)
+            shape, dtype = (self.n_envs, *each), self._dtypes[name]
+            if array.shape == shape and array.dtype == dtype:
+                out[name] = array
+                continue
             if _core(array.shape) not in (_core(shape), shape[: 1 if each == (1,) else None]):
                 advice = "check the order of the environment's wrappers"
                 if array.shape[1:] == each:
@@ -294,7 +311,7 @@ class DiskReplayBuffer(ReplayBuffer):
                     f"{self.path}: {name}: expected observations of shape {shape}, as the space "
                     f"says, found {array.shape}; {advice}"
                 )
-            out[name] = array.reshape(shape).astype(self._dtypes[name], copy=False)
+            out[name] = array.reshape(shape).astype(dtype, copy=False)
         return out
 
     def _as_space(self, frames: dict[str, Any]) -> Any:
@@ -315,7 +332,7 @@ class DiskReplayBuffer(ReplayBuffer):
         return self._samples(self._read(buffer, ids), env)
 
     def _read(self, buffer: StoredBuffer, ids: Ids) -> Batch:
-        return buffer.transitions(ids)
+        return buffer.store.live.gather(lambda _: ids, buffer.draws.gatherer)  # they are valid
 
     def _samples(self, batch: Batch, env: Any) -> Any:
         """A batch as stable-baselines3 returns it, normalized by `env` unless that is None."""
@@ -325,7 +342,7 @@ class DiskReplayBuffer(ReplayBuffer):
             more["discounts"] = self.to_torch(discounts, copy=False)
         else:
             rewards = self._normalize_reward(batch.reward.reshape(-1, 1), env)
-        if env is None:  # frames are sent to the device once
+        if env is None and self.device.type != "cpu":  # frames are sent there once
             tensors: Any = to_tensors(batch, self.device)
             seen = self._named(tensors.observation)
             following = self._named(tensors.next_observation)

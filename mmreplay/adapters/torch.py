@@ -1,21 +1,14 @@
-"""PyTorch: a loader of batches as tensors, a dataset for `DataLoader`, and tensors of any batch.
-
-Invariant: tensors are the arrays of a batch, without a copy. Memory that several of them share, as
-observation and next observation do, is moved once and is shared on the device, too.
-"""
+"""PyTorch: a loader, a dataset for `DataLoader`, tensors of any batch, and frames on a device."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
-
-import numpy as np
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Unpack
 
 from mmreplay.adapters.source import Listed, LoadSettings, opened
 from mmreplay.arguments import whole_number
-from mmreplay.batches.batch import Batch, fields_of, shapes_of, with_each
-from mmreplay.batches.sequences import SequenceBatch
+from mmreplay.batches.batch import Batch
 from mmreplay.batches.windows import WindowBatch
 from mmreplay.datasets.source import Windowed
 from mmreplay.errors import MissingExtraError, SchemaError
@@ -24,167 +17,35 @@ try:
     import torch
     import torch.distributed
     import torch.utils.data
+
+    from mmreplay.adapters.device_window import DeviceWindow
+    from mmreplay.adapters.tensors import (
+        AnyTensors,
+        TensorBatch,
+        TensorSequenceBatch,
+        TensorWindowBatch,
+        to_tensors,
+    )
 except ImportError as error:
     raise MissingExtraError(
         'mmreplay.adapters.torch needs PyTorch: pip install "mmreplay[torch]"'
     ) from error
 
 __all__ = [
+    "DeviceWindow",
     "Loader",
     "TensorBatch",
     "TensorSequenceBatch",
     "TensorWindowBatch",
     "TransitionDataset",
     "loader",
+    "on_device",
     "to_tensors",
 ]
 
-
-class _Movable:
-    """Moves the tensors of a batch."""
-
-    __slots__ = ()
-    if TYPE_CHECKING:
-        id: torch.Tensor
-
-    def __repr__(self) -> str:
-        return shapes_of(self)
-
-    def __len__(self) -> int:
-        return len(self.id)
-
-    def to(self, device: Any, *, non_blocking: bool = False) -> Self:
-        """The same on a device; frames that both observations show are sent once."""
-        return self._moved(lambda memory: memory.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> Self:
-        """The same in page-locked memory, from which a GPU copies in the background."""
-        return self._moved(lambda memory: memory.pin_memory())
-
-    def _moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        """Move each piece of memory once, and make the same views of it."""
-        moved: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-
-        def view(tensor: Any) -> Any:
-            if not isinstance(tensor, torch.Tensor):
-                return tensor
-            memory = tensor.untyped_storage()
-            key = memory.data_ptr(), tensor.dtype
-            if key not in moved:
-                moved[key] = move(
-                    torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
-                )
-            return moved[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-        return type(self)(**with_each(fields_of(self), view))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Tensors(_Movable):
-    """What tensors of transitions and of sequences have in common."""
-
-    observation: torch.Tensor | dict[str, torch.Tensor]
-    next_observation: torch.Tensor | dict[str, torch.Tensor]
-    action: torch.Tensor
-    reward: torch.Tensor
-    discount: torch.Tensor
-    non_terminal: torch.Tensor
-    id: torch.Tensor
-    weight: torch.Tensor
-    extras: dict[str, torch.Tensor]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TensorBatch(_Tensors):
-    """Transitions as tensors: the fields of `Batch`, with its shapes and dtypes."""
-
-    terminated: torch.Tensor
-    truncated: torch.Tensor
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TensorSequenceBatch(_Tensors):
-    """Sequences as tensors: the fields of `SequenceBatch`, with its shapes and dtypes."""
-
-    mask: torch.Tensor
-    step: torch.Tensor
-    first: torch.Tensor
-    burn_in: int
-    terminated: torch.Tensor
-    truncated: torch.Tensor
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TensorWindowBatch(_Movable):
-    """Windows as tensors: the fields of `WindowBatch`, with its shapes and dtypes."""
-
-    fields: dict[str, Any]
-    mask: dict[str, torch.Tensor]
-    id: torch.Tensor
-    weight: torch.Tensor
-
-    def __getitem__(self, name: str) -> Any:
-        return self.fields[name]
-
-
-AnyTensors = TensorBatch | TensorSequenceBatch | TensorWindowBatch
-_KINDS: dict[type, type[AnyTensors]] = {
-    Batch: TensorBatch,
-    SequenceBatch: TensorSequenceBatch,
-    WindowBatch: TensorWindowBatch,
-}
-
-
-@overload
-def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch: ...
-@overload
-def to_tensors(batch: SequenceBatch, device: Any = "cpu") -> TensorSequenceBatch: ...
-@overload
-def to_tensors(batch: WindowBatch, device: Any = "cpu") -> TensorWindowBatch: ...
-def to_tensors(batch: Batch | SequenceBatch | WindowBatch, device: Any = "cpu") -> AnyTensors:
-    """The arrays of a batch as tensors on a device; on the CPU they share its memory.
-
-    Texts of episodes, in `extras`, are left out: no tensor holds them.
-
-    To a CUDA device they are copied through page-locked memory, without waiting for the copy.
-    Raises SchemaError for anything but a `Batch`, `SequenceBatch` or `WindowBatch`.
-    """
-    kind = next((made for of, made in _KINDS.items() if isinstance(batch, of)), None)
-    if kind is None:
-        raise SchemaError(f"expected a Batch, SequenceBatch or WindowBatch, found {batch!r:.200}")
-    memory: dict[int, torch.Tensor] = {}
-
-    def view(array: Any) -> Any:
-        if not isinstance(array, np.ndarray):
-            return array
-        item = array.itemsize
-        if any(stride < 0 or stride % item for stride in array.strides):
-            array = array.copy()  # no tensor has such strides
-        base = array.base
-        is_whole = isinstance(base, np.ndarray) and base.flags.c_contiguous
-        if not is_whole or base.dtype != array.dtype:
-            base = array
-        if id(base) not in memory:
-            memory[id(base)] = torch.from_numpy(base)
-        offset = (array.ctypes.data - base.ctypes.data) // item
-        strides = [stride // item for stride in array.strides]
-        return memory[id(base)].as_strided(array.shape, strides, offset)
-
-    fields = fields_of(batch)
-    if "extras" in fields:
-        extras = fields["extras"].items()
-        fields["extras"] = {name: one for name, one in extras if not _is_text(one)}
-    tensors = kind(**with_each(fields, view))
-    device = torch.device(device)
-    if device.type == "cpu":
-        return tensors
-    if device.type == "cuda":
-        return tensors.pin_memory().to(device, non_blocking=True)
-    return tensors.to(device)
-
-
-def _is_text(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {"KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
+_SIZE = re.compile(r"([0-9.]+) ?([KMGT]?I?)B", re.IGNORECASE)
 
 
 class Loader(torch.utils.data.IterableDataset):
@@ -354,3 +215,36 @@ class TransitionDataset(Listed, torch.utils.data.Dataset):
     def collate(batch: Batch | WindowBatch) -> AnyTensors:
         """A batch as tensors, for ``collate_fn``."""
         return to_tensors(batch)
+
+
+def on_device(data: Any, device: Any, *, memory: int | str) -> DeviceWindow:
+    """The batches of a dataset or buffer on a device, most frames from a cache in its memory.
+
+    Its `sample`, `sample_sequences`, `sample_windows`, `transitions`, `batches` and what else draws
+    return what `to_tensors` makes of the data's own batches, bit for bit, and draw from the data's
+    own random state. Frames are sent to the device once, the newest of live stores as they come and
+    older ones in the background; what is not cached is read by the host as ever. Nothing is lost
+    with the device: after a kill the cache fills again from the store.
+
+    Args:
+        data: a dataset or buffer, no wrapper of one. It stays open when the window is closed.
+        device: as for torch.
+        memory: of the device, for frames: bytes, or a text such as ``"8GB"`` or ``"500 MiB"``.
+
+    Raises:
+        SchemaError: other data, or no such memory.
+    """
+    return DeviceWindow(data, torch.device(device), _bytes_of(memory))
+
+
+def _bytes_of(memory: Any) -> int:
+    """The number of bytes that was given as one, or as a text."""
+    found = _SIZE.fullmatch(memory.strip()) if isinstance(memory, str) else None
+    try:
+        if found is not None:
+            memory = int(float(found[1]) * (_UNITS | _BINARY)[found[2].upper()])
+        return whole_number("memory", memory)
+    except (SchemaError, ValueError, KeyError):
+        raise SchemaError(
+            f"memory: expected a number of bytes, or a text such as '8GB', found {memory!r:.80}"
+        ) from None

@@ -97,11 +97,12 @@ class BatchGatherer(Generic[Made]):
         else:
             non_terminal.fill(True)
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
-            sums = np.add.accumulate(self._rewards(columns, ahead) * self._powers[:n, None])
-            if type(m) is int:
-                reward[:] = sums[-1]
+            parts = self._rewards(columns, ahead) * self._powers[:n, None]
+            if type(m) is int and size > 1:  # of a single column, `reduce` adds in pairs
+                reward[:] = np.add.reduce(parts)
                 discount.fill(self._powers[m])
             else:
+                sums = np.add.accumulate(parts)
                 reward[:] = sums.take((m - 1) * size + np.arange(size))
                 np.multiply(self._powers.take(m), non_terminal, out=discount)
         return m

@@ -27,12 +27,14 @@ class TransitionGatherer(BatchGatherer[Batch]):
         super().__init__(schema, settings)
         k = self._k
         self._one_step = settings.n_step == 1
+        self._gamma = np.array(settings.gamma, schema.reward_dtype)  # numpy takes it as it is
         # Observation and next observation are views of the same frames: (B, k + 1) for one step,
         # (B, 2k) for more, so that a compressed chunk is decoded once for both.
         self._length = k + 1 if self._one_step else 2 * k
         self._back = np.arange(1 - k, 1)
         both = self._back, self._back + settings.n_step
         self._window = np.arange(1 - k, 2) if self._one_step else np.concatenate(both)
+        self._tiled = self._window[None]  # of each transition of a batch
 
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Look up all that `fetch` needs from the index."""
@@ -56,16 +58,19 @@ class TransitionGatherer(BatchGatherer[Batch]):
         m: int | Ids = 1
         if self._one_step:
             self._rewards(columns, ids, batch.reward)
-            batch.non_terminal[:] = columns["non_terminals"].take(ids)
+            flags = columns["non_terminals"].take(ids)
+            batch.non_terminal[:] = flags
             batch.discount[:] = batch.non_terminal
-            np.multiply(batch.discount, self.settings.gamma, out=batch.discount)
+            np.multiply(batch.discount, self._gamma, batch.discount)
         else:
             ahead = steps.ahead(self._steps_ahead)
-            m = self._returns(
-                columns, ahead, steps.left, batch.reward, batch.discount, batch.non_terminal
-            )
-        window = self._window
-        if not isinstance(m, int):
+            flags = batch.non_terminal
+            m = self._returns(columns, ahead, steps.left, batch.reward, batch.discount, flags)
+        if isinstance(m, int):
+            window = self._tiled
+            if len(window) != size:
+                window = self._tiled = np.tile(self._window, (size, 1))
+        else:
             window = np.empty((size, self._length), np.int64)
             window[:, : self._k] = self._back
             np.add(m[:, None], self._back, out=window[:, self._k :])
@@ -73,9 +78,10 @@ class TransitionGatherer(BatchGatherer[Batch]):
             batch.terminated.fill(False)
             batch.truncated.fill(False)
         else:
+            # Of one dtype, or numpy would cast one of them first.
             is_over = steps.until if self._one_step else steps.until == m
-            np.greater(is_over, batch.non_terminal, out=batch.terminated)
-            np.logical_and(is_over, batch.non_terminal, out=batch.truncated)
+            np.greater(is_over, flags, batch.terminated)
+            np.logical_and(is_over, flags, batch.truncated)
             if steps.runs.size:
                 batch.terminated[steps.runs] = batch.truncated[steps.runs] = False
         self._frames(columns, steps, window, batch)

@@ -133,9 +133,15 @@ class Dataset(WindowSource["Dataset"]):
         gatherer_of: Callable[[list[int]], LateRebuilder[AnyBatch]],
         windows: Windows | None = None,
         frames: tuple[int, int] | None = None,
+        *,
+        read_ahead: ReadAhead | None = None,
     ) -> Iterator[AnyBatch]:
-        """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch."""
+        """See `batches` and `sequence_batches`; `gatherer_of` takes a seed per batch.
+
+        `read_ahead` instead of the dataset's own.
+        """
         live, selection = self.store.live, self._selection
+        read_ahead = read_ahead or self.read_ahead
         digest = None if selection is None else selection.digest
         listed, valid = self.draws.every(windows), self.draws.valid(windows)
         request = Request(given, self.settings, digest, windows, frames, live, listed, valid)
@@ -144,7 +150,7 @@ class Dataset(WindowSource["Dataset"]):
 
         def read_each(parts: Iterable[Part]) -> Iterator[AnyBatch]:
             each = (Draw(choose, gatherer_of(seed), kept=kept) for choose, kept, seed in parts)
-            return self.read_ahead.each(live, each)
+            return read_ahead.each(live, each)
 
         return self._epochs.read(request, read_each)
 

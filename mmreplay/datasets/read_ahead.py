@@ -94,7 +94,7 @@ class ReadAhead:
         """The batch that `begin(generator, *arguments)` draws; `begin` is a bound method."""
         if not self.n:
             draw = begin(generator, *arguments)
-            batch = live.gather(draw.choose, draw.gatherer, out, draw.kept)
+            batch = live.gather(draw.choose, draw.gatherer, out, draw.kept, draw.numbers)
             if draw.finish is not None:
                 draw.finish(batch)
             return batch
@@ -157,7 +157,7 @@ class ReadAhead:
         """Look it up, and let a thread read it. The caller holds the lock."""
         draw = job.draw
         try:
-            job.lookup = live.locate(draw.choose, draw.gatherer, draw.kept)
+            job.lookup = live.locate(draw.choose, draw.gatherer, draw.kept, draw.numbers)
         except Exception:  # noqa: BLE001 (raised again when the batch is requested)
             return
         if self._threads is None:
@@ -186,7 +186,8 @@ class ReadAhead:
                     batch = draw.gatherer.copy(batch, out)
                 return _finished(draw, batch)
             batch = lookup.fetch()
-        return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
+        batch = live.gather(draw.choose, draw.gatherer, out, draw.kept, draw.numbers)
+        return _finished(draw, batch)
 
     def drop(self) -> None:
         """Discard what is ahead: the next batch is drawn from what there is by then."""

@@ -54,10 +54,11 @@ _ALL_EVICTED = "all selected transitions have been evicted; select again"
 class Draw(Generic[Read]):
     """One batch whose random numbers are drawn."""
 
-    choose: Callable[[Index], Ids]  # the same index gives the same ids
+    choose: Callable[..., Ids]  # of an index and `numbers`; the same give the same ids
     gatherer: LateRebuilder[Read]
     finish: Callable[[Read], None] | None = None  # called in the thread that gets the batch
     kept: KeptFrames | None = None  # keeps the frames that are decoded for it
+    numbers: tuple[Any, ...] = ()
 
 
 def draw_seed(generator: np.random.Generator) -> int:
@@ -128,6 +129,8 @@ class StoreDraws:
     def __init__(self, store: Store, settings: Settings, selection: Selection | None) -> None:
         self._store, self._selection = store, selection
         self.gatherer = store.live.gatherer(settings)
+        self._uniform = self.choose(uniform_ids, selected=True)
+        self._distinct = self.choose(distinct_ids, selected=True)
         self._trajectories = TrajectorySampler(selection)
         kept = functools.lru_cache(_KINDS)
         self._window_sampler = kept(functools.partial(WindowSampler, selection=selection))
@@ -138,18 +141,20 @@ class StoreDraws:
         self._crossing_gatherer = kept(functools.partial(CrossingGatherer, *of))
         self.field_gatherer = kept(functools.partial(WindowGatherer, store.schema))
 
-    def choose(self, draw: Callable[..., T], *, selected: bool = False) -> Callable[[Index], T]:
+    def choose(self, draw: Callable[..., T], *, selected: bool = False) -> Callable[..., T]:
         """A draw from the index of the store, or from what is `selected` of its transitions.
 
-        Its errors begin with the path of the store.
+        It takes an index, and the random numbers. Its errors begin with the path of the store.
         """
         selection, live = self._selection, self._store.live
 
-        def choose(index: Index) -> T:
+        def choose(index: Index, *numbers: Any) -> T:
             if selection is not None:
                 check_lanes(selection, live)
             try:
-                return draw(selection.now(index) if selected and selection is not None else index)
+                if selection is None or not selected:
+                    return draw(index, *numbers)
+                return draw(selection.now(index), *numbers)
             except SchemaError as error:
                 raise SchemaError(f"{live.path}: {error}") from None
             except EmptyBufferError as error:
@@ -168,18 +173,16 @@ class StoreDraws:
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         """Transitions, uniformly; see `Dataset.sample`."""
-        choose: Callable[[Transitions], Ids]
-        if group is not None:
-            check_groups(size, group, replace=replace)
-            live, n_groups, seed = self._store.live, size // group, draw_seed(generator)
+        if group is None and replace:
+            return Draw(self._uniform, self.gatherer, numbers=(generator.random(size),))
+        if group is None:
+            return Draw(self._distinct, self.gatherer, numbers=(size, draw_seed(generator)))
+        check_groups(size, group, replace=replace)
+        live, n_groups, seed = self._store.live, size // group, draw_seed(generator)
 
-            def choose(index: Transitions) -> Ids:
-                return grouped_ids(index, live.frame_chunks.at_least(group), n_groups, group, seed)
+        def choose(index: Transitions) -> Ids:
+            return grouped_ids(index, live.frame_chunks.at_least(group), n_groups, group, seed)
 
-        elif replace:
-            choose = functools.partial(uniform_ids, draws=generator.random(size))
-        else:
-            choose = functools.partial(distinct_ids, size=size, seed=draw_seed(generator))
         return Draw(self.choose(choose, selected=True), self.gatherer)
 
     def sequences(
@@ -204,8 +207,8 @@ class StoreDraws:
     def _windows(
         self, sampler: WindowSampler | PortionSampler, draws: npt.NDArray[np.float64]
     ) -> Draw[SequenceBatch]:
-        choose = self.choose(lambda index: sampler.draw(index, draws))
-        return Draw(choose, self.sequence_gatherer(sampler.windows))
+        gatherer = self.sequence_gatherer(sampler.windows)
+        return Draw(self.choose(sampler.draw), gatherer, numbers=(draws,))
 
     def sequence_gatherer(self, windows: Windows) -> LateRebuilder[SequenceBatch]:
         """Rebuilds such windows."""

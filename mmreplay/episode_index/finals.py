@@ -98,7 +98,7 @@ class LaneFinals:
         return self.base + int(self.ids.searchsorted(row * self.n))
 
     def until(self, entries: Ids) -> tuple[Ids | None, Ids | None]:
-        """For one environment: the steps to each episode's end, and that episode's row in the log.
+        """For one environment: the steps to each episode's end, and that episode's place in `ids`.
 
         The entry's own step counts. (None, None) if the episode of any entry is still running.
         """
@@ -108,7 +108,6 @@ class LaneFinals:
         out: Ids = self.ids.take(found)
         out -= entries
         out += 1
-        found += self.base
         return out, found
 
     def last_rows(self, entries: Ids) -> Ids:

@@ -107,8 +107,9 @@ class Index:
         self._counts = np.zeros(self.n_lanes, np.int64)
         self._bounds = np.zeros(self.n_lanes + 1, np.int64)  # transitions before each lane
         self._shifts = self._zeros  # from a rank to its id, where nothing is left out
+        self._total = self._shift = 0  # all transitions; the first lane's shift
         self._with_gaps: list[int] = []
-        self._is_stale = False  # these three
+        self._is_stale = False  # these five
         self._is_open = False  # any lane
 
     # ------------------------------------------------------------ keeping it up to date
@@ -173,6 +174,7 @@ class Index:
         """Prepare what draws need, once for all lanes that changed."""
         np.cumsum(self._counts, out=self._bounds[1:])
         self._shifts = self._firsts - self._bounds[:-1]
+        self._total, self._shift = int(self._bounds[-1]), int(self._shifts[0])
         self._with_gaps = [n for n, lane in enumerate(self._lanes) if not lane.gaps.is_full]
         self._is_stale = False
 
@@ -183,7 +185,7 @@ class Index:
         """See `Transitions`."""
         if self._is_stale:
             self._settle()
-        return int(self._bounds[-1])
+        return self._total
 
     def n_transitions_of(self, lane: int) -> int:
         """Transitions of a lane that can be sampled."""
@@ -214,7 +216,7 @@ class Index:
             self._settle()
         if self.n_lanes == 1:
             if not self._with_gaps:
-                return np.asarray(ranks + self._shifts[0])
+                return ranks + self._shift if self._shift else ranks
             return self._among_gaps(0, ranks)
         lanes = self._bounds.searchsorted(ranks, "right") - 1
         out: Ids = ranks + self._shifts.take(lanes)
@@ -278,12 +280,13 @@ class Index:
             before = self._step.take(ids)
             before -= 1
         if ahead > 1 and self.n_lanes == 1 and stride == 1:
-            until, found = self._lanes[0].finals.until(ids)
+            known = self._lanes[0].finals
+            until, found = known.until(ids)
             if until is not None:
                 over = (until <= ahead).nonzero()[0]
                 if not over.size:  # as a rule
                     return _in_the_middle(ids, 1, before, ahead)
-                finals = found.take(over) + (1 << LANE_SHIFT)  # type: ignore[union-attr]
+                finals = found.take(over) + (known.base + (1 << LANE_SHIFT))  # type: ignore[union-attr]
                 left = np.minimum(until, ahead)
                 return Steps(ids, stride, before, left, until, over, finals, _NONE, _NO_ROW)
         near = _NONE  # those that see the newest row
@@ -298,7 +301,10 @@ class Index:
             until[near], is_running, pending = self._newest(ids[near])
             runs = near[is_running]
         over = until.nonzero()[0]
-        until[near] = 1
+        if near.size:
+            until[near] = 1
+        elif not over.size:  # as a rule
+            return _in_the_middle(ids, stride, before, 1)
         finals = self._places(ids[over]) if over.size else _NONE
         return Steps(ids, stride, before, 1, until, over, finals, runs, pending)
 

@@ -55,28 +55,34 @@ class Steps:
         The last or newest step of the episode stands for those past it.
         """
         inside: Ids = offsets if type(self.left) is int else np.minimum(offsets, self.left - 1)
-        return self.ids + inside * self.stride  # the other way round takes twice as long
+        if type(self.stride) is not int or self.stride != 1:
+            inside = inside * self.stride
+        return self.ids + inside  # the other way round takes twice as long
 
     def at(self, offsets: Ids) -> Ids:
         """The ids of the steps at these distances: (B, n), for `offsets` (n,) or (B, n)."""
         stride = self.stride
         if isinstance(stride, np.ndarray):
             return self.ids[:, None] + offsets * stride[:, None]
-        return self.ids[:, None] + (offsets if stride == 1 else offsets * stride)
+        if stride != 1:
+            offsets = offsets * stride
+        if offsets.ndim == 1:
+            return self.ids[:, None] + offsets
+        out = _each(self.ids, offsets)
+        out += offsets
+        return out
 
     def frames(self, offsets: Ids) -> Ids:
         """The indices of frames: (B, n), for `offsets` (n,) or (B, n); 0 is that before the step.
 
-        Before the episode's first frame they are that of the first one. Where `left` is a number,
-        `offsets` (n,) ascend to it.
+        Before the episode's first frame they are that of the first one.
         """
-        ids, stride = self.ids, self.stride
-        out = ids[:, None] + offsets if type(stride) is int and stride == 1 else self.at(offsets)
+        out = self.at(offsets)
         if self.back is not None:
-            np.maximum(out, (ids - self.back * stride)[:, None], out=out)
-        if self.over.size and offsets.ndim == 1 and type(self.left) is int:  # it is 1
-            out[self.over, -1] = self.finals
-        elif self.over.size:
+            is_one = type(self.stride) is int and self.stride == 1
+            firsts = self.ids - (self.back if is_one else self.back * self.stride)
+            np.maximum(out, _each(firsts, out), out=out)
+        if self.over.size:
             until = self.until[self.over, None]  # type: ignore[index]
             where = offsets if offsets.ndim == 1 else offsets[self.over]
             rows, columns = (where == until).nonzero()
@@ -100,6 +106,12 @@ class Steps:
         """Which frames lie before the episode's first one: (B, n), for `offsets` as of `frames`."""
         out: npt.NDArray[np.bool_] = offsets < -self.back[:, None]  # type: ignore[index]
         return out
+
+
+def _each(values: Ids, like: Ids) -> Ids:
+    """(B,) as (B, n): numpy goes through that in one loop, and needs one for each row without."""
+    out: Ids = values.repeat(like.shape[1]).reshape(like.shape)
+    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import struct
-import threading
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.format import native_decoders
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -33,6 +32,9 @@ _SLICE_BYTES = 256 * 1024
 _BLOSC_HEADER = struct.Struct("<BBBBIII")
 _BLOSC_MEMCPYED = 0x2
 _BLOSC_COMPRESSORS = (1, 4)  # lz4 (lz4hc has the same decoder) and zstd
+_BLOSC_PLAIN_LZ4, _BLOSC_UNSPLIT = 0x20, 0x10  # flags: not shuffled, not stored; in one stream
+_LZ4_MOST = 1 << 31  # its functions take int
+_BLOSC_STREAM = _BLOSC_HEADER.size + 8  # of a single block: behind its place, and its length
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _OPTIONS: dict[str, dict[str, tuple[Any, Any]]] = {
     "gzip": {"level": (range(10), 5)},
@@ -103,19 +105,30 @@ def encode(codec: ChunkCodec, data: Bytes, *, fast: bool = False) -> bytes:
     return payload + _CRC.pack(crc32c(payload))
 
 
-def check(codec: ChunkCodec, stored: Bytes, size: int) -> None:
-    """Check checksum and header, which is needed once for a chunk; raises CorruptStoreError."""
+def check(codec: ChunkCodec, stored: Bytes, size: int) -> bool:
+    """Check checksum and header, which is needed once for a chunk; raises CorruptStoreError.
+
+    Returns whether the codec's `native` decoder may decode it. That can stop at the last byte that
+    is needed: damage behind it is found here, by the checksum, or when those bytes are needed.
+    """
     if stored.size <= _CRC.size:
         raise CorruptStoreError(f"expected a compressed chunk, found {stored.size} bytes")
     payload = stored[: -_CRC.size]
     if crc32c(stored) != CRC_BEHIND:
         (expected,) = _CRC.unpack_from(stored.data, payload.size)
         raise CorruptStoreError(f"expected crc32c {expected:08x}, found {crc32c(payload):08x}")
-    codec.check(payload, size)
+    return codec.check(payload, size)
 
 
-def decode(codec: ChunkCodec, stored: Bytes, out: Bytes) -> None:
-    """Fill `out` with a chunk that `check` has passed; raises CorruptStoreError if that fails."""
+def decode(codec: ChunkCodec, stored: Bytes, out: Bytes, *, native: bool = False) -> None:
+    """Fill `out` with a chunk that `check` has passed; raises CorruptStoreError if that fails.
+
+    `native`: what `check` has returned.
+    """
+    if native and codec.native is not None:
+        size = out.size
+        if codec.native(stored.ctypes.data, stored.size, out.ctypes.data, size, size):
+            return
     try:
         codec.decompress(stored[: -_CRC.size], out)
     except (RuntimeError, ValueError, zlib.error) as error:
@@ -145,6 +158,8 @@ class _Blosc:
         # without it numcodecs uses blosc's reentrant calls, which release the interpreter lock.
         blosc.use_threads = False
         self._blosc = blosc
+        self.native = native_decoders.lz4()
+        self.stops_early = self.native is not None
         self._shuffle = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[options["shuffle"]]
         self._cname = options["cname"].encode()
         self._level = options["clevel"]
@@ -159,12 +174,12 @@ class _Blosc:
         compress = self._blosc.compress
         return bytes(compress(data, cname, level, self._shuffle, self._block, self._typesize))
 
-    def check(self, payload: Bytes, size: int) -> None:
+    def check(self, payload: Bytes, size: int) -> bool:
         if payload.size < _BLOSC_HEADER.size:
             raise CorruptStoreError(f"expected a blosc header, found {payload.size} bytes")
         data = payload.data
         header = _BLOSC_HEADER.unpack_from(data)
-        version, _, flags, typesize, n_bytes, block, c_bytes = header
+        version, lz_version, flags, typesize, n_bytes, block, c_bytes = header
         if version != 2 or n_bytes != size or c_bytes != payload.size or typesize < 1:  # noqa: PLR2004
             raise CorruptStoreError(
                 f"blosc header: expected version 2, {size} bytes from {payload.size}; found "
@@ -173,7 +188,7 @@ class _Blosc:
         if flags & _BLOSC_MEMCPYED:
             if c_bytes != size + _BLOSC_HEADER.size:
                 raise CorruptStoreError("blosc header: stored, but of another length")
-            return
+            return False
         if flags >> 5 not in _BLOSC_COMPRESSORS or not 0 < block <= size:
             raise CorruptStoreError(
                 f"blosc header: compressor {flags >> 5} or block size {block} is not allowed"
@@ -186,21 +201,31 @@ class _Blosc:
         table = struct.unpack_from(f"<{n_blocks}i", data, _BLOSC_HEADER.size)
         if min(table) < start or max(table) >= c_bytes:
             raise CorruptStoreError("blosc header: a block lies outside the chunk")
+        # One block of lz4, in one stream that fills the chunk and is shorter than what it holds.
+        is_plain = flags & ~_BLOSC_UNSPLIT == _BLOSC_PLAIN_LZ4 and lz_version == 1
+        is_one = table == (start,) and (typesize == 1 or flags & _BLOSC_UNSPLIT)
+        if not is_plain or not is_one or self.native is None:
+            return False
+        length = int.from_bytes(data[start : start + 4], "little")
+        return length == c_bytes - _BLOSC_STREAM and 0 < length < size < _LZ4_MOST
 
 
 class _Zstd:
+    stops_early = False
+
     def __init__(self, options: dict[str, Any]) -> None:
         from numcodecs import zstd  # noqa: PLC0415 (as blosc above)
 
         self._zstd = zstd
         self._level, self._checksum = options["level"], options["checksum"]
-        self.decompress = _zstd_of_context() or zstd.decompress
+        self.native = native_decoders.zstd()
+        self.decompress = zstd.decompress
 
     def compress(self, data: Bytes, *, fast: bool) -> bytes:
         level = min(self._level, 1) if fast else self._level
         return bytes(self._zstd.compress(data, level, self._checksum))
 
-    def check(self, payload: Bytes, size: int) -> None:
+    def check(self, payload: Bytes, size: int) -> bool:
         """The frame's declared content size, RFC 8878 section 3.1.1."""
         head = payload[:18].tobytes()
         if head[:4] != _ZSTD_MAGIC or len(head) < 6:  # noqa: PLR2004
@@ -213,40 +238,23 @@ class _Zstd:
         declared += 256 if width == 2 else 0  # noqa: PLR2004
         if not width or position + width > len(head) or declared != size:
             raise CorruptStoreError(f"zstd frame: expected {size} bytes, found {declared} declared")
-
-
-def _zstd_of_context() -> Callable[[Bytes, Bytes], object] | None:
-    """Decompression in a context per thread: quicker; None without the extra ``zstd``."""
-    try:
-        import zstandard  # noqa: PLC0415 (an extra)
-    except ImportError:
-        return None
-    contexts = threading.local()
-
-    def decompress(payload: Bytes, out: Bytes) -> None:
-        context = getattr(contexts, "one", None)
-        if context is None:
-            context = contexts.one = zstandard.ZstdDecompressor()
-        try:
-            data = context.decompress(payload.data, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise ValueError(error) from error
-        out.data[:] = memoryview(data)  # of another size: ValueError
-
-    return decompress
+        return self.native is not None
 
 
 class _Gzip:
+    native, stops_early = None, False
+
     def __init__(self, options: dict[str, Any]) -> None:
         self._level = options["level"]
 
     def compress(self, data: Bytes, *, fast: bool) -> bytes:
         return zlib.compress(data.data, min(self._level, 1) if fast else self._level, wbits=31)
 
-    def check(self, payload: Bytes, size: int) -> None:
+    def check(self, payload: Bytes, size: int) -> bool:
         # The length field of gzip is not a bound; decompress() below stops one byte past the size.
         if payload.size < 18 or payload[0] != 0x1F or payload[1] != 0x8B:  # noqa: PLR2004
             raise CorruptStoreError(f"expected a gzip stream for {size} bytes")
+        return False
 
     def decompress(self, payload: Bytes, out: Bytes) -> None:
         data = zlib.decompressobj(wbits=31).decompress(payload.data, out.size + 1)

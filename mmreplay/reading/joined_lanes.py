@@ -226,6 +226,12 @@ class JoinedLanes:
                 return False
         return True
 
+    def kept_all(self, n_remaps: int, pending: Sequence[tuple[int, int]]) -> bool:
+        """Whether what was read, since `remaps` had this count, was there until now."""
+        if self.remaps.count != n_remaps or (pending and not self.is_settled(pending)):
+            return False
+        return self.same_session()
+
     def is_settled(self, pending: Sequence[tuple[int, int]]) -> bool:
         """Whether pending rows that were read are unchanged, by `Steps.pending`.
 

@@ -242,11 +242,15 @@ class LiveLanes:
                         return out
                     continue  # another thread may have let go of rows that were read
                 known = lanes
-            with self._lock:
-                self.check_open()
-                if self._joined is known:
-                    self._reload()
+            self._leave(known)
         raise self._restless()
+
+    def _leave(self, known: JoinedLanes) -> None:
+        """Open the lanes again, unless another thread did since these."""
+        with self._lock:
+            self.check_open()
+            if self._joined is known:
+                self._reload()
 
     # ------------------------------------------------------------ transitions by id
 
@@ -262,37 +266,48 @@ class LiveLanes:
 
     def gather(
         self,
-        draw: Callable[[Index], Ids],
+        draw: Callable[..., Ids],
         gatherer: Rebuilder[Read],
         out: Read | None = None,
         kept: KeptFrames | None = None,
+        numbers: tuple[Any, ...] = (),
     ) -> Read:
-        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`."""
+        """What `draw(index, *numbers)` chooses from the index as it is now, rebuilt by `gatherer`.
 
-        def read() -> tuple[JoinedLanes, Read]:
-            for _ in range(_ATTEMPTS):
+        It is drawn and read again as long as rows or sessions go away meanwhile.
+        """
+        for _ in range(_ATTEMPTS):
+            lanes = self._joined
+            n_remaps = lanes.remaps.count
+            try:
                 with self._lock:
                     lanes = self._follow()
-                    places = gatherer.locate(lanes.index, draw(lanes.index))
+                    n_remaps = lanes.remaps.count
+                    places = gatherer.locate(lanes.index, draw(lanes.index, *numbers))
                 columns = lanes.columns if kept is None else kept.columns(lanes.columns)
                 read = gatherer.fetch(columns, places, out)
-                if not places.pending or lanes.is_settled(places.pending):
-                    return lanes, read
-            raise self._restless()
-
-        return self.retrying(read)
+            except EvictedError:
+                self._leave(lanes)
+            except IndexError:
+                if lanes.remaps.count == n_remaps:
+                    raise
+            else:
+                if lanes.kept_all(n_remaps, places.pending):
+                    return read
+        raise self._restless()
 
     def locate(
         self,
-        draw: Callable[[Index], Ids],
+        draw: Callable[..., Ids],
         gatherer: LateRebuilder[Read],
         kept: KeptFrames | None = None,
+        numbers: tuple[Any, ...] = (),
     ) -> Lookup[Read]:
         """The first half of `gather`: what `draw` chooses from the index as it is now."""
 
         def looked_up(index: Index) -> Lookup[Read]:
             lanes = self._joined  # whose index it is: `look` holds the lock
-            places = gatherer.locate(index, draw(index))
+            places = gatherer.locate(index, draw(index, *numbers))
             columns = lanes.columns if kept is None else kept.columns(lanes.columns)
             return Lookup(lanes, columns, gatherer, places, index.version, lanes.remaps.count)
 

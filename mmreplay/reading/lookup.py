@@ -65,8 +65,7 @@ class Lookup(Generic[Read]):
             if lanes.remaps.count == self.n_remaps:
                 raise
             return None
-        is_sound = lanes.remaps.count == self.n_remaps and lanes.same_session()
-        return read if is_sound and lanes.is_settled(self.places.pending) else None
+        return read if lanes.kept_all(self.n_remaps, self.places.pending) else None
 
     def renewed(self, lanes: JoinedLanes) -> Lookup[Read] | None:
         """The same as of now; None if the lanes are others, or a step that is read was evicted.

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
@@ -231,19 +231,19 @@ class _Recording:
                 function, values, named = self._unwritten[0]
                 function(*values, **named)
                 del self._unwritten[0]
-            self._has_gap = False
-        except (DiskFullError, FailedStoreError):  # they may succeed later
-            self._has_gap = False
-            # The environment may reuse its arrays.
-            self._unwritten = [
-                (function, copy.deepcopy(values), copy.deepcopy(named))
-                for function, values, named in self._unwritten
-            ]
+        except BaseException as error:
+            self._not_written(error, self._unwritten)
             raise
-        except BaseException:
-            self._unwritten.clear()
-            self._has_gap = True
-            raise
+        self._has_gap = False
+
+    def _not_written(self, error: BaseException, calls: Sequence[_Call]) -> None:
+        """Keep calls that may succeed later; after any other error a reset comes next."""
+        self._has_gap = not isinstance(error, (DiskFullError, FailedStoreError))
+        # Copies, as the environment may reuse its arrays.
+        self._unwritten = [
+            (call, copy.deepcopy(values), copy.deepcopy(named))
+            for call, values, named in ([] if self._has_gap else calls)
+        ]
 
     def _refuse(self, action: Any, known: range) -> NoReturn:
         raise SchemaError(
@@ -314,22 +314,30 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, and append the step to the store."""
-        self._check()
-        given = copy.copy(action)  # the environment may change it
+        if self._turn[0] is not self._tag or self._has_gap or self._unwritten:
+            self._check()
+        # The environment may change it, unless it is a number.
+        given = action if isinstance(action, (int, np.generic)) else copy.copy(action)
         if self._actions and isinstance(given, _WHOLE) and int(given) not in self._actions:
             self._refuse(given, self._actions)
         self._has_gap = True
         observation, reward, terminated, truncated, info = self.env.step(action)
-        more = self._values(info)
+        more = self._values(info) if self._extras or self._life_loss else {}
         frame = self._fields.to_frame(observation)
-        self._check_finite(None, frame, action=given, reward=reward, **more)
-        calls: list[_Call] = [
-            (self.writer.step, (given, reward, frame, terminated, truncated), more)
-        ]
+        if self._finite:
+            self._check_finite(None, frame, action=given, reward=reward, **more)
+        write, values = self.writer.step, (given, reward, frame, terminated, truncated)
         self._is_over = terminated or truncated
         if self._is_over and self._episode is not None:
-            calls.append((self.writer.episode, (), dict(self._episode(info))))
-        self._write(*calls)
+            of_episode = self.writer.episode, (), dict(self._episode(info))
+            self._write((write, values, more), of_episode)
+            return observation, reward, terminated, truncated, info
+        try:  # as `_write`, in fewer steps
+            write(*values, **more)
+        except BaseException as error:
+            self._not_written(error, [(write, values, more)])
+            raise
+        self._has_gap = False
         return observation, reward, terminated, truncated, info
 
     def made(self) -> Made:

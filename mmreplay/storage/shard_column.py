@@ -43,6 +43,7 @@ class ShardColumn:
         self.row_shape, self.dtype = spec.row_shape, spec.dtype
         self._row_bytes = spec.row_bytes
         self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
+        self._stops_early = any(codec.stops_early for codec in self._codecs)
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
         self.longest_inner, self.shortest_inner = int(self._inner.max()), int(self._inner.min())
         self._chunk_bytes = [s.inner_rows * self._row_bytes for s in self._specs]
@@ -194,31 +195,57 @@ class ShardColumn:
         lengths = np.empty(starts.size, np.int64)
         np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
         lengths[-1] = wanted.size - starts[-1]
-        chunks = keys[starts]
-        if np.maximum.reduce(lengths) < self.shortest_inner:
-            order = chunks.argsort(kind="stable")
-        else:  # each chunk's longest run first: a whole one is then decoded in place, once
-            order = np.lexsort((-lengths, chunks))
-        row_bytes, sizes = self._row_bytes, self._chunk_bytes
+        chunks, firsts = keys[starts], within[starts]
+        # Of each chunk first what ends last, so that it is decoded once, and no further; of these
+        # the longest, as a whole chunk is decoded in its place.
+        order = np.lexsort((firsts - (firsts + lengths) * self.longest_inner, chunks))
         to = starts if places is None else places[starts]
-        lengths *= row_bytes
-        runs = (
-            chunks[order].tolist(),
-            (within[starts] * row_bytes)[order].tolist(),
-            lengths[order].tolist(),
-            (to * row_bytes)[order].tolist(),
-        )
-        spare = self._scratch(1)[0]
+        runs = [chunks[order], *(one[order] * self._row_bytes for one in (firsts, lengths, to))]
         target = filled.reshape(-1).view(np.uint8)
-        known, rows = None, spare
-        for key, begin, n_bytes, at in zip(*runs, strict=True):
+        if (
+            places is None and self._maps_shards and self._stops_early
+        ):  # so all of `filled` is written here
+            runs = self._decode_in_place(runs, target)
+        if runs[0].size:
+            self._decode_and_copy(runs, target)
+
+    def _decode_in_place(self, runs: list[Ids], target: Bytes) -> list[Ids]:
+        """Decode chunks of one run each so that it comes to its place; returns the other runs.
+
+        A run is a chunk, and in bytes where it begins there, its length, and its place. What stands
+        before it in the chunk is written over what stands before its place, which is written later:
+        the last one comes first.
+        """
+        chunks, begins, _, to = runs
+        alone = np.ones(chunks.size + 1, np.bool_)
+        np.not_equal(chunks[1:], chunks[:-1], out=alone[1:-1])
+        some = (alone[1:] & alone[:-1] & (begins <= to)).nonzero()[0]
+        some = some[to[some].argsort()[::-1]]
+        base, left = target.ctypes.data, np.ones(chunks.size, np.bool_)
+        each = zip(some.tolist(), *(one[some].tolist() for one in runs), strict=True)
+        for number, key, begin, n_bytes, at in each:
+            if self._decode_chunk(key, None, base + at - begin, begin + n_bytes):
+                left[number] = False
+        return [one[left] for one in runs]
+
+    def _decode_and_copy(self, runs: list[Ids], target: Bytes) -> None:
+        """Decode chunks into the same room, one after the other; a whole one into its place."""
+        spare = self._scratch(1)[0]
+        address = spare.ctypes.data
+        known, rows, into = None, spare.data, target.data
+        for key, begin, n_bytes, at in zip(*(one.tolist() for one in runs), strict=True):
             if known != key:
-                known, size = key, sizes[key >> LANE_SHIFT]
-                rows = target[at : at + size] if n_bytes == size else spare[:size]
-                self._decode_chunk(key, rows)
+                known, size = key, self._chunk_bytes[key >> LANE_SHIFT]
                 if n_bytes == size:
+                    self._decode_chunk(key, target[at : at + size])
+                    rows = into[at : at + size]
                     continue
-            target[at : at + n_bytes] = rows[begin : begin + n_bytes]
+                rows = spare.data
+                if not self._decode_chunk(
+                    key, None, address, begin + n_bytes if self._stops_early else size
+                ):
+                    self._decode_chunk(key, spare[:size])
+            into[at : at + n_bytes] = rows[begin : begin + n_bytes]
 
     def _gather(self, keys: Ids, within: Ids, filled: Array, places: Ids | None) -> None:
         """As `_decode`, of small rows in any order: chunks are decoded, then all rows copied."""
@@ -250,18 +277,26 @@ class ShardColumn:
         """Decode an inner chunk into room for the longest one."""
         self._decode_chunk(key, part[: self._chunk_bytes[key >> LANE_SHIFT]])
 
-    def _decode_chunk(self, key: int, out: Bytes) -> None:
-        """Decode the inner chunk that a key of `_locate` names; those of a file in succession."""
+    def _decode_chunk(
+        self, key: int, out: Bytes | None, address: int = 0, n_bytes: int = 0
+    ) -> bool:
+        """Decode the inner chunk that a key of `_locate` names; those of a file in succession.
+
+        Without `out` only its first bytes, to an address, if that can be done; else it is False.
+        """
         number = key >> LANE_SHIFT
         shard, inner = divmod(key & ROW_MASK, self._per_shard[number])
         which = number, shard
         try:
             opened = self._shards.get(which) or self._opened(which)
+            if out is None:
+                return opened.decode_start(inner, address, n_bytes)
             opened.decode(inner, out)
         except FileNotFoundError as error:
             lane, spec = self._lanes[number], self._specs[number]
             path = chunk_path(lane.path, spec, shard)
             raise lane.missing(path, (shard + 1) * spec.chunk_rows) from error
+        return True
 
     def _opened(self, which: tuple[int, int]) -> AnyShard:
         """A shard that is not mapped, or not yet; see `_choose_maps`."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
+from mmreplay.format.native_decoders import Decoder
 from mmreplay.system import checked_reads, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
@@ -25,6 +26,7 @@ _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its 
 """Bytes that a shard may have beyond 9/8 of its uncompressed size."""
 
 _LONG = 1 << 32  # bytes of a file from which on an offset takes eight
+_CHECKED, _NATIVE = 1, 2  # a chunk; and the codec's native decoder may decode it
 _ENTRY = struct.Struct("<QQ")
 
 
@@ -82,7 +84,7 @@ def _damaged(path: AnyPath, chunk: int, error: CorruptStoreError) -> CorruptStor
 class Shard:
     """One shard file, mapped, its index checked."""
 
-    __slots__ = ("_bounds", "_checked", "_codec", "_data", "_inner_bytes", "_path")
+    __slots__ = ("_address", "_bounds", "_checked", "_codec", "_data", "_inner_bytes", "_path")
 
     def __init__(self, path: AnyPath, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
         """Map; raises CorruptStoreError if the index does not fit the file."""
@@ -97,6 +99,7 @@ class Shard:
                 f"bytes; run `mmreplay verify`"
             )
         self._data: Bytes = memory_maps.map_file(path, size)
+        self._address = self._data.ctypes.data
         self._bounds = _read_index(path, spec.n_inner, size, self._data[-n_bytes:].tobytes())
         self._checked = bytearray(spec.n_inner)
 
@@ -114,31 +117,40 @@ class Shard:
 
     def decode(self, chunk: int, out: Bytes) -> None:
         """Fill `out` with an inner chunk, checked the first time; raises CorruptStoreError."""
+        stored = self._stored(chunk)
         try:
-            if self._checked[chunk]:  # some forty times in each batch: without another call
-                bounds = self._bounds
-                stored = self._data[bounds[2 * chunk] : bounds[2 * chunk + 1]]
-            else:
-                stored = self._stored(chunk)
-            compression.decode(self._codec, stored, out)
+            compression.decode(self._codec, stored, out, native=self._checked[chunk] == _NATIVE)
         except CorruptStoreError as error:
             raise _damaged(self._path, chunk, error) from error
+
+    def decode_start(self, chunk: int, address: int, n_bytes: int) -> bool:
+        """Decode only so many of a chunk's first bytes, to an address; raises CorruptStoreError.
+
+        False if they cannot be decoded alone, or are damaged, as `decode` then says.
+        """
+        if not self._checked[chunk]:
+            self._stored(chunk)
+        if self._checked[chunk] != _NATIVE:
+            return False
+        start, stop = self._bounds[2 * chunk], self._bounds[2 * chunk + 1]
+        native: Decoder = self._codec.native  # type: ignore[assignment]
+        return native(self._address + start, stop - start, address, n_bytes, self._inner_bytes)
 
     def encoded(self, chunk: int) -> bytes:
         """An inner chunk as it stands in the file, checked; raises CorruptStoreError."""
-        try:
-            return self._stored(chunk).tobytes()
-        except CorruptStoreError as error:
-            raise _damaged(self._path, chunk, error) from error
+        return self._stored(chunk).tobytes()
 
     def _stored(self, chunk: int) -> Bytes:
         start, stop = self._bounds[2 * chunk : 2 * chunk + 2]
-        if not stop:
-            raise CorruptStoreError("expected a chunk, found none in the index")
         stored = self._data[start:stop]
         if not self._checked[chunk]:
-            compression.check(self._codec, stored, self._inner_bytes)
-            self._checked[chunk] = 1
+            try:
+                if not stop:
+                    raise CorruptStoreError("expected a chunk, found none in the index")
+                is_native = compression.check(self._codec, stored, self._inner_bytes)
+            except CorruptStoreError as error:
+                raise _damaged(self._path, chunk, error) from error
+            self._checked[chunk] = _NATIVE if is_native else _CHECKED
         return stored
 
 
@@ -171,10 +183,14 @@ class OpenShard:
         """As that of `Shard`; what is read is checked each time."""
         try:
             stored = self._read(chunk)
-            compression.check(self._codec, stored, self._spec.inner_bytes)
-            compression.decode(self._codec, stored, out)
+            is_native = compression.check(self._codec, stored, self._spec.inner_bytes)
+            compression.decode(self._codec, stored, out, native=is_native)
         except CorruptStoreError:
             Shard(self._path, self._spec, self._codec).decode(chunk, out)  # raises what is wrong
+
+    def decode_start(self, *_: int) -> bool:
+        """As that of `Shard`, never."""
+        return False
 
     def _read(self, chunk: int) -> Bytes:
         start, length = _ENTRY.unpack_from(self._index, 16 * chunk)

@@ -73,7 +73,7 @@ class Rows:
     """A store of columns in memory, and what a `TransitionGatherer` asks of its schema."""
 
     def __init__(self, frames, rewards="float32", extras=None):
-        self.is_dict = isinstance(frames, dict)
+        self.is_dict, self.reward_dtype = isinstance(frames, dict), np.dtype(rewards)
         given = frames if isinstance(frames, dict) else {"frame": frames}
         self.frame_paths = {name: f"frames/{name}" for name in given}
         self.extra_paths = {name: f"extras/{name}" for name in extras or {}}

@@ -10,7 +10,7 @@ import pytest
 import mmreplay
 from mmreplay.errors import SchemaError
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.storage.shard_file import Shard
+from mmreplay.storage.shard_column import ShardColumn
 from tests.support import epoch_stores
 from tests.support.effort import by_effort
 
@@ -38,14 +38,15 @@ def stores(tmp_path_factory):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """Of each chunk that is decoded, its shard and number."""
-    out, real = [], Shard.decode
+    """The keys of the chunks that are decoded, whole or only their starts."""
+    out, real = [], ShardColumn._decode_chunk
 
-    def decode(shard, chunk, rows):
-        out.append((id(shard), chunk))
-        return real(shard, chunk, rows)
+    def decode(column, key, *where):
+        is_decoded = real(column, key, *where)
+        out.extend([key] * is_decoded)
+        return is_decoded
 
-    monkeypatch.setattr(Shard, "decode", decode)
+    monkeypatch.setattr(ShardColumn, "_decode_chunk", decode)
     return out
 
 

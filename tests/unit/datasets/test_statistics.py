@@ -9,7 +9,7 @@ import mmreplay
 from mmreplay import EmptyBufferError, Field, SchemaError
 from mmreplay.datasets import statistics
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.storage.shard_file import Shard
+from mmreplay.storage.shard_column import ShardColumn
 
 IMAGE = Field((32, 32), "uint8", "lz4", 4, 64)
 FIELDS = {
@@ -170,13 +170,13 @@ def test_what_never_changes_has_no_deviation_at_all(tmp_path):
 
 
 def test_only_what_is_asked_for_is_read_and_of_images_a_sample(data_of, monkeypatch):
-    decoded, real = [], Shard.decode
+    decoded, real = [], ShardColumn._decode_chunk
 
-    def decode(shard, chunk, rows):
-        decoded.append(chunk)
-        return real(shard, chunk, rows)
+    def decode(column, key, *where):
+        decoded.append(key)
+        return real(column, key, *where)
 
-    monkeypatch.setattr(Shard, "decode", decode)
+    monkeypatch.setattr(ShardColumn, "_decode_chunk", decode)
     with data_of("one store") as data:
         data.statistics(NUMBERS)
         assert not decoded

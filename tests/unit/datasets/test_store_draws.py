@@ -8,6 +8,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
+from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.storage.chunk_files import EvictedError
 
@@ -38,7 +39,7 @@ def path(make, story):
 def test_a_read_that_is_retried_does_not_draw_again(path, call, monkeypatch):
     with mmreplay.load(path, seed=3) as data, mmreplay.load(path, seed=3) as twin:
         expected = [np.array(call(twin)).tolist() for _ in range(3)]
-        retrying, failed = LiveLanes.retrying, []
+        retrying, kept_all, failed = LiveLanes.retrying, JoinedLanes.kept_all, []
 
         def failing(lanes, read):
             def once_more():
@@ -50,7 +51,13 @@ def test_a_read_that_is_retried_does_not_draw_again(path, call, monkeypatch):
 
             return retrying(lanes, once_more)
 
+        def lost(*given):
+            is_first = not failed
+            failed.append(True)
+            return kept_all(*given) and not is_first
+
         monkeypatch.setattr(LiveLanes, "retrying", failing)
+        monkeypatch.setattr(JoinedLanes, "kept_all", lost)
         found = []
         for _ in range(3):
             failed.clear()

@@ -9,7 +9,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Decorated, EmptyBufferError, Field, SchemaError, WindowBatch, transforms
-from mmreplay.storage.shard_file import Shard
+from mmreplay.storage.shard_column import ShardColumn
 from tests.support.oracle.checks import check_same
 from tests.support.oracle.drawn_ahead import check_equal
 
@@ -125,9 +125,9 @@ def test_only_the_images_that_are_named_are_decoded(make, monkeypatch):
     for t in range(100):
         writer.step(t, 0.0, np.full(1, t, "uint8"))
     writer.close()
-    decoded, decode = [], Shard.decode
+    decoded, decode = [], ShardColumn._decode_chunk
     monkeypatch.setattr(
-        Shard, "decode", lambda shard, chunk, out: decoded.append(1) or decode(shard, chunk, out)
+        ShardColumn, "_decode_chunk", lambda *given: decode(*given) and (decoded.append(1) or True)
     )
     with mmreplay.load(writer.path, stack=4, n_step=5) as data:
         data.windows([3, 40], {"action": range(50), "reward": range(50)})

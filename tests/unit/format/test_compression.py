@@ -5,7 +5,6 @@ import struct
 import subprocess
 import sys
 
-import google_crc32c
 import numcodecs
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, plan
 from mmreplay.schema import Field, Schema
 from tests.support.effort import by_effort
+from tests.support.hostile_chunks import header, sealed
 
 
 def blosc(cname, shuffle, typesize, clevel=5, blocksize=0):
@@ -25,14 +25,6 @@ def blosc(cname, shuffle, typesize, clevel=5, blocksize=0):
         "blocksize": blocksize,
     }
     return {"name": "blosc", "configuration": options}
-
-
-@pytest.fixture(params=["zstandard", "numcodecs"])
-def zstd_of(request, monkeypatch):
-    """Which library decodes zstd."""
-    if request.param == "numcodecs":
-        monkeypatch.setitem(sys.modules, "zstandard", None)
-    assert (compression._zstd_of_context() is None) == (request.param == "numcodecs")
 
 
 GIVEN = {
@@ -65,12 +57,6 @@ def stored(given, data, fast=False):
     return np.frombuffer(compression.encode(codec_of(given), data, fast=fast), np.uint8)
 
 
-def sealed(payload):
-    """A payload with the right checksum behind, whatever it holds."""
-    sum_ = google_crc32c.value(bytes(payload))
-    return np.frombuffer(bytes(payload) + struct.pack("<I", sum_), np.uint8)
-
-
 def frames(kind, size):
     random = np.random.default_rng(size)
     if kind == "random":
@@ -80,7 +66,6 @@ def frames(kind, size):
     return np.repeat(random.integers(0, 256, -(-size // 50), dtype=np.uint8), 50)[:size]
 
 
-@pytest.mark.usefixtures("zstd_of")
 def test_decode_writes_exactly_the_bytes_that_encode_was_given():
     for kind in ("random", "zero", "runs"):
         for given in GIVEN.values():
@@ -130,13 +115,6 @@ def test_a_chunk_of_another_size_is_refused_before_or_while_it_is_decoded():
             with pytest.raises(CorruptStoreError):
                 compression.check(codec, chunk, size)
                 compression.decode(codec, chunk, np.empty(min(size, 10_000), np.uint8))
-
-
-def header(chunk, **changes):
-    """A blosc chunk with other values in its header, and the right checksum."""
-    names = ("version", "lz", "flags", "typesize", "n_bytes", "block", "c_bytes")
-    values = dict(zip(names, struct.unpack("<BBBBIII", chunk[:16].tobytes()), strict=True))
-    return sealed(struct.pack("<BBBBIII", *(values | changes).values()) + chunk[16:-4].tobytes())
 
 
 def test_a_blosc_header_that_could_lead_the_decompressor_astray_is_refused():
@@ -202,7 +180,6 @@ def test_a_zstd_frame_that_declares_no_size_or_another_is_refused():
             compression.check(codec_of("zstd"), sealed(payload), 100)
 
 
-@pytest.mark.usefixtures("zstd_of")
 def test_a_second_zstd_frame_behind_the_first_is_refused():
     frame = bytes(numcodecs.zstd.compress(np.zeros(100, np.uint8), 1))
     chunk = sealed(frame + frame)

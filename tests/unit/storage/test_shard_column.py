@@ -12,6 +12,7 @@ from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.shard_column import KeptColumn, ShardColumn
 from mmreplay.storage.shard_file import OpenShard, Shard
 from mmreplay.system import platform
+from tests.support.hostile_chunks import sealed
 from tests.support.oracle.handmade_lanes import LZ4, ZSTD, CompressedLane, compressed_spec, ids_of
 
 
@@ -61,14 +62,14 @@ def test_a_batch_larger_than_the_scratch_is_decoded_in_parts(tmp_path, monkeypat
         assert len(column._local.scratch) <= room
 
 
-def windows_of(lanes, count, length, seed=0):
+def windows_of(lanes, count, length, seed=0, stride=1):
     """(count, length) rows one after the other, some repeated at either end as padding is."""
     random = np.random.default_rng(seed)
     out = []
     for _ in range(count):
         lane = int(random.integers(len(lanes)))
-        first = int(random.integers(-5, lanes[lane].head - length + 5))
-        rows = np.clip(np.arange(first, first + length), 0, lanes[lane].head - 1)
+        first = int(random.integers(-5, lanes[lane].head - length * stride + 5))
+        rows = np.clip(first + np.arange(length) * stride, 0, lanes[lane].head - 1)
         out.append(rows + (lane << LANE_SHIFT))
     ids = np.array(out)
     rows = ids & ((1 << LANE_SHIFT) - 1)
@@ -94,6 +95,80 @@ def test_long_windows_are_their_rows(tmp_path, n_lanes, tail, length):
         ids, expected = windows_of(lanes, 1 + seed, length, seed)
         out = np.full((*ids.shape, 3), 77, np.int16)
         assert column.take(ids, out).tobytes() == expected.tobytes()
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The inner chunks that were decoded, in order."""
+    out, real = [], Shard.decode
+
+    def decode(shard, chunk, rows):
+        out.append(chunk)
+        return real(shard, chunk, rows)
+
+    monkeypatch.setattr(Shard, "decode", decode)
+    return out
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Of each chunk of which the start was asked for: whether it was decoded, and how far."""
+    out, real = [], Shard.decode_start
+
+    def decode_start(shard, chunk, address, n_bytes):
+        out.append((real(shard, chunk, address, n_bytes), n_bytes))
+        return out[-1][0]
+
+    monkeypatch.setattr(Shard, "decode_start", decode_start)
+    return out
+
+
+@pytest.mark.parametrize("codec", [LZ4, ZSTD], ids=["lz4", "zstd"])
+@pytest.mark.parametrize("tail", [None, 96])
+@pytest.mark.parametrize(("n_lanes", "width"), [(1, 1), (2, 1), (2, 3)])
+def test_windows_decoded_in_place_are_their_rows(
+    tmp_path, started, decoded, codec, tail, n_lanes, width
+):
+    # Small numbers of eight bytes: enough for LZ4 to find matches in a chunk.
+    spec = compressed_spec(24 * width, 8, (20,), "int64", codec, width)
+    paths = [tmp_path / str(n) for n in range(n_lanes)]
+    lanes = [CompressedLane(path, spec, 120 * width, tail and tail * width) for path in paths]
+    column = ShardColumn(lanes, "frames")
+    whole, seen = spec.inner_rows * spec.row_bytes, set()
+    for seed in range(20):
+        for count, length in ((1, 5), (4, 5), (12, 3), (6, 21)):
+            ids, expected = windows_of(lanes, count, length, seed, width)
+            out = np.full((*ids.shape, 20), 77, np.int64)
+            del started[:], decoded[:]
+            assert column.take(ids, out).tobytes() == expected.tobytes()
+            n_starts = sum(is_there for is_there, _ in started)
+            if tail is None:
+                assert n_starts + len(decoded) == np.unique(column._locate(ids.ravel())[0]).size
+            seen |= {n_bytes < whole for is_there, n_bytes in started if is_there}
+    assert seen == ({True, False} if codec is LZ4 else {False})
+
+
+def test_damage_behind_the_rows_of_a_window_spares_it(tmp_path, started):
+    """If the checksum fits: else the chunk is refused, whatever is asked of it."""
+    lane = CompressedLane(tmp_path, compressed_spec(12, 4, (20,), "int64"), 24)
+    shard = bytearray(lane.file(0).read_bytes())
+    begin, size = np.frombuffer(shard[-52:-4], "<u8")[:2].tolist()
+    stream = bytes(shard[begin : begin + size - 4])
+    shard[begin + size - 44 : begin + size - 4] = bytes(40)  # matches at distance 0, no literals
+    lane.file(0).write_bytes(shard)
+    with pytest.raises(CorruptStoreError, match="inner chunk 0: expected crc32c"):
+        ShardColumn([lane], "frames").take(np.arange(2))
+    damaged = bytes(shard[begin : begin + size - 4])
+    assert len(damaged) == len(stream)
+    shard[begin + size - 4 : begin + size] = sealed(damaged)[-4:].tobytes()
+    lane.file(0).write_bytes(shard)
+    column = ShardColumn([lane], "frames")
+    for _ in range(2):
+        assert column.take(np.arange(2)).tobytes() == lane.rows[:2].tobytes()
+    assert started
+    assert all(is_there for is_there, _ in started)
+    with pytest.raises(CorruptStoreError, match="inner chunk 0: cannot be decompressed"):
+        column.take(np.arange(4))
 
 
 @pytest.mark.parametrize("tail", [None, 36])
@@ -221,19 +296,6 @@ def test_chunks_that_were_read_from_another_store_are_not_given(tmp_path, monkey
         with pytest.raises(EvictedError, match="another store"):
             column.take(np.array([row]))
         lane.file(row // 12).write_bytes(b"of the other store")
-
-
-@pytest.fixture
-def decoded(monkeypatch):
-    """The inner chunks that were decoded, in order."""
-    out, real = [], Shard.decode
-
-    def decode(shard, chunk, rows):
-        out.append(chunk)
-        return real(shard, chunk, rows)
-
-    monkeypatch.setattr(Shard, "decode", decode)
-    return out
 
 
 @pytest.mark.parametrize("width", [1, 2])
