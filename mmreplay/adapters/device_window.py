@@ -406,6 +406,19 @@ class DeviceWindow(WindowSource["DeviceWindow"]):
             )
         update(_on_host(ids), _on_host(errors))
 
+    def update(self, ids: Any, /, **columns: Any) -> None:
+        """See `Source.update`; tensors of any device, or arrays."""
+        self.data.update(_on_host(ids), **{name: _on_host(x) for name, x in columns.items()})
+
+    @property
+    def n_late_updates(self) -> int:
+        """The data's; see `Source`."""
+        return self.data.n_late_updates
+
+    def flush(self) -> None:
+        """See `Source.flush`."""
+        self.data.flush()
+
     def _select(self, *_: Any) -> NoReturn:
         raise UnsupportedError(
             "DeviceWindow: select or split the data, and give on_device each part, with its share "

@@ -316,6 +316,29 @@ def test_what_a_window_lacks_it_refuses_by_name(tmp_path):
         assert window.paths == buffer.paths
 
 
+def test_derived_columns_are_updated_with_tensors(tmp_path, device):
+    with (
+        mmreplay.ReplayBuffer(
+            tmp_path / "s.zarr",
+            frame=Field((2,), "uint8"),
+            action=Field((), "int64"),
+            derived={"value": Field((3,), "float32")},
+        ) as buffer,
+        on_device(buffer, device, memory="1kB") as window,
+    ):
+        buffer.reset(np.zeros(2))
+        for step in range(8):
+            buffer.step(step, 0.0, np.zeros(2))
+        ids = torch.tensor([2, 5, -1], device=device)
+        window.update(ids, value=torch.arange(9.0, device=device).reshape(3, 3))
+        window.flush()
+        found = window.transitions(buffer.ids).extras["value"].cpu()
+        expected = np.zeros((8, 3))
+        expected[[2, 5]] = np.arange(6.0).reshape(2, 3)
+        assert found.tolist() == expected.tolist()
+        assert window.n_late_updates == 0
+
+
 TRAINING = """
 import sys
 import mmreplay
