@@ -316,6 +316,7 @@ def test_what_a_window_lacks_it_refuses_by_name(tmp_path):
         assert window.paths == buffer.paths
 
 
+@pytest.mark.parametrize("device", DEVICES)
 def test_derived_columns_are_updated_with_tensors(tmp_path, device):
     with (
         mmreplay.ReplayBuffer(
