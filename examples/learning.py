@@ -34,6 +34,7 @@ RUNS = {  # in this order, as `offline` needs the store of `online`
     "recurrent": "recurrent_cartpole.py --seed {seed}",
     "pong": "pong_clone.py --seed {seed}",
     "chunks": "action_chunks.py --seed {seed}",
+    "dreamer": "dreamer_chunks.py --seed {seed}",
 }
 PANELS = {  # what of a result is shown beside what, and what it is called
     "offline": ("MinAtar Breakout, offline", "random", "recorded_last", "cql", "clone"),
