@@ -273,17 +273,9 @@ class Damage:
     @functools.cached_property
     def _begins(self) -> tuple[Ids, int]:
         """The entries in which episodes begin, as far as that is known, and the first's number."""
-        base, end, n = self.reader.base, self.reader.head, self.reader.n
-        known = [*gaps(self.found("resets"), base, end)]
-        others = [*gaps(known, base, end)]
-        steps = [*gaps(self.found("step"), base, end)]
-        end = next((row for first, last in others for row, _ in gaps(steps, first, last)), end)
-        found = [_EMPTY]
-        for path, spans in (("resets", known), ("step", others)):
-            for start, stop in blocks((a, min(b, end)) for a, b in spans):
-                found.append(np.flatnonzero(self.read(path, start, stop) == 1) + start * n)
-        entries, (row, before) = np.sort(np.concatenate(found)), self.reader.begun_before()
-        return entries, before - int(entries.searchsorted(row * n))
+        reader, (row, before) = self.reader, self.reader.begun_before()
+        entries = rules.begins_of(reader.rows, reader.n, self._spans, reader.base, reader.head)
+        return entries, before - int(entries.searchsorted(row * reader.n))
 
     # ------------------------------------------------------------ what can be kept
 

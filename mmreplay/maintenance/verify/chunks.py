@@ -108,7 +108,10 @@ class ChunkChecker:
             self._find(log, spec, chunk, f"{PAST_THE_END} of {log.head:,} rows, found other bytes")
 
     def _check_shard(self, log: Log, spec: ArraySpec, chunk: int, path: AnyPath) -> None:
-        """Check a compressed chunk file; damaged inner chunks explain a wrong checksum."""
+        """Check a compressed chunk file; damaged inner chunks explain a wrong checksum.
+
+        If each that there is decodes, it is another shard, maybe with more or fewer of them.
+        """
         n_before = len(self._notes.findings)
         expected, size = self._sum(log, spec, chunk), shard_file.file_size(path, spec)
         text = self._sum_problem(log, crc32c_of_file(path, size), expected)
@@ -117,20 +120,22 @@ class ChunkChecker:
         found, digest = shard.digests()
         if found != digest and not text:
             text = f"digest: expected {digest.hex()}, found {found.hex()}"
-        self._check_inner_chunks(log, spec, chunk, shard)
-        if len(self._notes.findings) > n_before:
-            return
-        if text:
+        is_explained = self._check_inner_chunks(log, spec, chunk, shard)
+        if text and not is_explained:
             self._find(log, spec, chunk, text)
-        elif not expected and not log.closed:
+        elif not expected and not log.closed and len(self._notes.findings) == n_before:
             text = "has no checksum: only its inner chunks could be checked"
             array = log.prefix + spec.path
             self._notes.warn(f"{array}/{spec.key(chunk)}", text, array)
 
     def _check_inner_chunks(
         self, log: Log, spec: ArraySpec, chunk: int, shard: shard_file.Shard
-    ) -> None:
-        """Check the inner chunks of a shard, also those below base, which were whole once."""
+    ) -> bool:
+        """Check the inner chunks of a shard, also those below base, which were whole once.
+
+        Returns whether any that is there cannot be decoded.
+        """
+        is_damaged, there = False, set(shard.chunks(0))
         scratch = np.empty(spec.inner_bytes, np.uint8)
         n_blocks = max(-(-(log.in_shards - chunk * spec.chunk_rows) // spec.inner_rows), 0)
         for number in shard.chunks(n_blocks * spec.width):
@@ -146,12 +151,14 @@ class ChunkChecker:
                         text = f"{PAST_THE_END} row, found other bytes"
                 except CorruptStoreError as error:
                     text = reason(error).partition(f"inner chunk {number}: ")[2]
+                    is_damaged |= number in there
             elif log.closed:
                 text = "expected none past the last row, found one"
             if text:
                 of = f" (environment {column})" if spec.width > 1 else ""
                 text = f"inner chunk {number}: {text}{of}"
                 self._find(log, spec, chunk, text, (first, max(stop, first + 1)))
+        return is_damaged
 
     @staticmethod
     def _sum(log: Log, spec: ArraySpec, chunk: int) -> int | None:

@@ -6,11 +6,10 @@ examined again. No file that does not belong to it is opened, and no link is fol
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping
-
-import numpy as np
 
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format import layout
@@ -24,10 +23,9 @@ from mmreplay.format.layout import (
 )
 from mmreplay.maintenance.verify.chunks import ChunkChecker
 from mmreplay.maintenance.verify.documents import Documents, Log, generator_problem
-from mmreplay.maintenance.verify.report import STRAY, ByteCount, Notes, reason
-from mmreplay.maintenance.verify.rules import Rules
+from mmreplay.maintenance.verify.report import STRAY, ByteCount, Notes, Span, reason
+from mmreplay.maintenance.verify.rules import Rules, begins_of
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED, PAGE_BYTES, SESSION, CheckpointFile, State
 from mmreplay.system import checked_reads, locks
 from mmreplay.system.held_directories import AnyPath
@@ -200,11 +198,16 @@ class Examination:
     def _check_episodes(self, rows: Log) -> None:
         """Check the fields of the episodes whose first steps are examined."""
         log, checker = self.episodes, ChunkChecker(self.notes, self._tally, self.state)
+        lost = collections.defaultdict[str, list[Span]](list)
+        for one in self.findings:
+            if one.is_of_rows and one.rows is not None:
+                lost[one.array].append(one.rows)
         try:
-            n_begun = _n_begun(rows, rows.base, rows.head)
+            begun = begins_of(rows, rows.n, lost, rows.base, rows.head)
+            n_begun = begun.size
             if not log.closed:
                 row, before = self._begun
-                log.base = before - _n_begun(rows, rows.base, row)
+                log.base = before - int(begun.searchsorted(row * rows.n))
                 log.head = log.base + n_begun
         except (MmreplayError, OSError):
             n_begun = log.head - log.base  # damaged, which is a finding, or evicted
@@ -241,12 +244,6 @@ class Examination:
             for one in self.findings
             if one.array in rows.specs and not rows.specs[one.array].may_change
         )
-
-
-def _n_begun(rows: Log, start: int, stop: int) -> int:
-    """How many episodes begin in some rows."""
-    pieces = chunk_files.filled_rows(rows, rows.specs["resets"], start, stop)
-    return sum(int(np.count_nonzero(values)) for _, values in pieces)
 
 
 def _read_checkpoint(lane: AnyPath, store: str) -> CheckpointFile | None:

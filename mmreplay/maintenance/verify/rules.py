@@ -6,7 +6,7 @@ be sound in all arrays that a rule is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from mmreplay.ids import Array, Ids, distinct
 from mmreplay.maintenance.verify.documents import Log
 from mmreplay.maintenance.verify.report import Finding, Notes, Span, gaps, merged
+from mmreplay.reading.lane_reader import LogReader
 from mmreplay.storage import chunk_files
 
 Mask = npt.NDArray[np.bool_]
@@ -163,6 +164,25 @@ def _rows(rows: Ids, wrong: Mask) -> Ids:
     """The row of each wrong entry."""
     found: Ids = rows[np.nonzero(wrong)[0]]
     return found
+
+
+def begins_of(
+    log: Log | LogReader, n: int, lost: Mapping[str, Sequence[Span]], start: int, stop: int
+) -> Ids:
+    """The entries of rows [start, stop) in which episodes begin, by `resets`.
+
+    Where that is `lost`, by `step`; up to the first row in which both are.
+    """
+    known = [*gaps(lost["resets"], start, stop)]
+    others = [*gaps(known, start, stop)]
+    steps = [*gaps(lost["step"], start, stop)]
+    end = next((row for first, last in others for row, _ in gaps(steps, first, last)), stop)
+    found = [_EMPTY]
+    for path, spans in (("resets", known), ("step", others)):
+        for first, last in spans:
+            pieces = chunk_files.filled_rows(log, log.specs[path], first, min(last, end))
+            found += [np.flatnonzero(values == 1) + row * n for row, values in pieces]
+    return np.sort(np.concatenate(found))
 
 
 def ends_of(row: int, step: Ids, ends: Mask, *, is_open: bool) -> tuple[Ids, Ids]:

@@ -111,9 +111,8 @@ def check_steps(path, model, *, may_be_blank):
     out = []
     with mmreplay.open(path) as store:
         batch = store.transitions(store.ids, stack=None)
-        fields = {
-            name: store.live.columns[f"episodes/{name}"].take(store.ids) for name in model.fields
-        }
+        columns = {name: store.live.columns[f"episodes/{name}"] for name in model.fields}
+        fields = {name: column.take(store.ids) for name, column in columns.items()}
         for i, action in enumerate(batch.action):
             one, number = known[action.tobytes()]
             step, row = one.steps[number], one.first + number

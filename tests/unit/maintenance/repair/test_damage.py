@@ -101,6 +101,17 @@ def inner_chunk(chunk, block):
     return harm
 
 
+def another_shard(chunk, other):
+    """A sound shard in the place of another: one with fewer or with more inner chunks."""
+
+    def harm(lane):
+        source = chunk_file(lane.path, "frames/image", other)
+        chunk_file(lane.path, "frames/image", chunk).write_bytes(source.read_bytes())
+        return Lost(frames=set(range(chunk * SHARD, min((chunk + 1) * SHARD, lane.rows))))
+
+    return harm
+
+
 def final_frames(array, how):
     """Damage to all final observations."""
 
@@ -205,6 +216,8 @@ DAMAGES = {
     "the first rows": column("rewards", 0, unlink),
     "the last rows": column("ends", 7, cut),
     "two inner chunks": both(inner_chunk(2, 1), inner_chunk(5, 0)),
+    "a shorter shard": another_shard(3, 7),
+    "a longer shard": another_shard(7, 3),
     "final frames, a bit": final_frames("frames/speed", bit),
     "final ids, a bit": index("id", bit),
     "final ids, missing": index("id", unlink),
