@@ -1,7 +1,8 @@
 """Copies the rows of a lane to a new directory, for snapshots and repairs.
 
 Invariant: no file of the source is changed, now or later: a chunk file is linked only if no writer
-of the source or of the copy will store into it again; all else is copied. Row ids stay.
+of the source or of the copy will store into it again, or until the copy is closed if its values may
+change; all else is copied. Row ids stay.
 """
 
 from __future__ import annotations
@@ -69,10 +70,6 @@ def copy_lane(
     """
     try:
         _build(target, reader)
-        lost = None if finals is None else remade
-        for spec in reader.rows.specs.values():
-            if spec.may_change:
-                _copy_values(reader, target, spec, lost, moved)
         _Copy(reader, target, finals, remade, moved).run(stop)
         _copy_side_data(reader, target)
         if reader.replaced():
@@ -123,6 +120,7 @@ class _Copy:
         base = min(best.base, stop)
         if base and base + layout.CONTEXT_ROWS > stop:  # too few are left to be a lane
             raise EvictedError(str(reader.path))
+        self._share_values(base)
         oldest, given = final_best.base, dict[str, Ids]()
         if self._index is not None and self._index.size:
             order = self._index[0].argsort()
@@ -138,6 +136,20 @@ class _Copy:
         # newest checkpoint, and writes the rows after it again, in place.
         self._copy_log(rows, base, stop, max(min(stop, best.head) - 1, 0), best.before)
         self._copy_fields(base, stop, best.before)
+
+    def _share_values(self, base: int) -> None:
+        """Link the files of the columns that may change; closing the copy makes them its own.
+
+        After the head is read, as the rows below it have theirs; before the base moves, as files
+        that are missing stand for zeros.
+        """
+        reader, rows = self._reader, self._reader.rows
+        lost = None if self._index is None else self._remade
+        for spec in rows.specs.values():
+            if spec.may_change:
+                _share_values(reader, self._target, spec, lost, self._moved)
+        if not rows.poll() or rows.base > base:
+            raise EvictedError(str(reader.path))
 
     def _copy_fields(self, base: int, stop: int, before: int) -> None:
         """Copy the fields of the episodes that begin in rows [base, stop); they are never linked.
@@ -401,20 +413,20 @@ def _copy_priorities(reader: LaneReader, target: AnyPath) -> None:
         folder, document = target / spec.path, "zarr.json"
         durable_writes.make_directory(folder)
         durable_writes.copy_file(reader.path / spec.path / document, folder / document)
-        _copy_values(reader, target, spec)
+        _share_values(reader, target, spec)
 
 
-def _copy_values(
+def _share_values(
     reader: LaneReader,
     target: AnyPath,
     spec: ArraySpec,
     lost: Collection[tuple[str, int]] | None = None,
     moved: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Copy a column that may change, never linking a file; raises as `copy_lane`.
+    """Link the files of a column that may change into the copy; raises as `copy_lane`.
 
-    What lies past the rows of the copy is zeroed when it is opened. Damaged priorities are left
-    out.
+    When the copy is opened, they become its own, and what lies past its rows is zeroed. Damaged
+    priorities are left out.
     """
     if lost is not None and not (reader.path / spec.path).exists():
         return  # the whole column is lost
@@ -424,7 +436,7 @@ def _copy_values(
             continue
         try:
             known = stored_checksum(reader.path, spec, chunk) if lost is None else 0
-            durable_writes.copy_file(source, copy)
+            durable_writes.share_file(source, copy)
         except FileNotFoundError as error:
             raise reader.rows.missing(source, (chunk + 1) * spec.chunk_rows) from error
         moved(spec.chunk_bytes)

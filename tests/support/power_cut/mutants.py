@@ -98,36 +98,36 @@ _LAYOUTS = {
 # | whether others are at work. A change of the code may change what happens in a history: without
 # that column a mutant is only found later.
 _TABLE = """
-5170 | create unsynced | all | create: every file and directory fsynced before the rename
-5173 | create with a name unsynced | all | create: renamed, then the parent fsynced
+5171 | create unsynced | all | create: every file and directory fsynced before the rename
+5171 | create with a name unsynced | all | create: renamed, then the parent fsynced
 5368 | opened with a name unsynced | all | recover: fsync the directory above, whose entry a killed maker may have left unsynced
 5184 | commit before the values | all | step: the row's values to their places, then committed
 5218 | finals committed first | all | step: the word of the steps, then that of finals (rows_first)
 5172 | final observations not pending | all | step: the pending row has final observations, too (pend_all)
-5173 | newest step judged by ends of its row | all | the newest step: an episode is over if it has a final (newest_by), for a writer
+5171 | newest step judged by ends of its row | all | the newest step: an episode is over if it has a final (newest_by), for a writer
 5172 | newest step read by ends of its row | all | the newest step: an episode is over if it has a final (newest_by), for a reader
-5170 | finals searched by entry | many | reading: a final is searched by its row (search) | no final observation
+5173 | finals searched by entry | many | reading: a final is searched by its row (search) | no final observation
 5172 | pending row used after a reset | all | reading: repeat if the word of finals moved since the pending row was copied (recheck) | next_observation
 5178 | ended with a final that is not durable | all | reset: finals durable if no step came since the last flush (reset_durable)
 5178 | interrupt forgotten | all | step, reset: the next call tidies up what an interrupt has left (settle)
-5172 | episodes left running at an opening | all | recover: `ends` of all episodes that had not ended | ends
+5171 | episodes left running at an opening | all | recover: `ends` of all episodes that had not ended | ends
 5172 | episodes left running at a reset | all | reset: `ends` of the running episodes that it ends | ends
 5170 | values of those left out kept | many | step: what is left out is 0 in every column (zero_left_out)
 5172 | shard unsynced | tail | seal: fsync the shard before it gets its name
 5173 | shard with a name unsynced | tail | seal: fsync the directory after the rename
 5173 | half given back without a checkpoint | tail | seal: a checkpoint slot, and only then may the half be used again
 5175 | seal that writes the head | tail | seal: the slot copies the newest slot and changes only tail_start
-5172 | half used before it is sealed | tail | seal: then state.tail_start, and only then may the half be used again
+5173 | half used before it is sealed | tail | seal: then state.tail_start, and only then may the half be used again
 5175 | slot unsynced | all | checkpoint: fdatasync the slot
 5177 | slot over the best | all | checkpoint: a write always goes to the slot that is not the best one
 5171 | tail unsynced | tail | flush: fdatasync the tail
-5172 | chunks unsynced | all | flush: fdatasync the chunk files
+5170 | chunks unsynced | all | flush: fdatasync the chunk files
 5173 | newest chunks only | all | flush: every chunk file written since, filled ones too
 5247 | newest row of the last flush forgotten | all | flush: from row (last flush - 1) on, since `ends` of that row may have changed
 5170 | pending row unsynced | raw | flush: with the pending row (pending_stored)
 5175 | names unsynced | all | flush: fsync the directories
 5202 | names made meanwhile forgotten | all | flush: take the sets of files and directories written since the last flush, then sync
-5181 | head read late | all | flush: read committed before anything is synced
+5178 | head read late | all | flush: read committed before anything is synced
 5292 | steps counted though their finals are not committed | all | flush: the head of the last step that is finished (flush_done) | rows:|frames|observation|finals
 5173 | steps flushed first | all | flush: the finals, then the steps
 5173 | flush that leaves out the base | evicting | flush: write the other slot, with the base that the capacity asks for
@@ -135,18 +135,18 @@ _TABLE = """
 5172 | checkpoint before the rows | all | flush: write the other slot after the rows are synced
 5173 | evict before the checkpoint | evicting | evict: files below the base of the last checkpointed state
 5173 | context evicted | evicting | base: 64 rows below the oldest that may be sampled, as context for stacks
-5170 | live removed too early | all | close: closed = true, then remove .live
-5170 | root unsynced | all | close: the root zarr.json beside, fsync, rename
+5172 | live removed too early | all | close: closed = true, then remove .live
+5172 | root unsynced | all | close: the root zarr.json beside, fsync, rename
 5182 | root with a name unsynced | all | close: the root zarr.json renamed, fsync the directory, then remove .live
 5171 | unused rows kept | all | close: the unused end of the last chunk file is zeros, the pending row too
 5171 | zeros unsynced | long | close: zeros past the last row, durable before closed = true
 5171 | checksums of a close unsynced | all | close: the missing checksums, durable before closed = true
-5170 | shapes unsynced | all | close: the shapes of all arrays, durable before closed = true
-5176 | shards of a closed lane unsynced | tail | close: seal the tail into a last, short shard
-5170 | new live unsynced | all | reopen: fsync files and directories of .live before closed = false
+5171 | shapes unsynced | all | close: the shapes of all arrays, durable before closed = true
+5172 | shards of a closed lane unsynced | tail | close: seal the tail into a last, short shard
+5172 | new live unsynced | all | reopen: fsync files and directories of .live before closed = false
 5170 | pending chunk file unsynced | raw | reopen: the chunk file of the pending row durable before closed = false
 5171 | still closed | all | reopen: closed = false durably, and only then touch a chunk file
-5170 | opened too early | all | reopen: a fresh tail, state and checkpoint, then closed = false
+5173 | opened too early | all | reopen: a fresh tail, state and checkpoint, then closed = false
 5175 | short shard not unpacked | tail | reopen: unpack the last, short shard into a fresh tail
 5189 | checksums kept | all | reopen, recover: zero the checksums of chunks that change again
 5176 | nothing synced first | all | recover: first fsync what a killed process may have left in the page cache only
@@ -162,23 +162,23 @@ _TABLE = """
 5172 | finals of lost steps kept | all | recover: drop the finals of steps that are lost (drop)
 5173 | finals dropped without a checkpoint | all | recover: checkpoint, then the word, and only then are their places used again (lower_first)
 5173 | finals of a recovery not durable | all | recover: finals are durable before a session begins (recover_durable) | rows:|frames|observation|finals
-5173 | litter kept | all | recover: delete *.tmp
-5173 | old chunks kept | all | recover: delete shards and chunk files past head and wholly below base
+5174 | litter kept | all | recover: delete *.tmp
+5178 | old chunks kept | all | recover: delete shards and chunk files past head and wholly below base
 5170 | paths looked up by name | all | lock: a writer looks files up from the directory that it has locked |  | others
 5170 | shared files written | all | a file of several names is replaced by a copy before it is written in place |  | others
 5381 | shared state page written | all | recover: a state page of several names is replaced by a copy |  | others
 5183 | shared tail used again | tail | seal: a tail of several names is replaced before its half is used again |  | others
 5218 | state trusted in a copy | all | state: trusted only in the directory that it names |  | others
 5192 | state trusted though truncated | all | state: trusted only with the blocks beyond its end that it had |  | others
-5177 | priorities of evicted rows kept | wide | priorities: chunk files go with those of the rows | priorities: chunk | alone
-5177 | priorities of lost rows kept | all | priorities: zero past the head after an opening | past the head | alone
-5180 | priorities unsynced | all | flush: priorities durably | priority of | alone
-5173 | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone
+5209 | priorities of evicted rows kept | wide | priorities: chunk files go with those of the rows | priorities: chunk | alone
+5184 | priorities of lost rows kept | all | priorities: zero past the head after an opening | past the head | alone
+5184 | priorities unsynced | all | flush: priorities durably | priority of | alone
+5198 | priorities of the newest row zeroed | all | priorities: the newest row may have some | priority of | alone
 5173 | derived values of lost rows kept | changing | recover: derived columns, zero past the head, durably | derived | alone
-5172 | derived values unsynced | changing | flush: derived columns durably, if a call asks for it | derived | alone
+5171 | derived values unsynced | changing | flush: derived columns durably, if a call asks for it | derived | alone
 5232 | derived values of a failed call kept | changing | step: 0 in derived columns that it does not name | derived | alone
-5175 | cut files of derived columns kept | changing | recover: a chunk file of a derived column that is cut is made again | derived | alone
-5191 | checksums of changed values kept | changing | update: the checksum of a chunk file goes before a value in it changes | checksum | alone
+5177 | cut files of derived columns kept | changing | recover: a chunk file of a derived column that is cut is made again | derived | alone
+5177 | checksums of changed values kept | changing | update: the checksum of a chunk file goes before a value in it changes | checksum | alone
 """
 
 _CHANGES: dict[str, Callable[[], list[Change]]] = {}

@@ -24,6 +24,7 @@ from tests.support.writers import LaneWriters
 
 _ACTION = Field((), "int64", chunk=16)
 _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
+_DERIVED = {"v": Field((), "float32", chunk=16), "z": Field((2,), "float16", chunk=8)}
 _SETTINGS = frozenset("level clevel typesize blocksize".split())
 _SHARE_OF_FILES = 0.5
 _BEGINNING = 1024
@@ -80,6 +81,21 @@ KINDS = {
         Layout(Field((6, 8), "uint8", "zstd", 4, 16), _ACTION, _EXTRAS, capacity=60),
         150,
         PrioritizedReplayBuffer,
+    ),
+    "derived, lanes": Kind(
+        Layout(Field((3,), "uint8", "raw", 16), _ACTION, _EXTRAS, derived=_DERIVED, lanes=2), 60
+    ),
+    "derived, evicted": Kind(
+        Layout(
+            Field((6, 8), "uint8", "lz4", 4, 16),
+            _ACTION,
+            {},
+            capacity=60,
+            environments=2,
+            derived=_DERIVED,
+        ),
+        150,
+        ReplayBuffer,
     ),
     "several, lz4": Kind(
         Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, _EXTRAS, environments=3)
@@ -176,7 +192,7 @@ def place_of(file):
     parts = [one for one in file.split("/") if not one.startswith("lane-") and one != FINALS]
     if parts[-1] == "zarr.json":
         return "documents"
-    return "numbers" if parts[0] in (*SCALARS, "extras", "id", "first") else parts[0]
+    return "numbers" if parts[0] in (*SCALARS, "extras", "derived", "id", "first") else parts[0]
 
 
 def all_flips(root, file):

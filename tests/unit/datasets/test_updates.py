@@ -51,6 +51,13 @@ def test_values_are_seen_at_once_by_batches_sequences_and_trajectories(tmp_path)
             assert (data.transitions(batch.id[0]).extras["v"] == -batch.id[0]).all()
             assert (data.store.trajectory(0).extras["z"][batch.id] == 1).all()
         assert buffer.store.extras["v"][batch.id[1, 2]] == -batch.id[1, 2]
+        windows = buffer.windows(batch.id[0], {"v": (0, -1), "z": 0})
+        found = buffer.store.extras["v"][:]
+        assert windows["v"][:, 0].tolist() == (-batch.id[0]).tolist()
+        kept = windows.mask["v"][:, 1]
+        assert (windows["v"][kept, 1] == found[batch.id[0][kept] - 1]).all()
+        assert (windows["z"] == 1).all()
+        assert buffer.statistics(["v"])["v"].mean == pytest.approx(found.mean())
 
 
 def test_the_last_of_an_id_counts_minus_one_is_skipped_and_late_ones_are_counted(buffer):

@@ -3,9 +3,11 @@
 import os
 
 import numpy as np
+import pytest
 
 import mmreplay
 from mmreplay import Field, verify
+from mmreplay.maintenance import copy_lane as copy_of_lane
 from mmreplay.maintenance.copy_lane import copy_lane
 from mmreplay.reading.lane_reader import LaneReader
 
@@ -56,4 +58,75 @@ def test_priorities_are_copied_and_not_shared(tmp_path, story, kinds):
     assert verify(tmp_path / "copy").sound
 
 
-# ---------------------------------------------------------------- damage and failures
+# ---------------------------------------------------------------- columns that may change
+
+
+@pytest.fixture
+def growing(tmp_path, quick_disk):
+    """A buffer of 200 transitions whose derived column `v` is the number of the step from 1 on."""
+    with mmreplay.ReplayBuffer(
+        tmp_path / "g.zarr",
+        200,
+        stack=None,
+        flush_s=0,
+        frame=Field((3,), "uint8", "raw", chunk=8),
+        action=Field((), "int64", chunk=8),
+        derived={"v": Field((), "float32", chunk=8)},
+    ) as buffer:
+        buffer.reset(np.zeros(3, "uint8"))
+        yield buffer
+
+
+def more(buffer, n):
+    head = buffer.writer.rows
+    for t in range(head, head + n):
+        buffer.step(t, 1.0, np.zeros(3, "uint8"), v=t + 1)
+
+
+def test_a_snapshot_has_the_values_of_all_rows_that_it_has(growing, tmp_path, monkeypatch):
+    more(growing, 30)
+    real = copy_of_lane._Copy.run
+
+    def run(*arguments):
+        monkeypatch.setattr(copy_of_lane._Copy, "run", real)
+        more(growing, 20)  # before the copy decides how many rows it has
+        real(*arguments)
+
+    monkeypatch.setattr(copy_of_lane._Copy, "run", run)
+    mmreplay.snapshot(growing.writer.path, tmp_path / "copy.zarr")
+    with mmreplay.open(tmp_path / "copy.zarr") as store:
+        assert store.extras["v"][:].tolist() == list(range(1, 51))
+
+
+@pytest.mark.parametrize("at", ["_copy_pending", "_copy_log", "_copy_fields"])
+def test_values_that_are_evicted_meanwhile_are_no_zeros_in_a_snapshot(
+    growing, tmp_path, monkeypatch, at
+):
+    more(growing, 300)
+    growing.flush()
+    real = getattr(copy_of_lane._Copy, at)
+
+    def call(*arguments, **named):
+        monkeypatch.setattr(copy_of_lane._Copy, at, real)
+        more(growing, 100)
+        growing.flush()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(copy_of_lane._Copy, at, call)
+    mmreplay.snapshot(growing.writer.path, tmp_path / "copy.zarr")
+    with mmreplay.open(tmp_path / "copy.zarr") as store:
+        assert (store.transitions(store.ids).extras["v"] == store.ids + 1).all()
+
+
+def test_a_copy_shares_no_file_of_values_with_its_source(growing, tmp_path):
+    more(growing, 30)
+    growing.flush()
+    mmreplay.snapshot(growing.writer.path, tmp_path / "copy.zarr")
+    growing.update([3], v=[-1])
+    with mmreplay.load(tmp_path / "copy.zarr", update=["v"], stack=None) as copy:
+        assert copy.transitions([3]).extras["v"].tolist() == [4]
+        copy.update([4], v=[-2])
+    assert growing.transitions([3, 4]).extras["v"].tolist() == [-1, 5]
+    assert mmreplay.verify(tmp_path / "copy.zarr").sound
+    for file in (tmp_path / "copy.zarr" / "derived").rglob("c.*"):
+        assert file.stat().st_nlink == 1
