@@ -26,6 +26,7 @@ from gymnasium.vector import VectorEnv
 from mmreplay.errors import SchemaError
 from mmreplay.schema import FRAME, Field
 from mmreplay.writing.env_fields import EnvFields, Frame, Observation, autoreset_mode
+from mmreplay.writing.simulators import Simulator, on_host, own_mode
 
 Mask = npt.NDArray[np.bool_]
 Infos = Mapping[str, Any]
@@ -54,11 +55,15 @@ class StepReader:
         mode = autoreset_mode(env)
         if mode not in ("NextStep", "SameStep", "Disabled"):
             raise SchemaError(
-                f"{env}: metadata['autoreset_mode'] is {mode!r}, so it is unknown which steps are "
-                f"transitions; set it to a gymnasium.vector.AutoresetMode"
+                f"{env}: {env.advice}"
+                if isinstance(env, Simulator)
+                else f"{env}: metadata['autoreset_mode'] is {mode!r}, so it is unknown which steps "
+                f"are transitions; set it to a gymnasium.vector.AutoresetMode"
             )
         self.resets_by_hand = mode == "Disabled"  # the caller resets where an episode ended
         self.same_step = mode == "SameStep"
+        own = own_mode(env)
+        self._final = "final_obs" if own is None else own[1]  # their name in infos
         self._fields = fields
         self._over: Mask | None = None
 
@@ -72,15 +77,18 @@ class StepReader:
     ) -> Step:
         """Make a `Step` of what `VectorEnv.step` returned."""
         # Environments on other array libraries (JAX, torch) return their own arrays.
-        terminated = np.asarray(terminated, np.bool_)
-        truncated = np.asarray(truncated, np.bool_)
+        terminated = on_host(terminated).astype(np.bool_, copy=False)
+        truncated = on_host(truncated).astype(np.bool_, copy=False)
         over = some(np.logical_or(terminated, truncated))
         start_frames = frames = self._fields.to_frame(observations)
         recorded = started = ignored = None
         if self.same_step:
             if over is not None:
                 # `observations` has the next episode's first one instead of the final one.
-                started, frames = over, _put_final(frames, infos, over, self._fields)
+                started, frames = (
+                    over,
+                    _put_final(frames, infos.get(self._final), over, self._fields),
+                )
         else:
             waited, self._over = self._over, over
             recorded = None if waited is None else ~waited
@@ -90,7 +98,7 @@ class StepReader:
             elif waited is not None:
                 # Steps before the reset are not transitions.
                 self._over = waited if over is None else waited | over
-        rewards = np.asarray(rewards)
+        rewards = on_host(rewards)
         return Step(
             frames, rewards, terminated, truncated, over, recorded, started, start_frames, ignored
         )
@@ -98,16 +106,20 @@ class StepReader:
 
 def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] | None:
     """(N, ...) values in the infos of a step, of `over` from before a reset; None if missing."""
-    value: npt.NDArray[Any] | None = infos.get(name)
+    value = _on_host(infos.get(name))
     if over is None:
         return value
-    final = infos.get("final_info", {}).get(name)
+    final = _on_host(infos.get("final_info", {}).get(name))
     if value is None or final is None:
         # If all episodes ended, the infos of the resets may lack the name.
         return final if value is None else value
     columns = over.reshape(-1, *[1] * (np.ndim(value) - 1))
     merged: npt.NDArray[Any] = np.where(columns, final, value)
     return merged
+
+
+def _on_host(value: Any) -> npt.NDArray[Any] | None:
+    return value if value is None or type(value) is np.ndarray else on_host(value)
 
 
 def extras_of(
@@ -166,9 +178,8 @@ def some(lanes: Mask) -> Mask | None:
     return lanes if _TRUE in lanes.tobytes() else None
 
 
-def _put_final(frames: Frame, infos: Infos, over: Mask, fields: EnvFields) -> Frame:
+def _put_final(frames: Frame, final: Any, over: Mask, fields: EnvFields) -> Frame:
     """A copy of `frames` with the final observations of the episodes that are over."""
-    final = infos.get("final_obs")
     if final is None:
         raise SchemaError(
             "an episode ended in same-step autoreset mode, but infos has no 'final_obs' with its "
@@ -177,10 +188,12 @@ def _put_final(frames: Frame, infos: Infos, over: Mask, fields: EnvFields) -> Fr
     out = copy.deepcopy(frames)
     # Gymnasium has one object per environment (None where nothing ended), ale-py one array.
     whole = isinstance(final, dict | tuple) or getattr(final, "dtype", None) != np.object_
-    batch = fields.to_frame(final) if whole else None
+    if whole:
+        for key, value in by_key(fields.to_frame(final)).items():
+            by_key(out)[key][over] = value[over]
+        return out
     for i in np.flatnonzero(over).tolist():
-        one = fields.to_frame(final[i]) if batch is None else lane_of(batch, i)
-        for key, value in by_key(one).items():
+        for key, value in by_key(fields.to_frame(final[i])).items():
             by_key(out)[key][i] = value
     return out
 
