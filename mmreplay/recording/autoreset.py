@@ -66,6 +66,7 @@ class StepReader:
         self._final = "final_obs" if own is None else own[1]  # their name in infos
         self._fields = fields
         self._over: Mask | None = None
+        self._copy: Frame | None = None  # kept: new memory takes longer than copying into it
 
     def reset(self, mask: Mask | None = None) -> None:
         """Begin episodes in all environments, or in those of a mask."""
@@ -85,10 +86,8 @@ class StepReader:
         if self.same_step:
             if over is not None:
                 # `observations` has the next episode's first one instead of the final one.
-                started, frames = (
-                    over,
-                    _put_final(frames, infos.get(self._final), over, self._fields),
-                )
+                started = over
+                frames = self._put_final(frames, infos.get(self._final), over)
         else:
             waited, self._over = self._over, over
             recorded = None if waited is None else ~waited
@@ -102,6 +101,28 @@ class StepReader:
         return Step(
             frames, rewards, terminated, truncated, over, recorded, started, start_frames, ignored
         )
+
+    def _put_final(self, frames: Frame, final: Any, over: Mask) -> Frame:
+        """A copy of `frames` with the final observations of the episodes that are over."""
+        if final is None:
+            raise SchemaError(
+                "an episode ended in same-step autoreset mode, but infos has no 'final_obs' with "
+                "its final observation; fix the environment, or use next-step autoreset"
+            )
+        if self._copy is None:
+            self._copy = copy.deepcopy(frames)
+        out = by_key(self._copy)
+        for key, value in by_key(frames).items():
+            out[key][...] = value
+        # Gymnasium has one object per environment (None where nothing ended), ale-py one array.
+        if isinstance(final, dict | tuple) or getattr(final, "dtype", None) != np.object_:
+            for key, value in by_key(self._fields.to_frame(final)).items():
+                out[key][over] = value[over]
+        else:
+            for i in np.flatnonzero(over).tolist():
+                for key, value in by_key(self._fields.to_frame(final[i])).items():
+                    out[key][i] = value
+        return self._copy
 
 
 def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] | None:
@@ -176,26 +197,6 @@ def some(lanes: Mask) -> Mask | None:
     """The mask; None if it is all False."""
     # Much faster than `any` of numpy for a few bytes.
     return lanes if _TRUE in lanes.tobytes() else None
-
-
-def _put_final(frames: Frame, final: Any, over: Mask, fields: EnvFields) -> Frame:
-    """A copy of `frames` with the final observations of the episodes that are over."""
-    if final is None:
-        raise SchemaError(
-            "an episode ended in same-step autoreset mode, but infos has no 'final_obs' with its "
-            "final observation; fix the environment, or use next-step autoreset"
-        )
-    out = copy.deepcopy(frames)
-    # Gymnasium has one object per environment (None where nothing ended), ale-py one array.
-    whole = isinstance(final, dict | tuple) or getattr(final, "dtype", None) != np.object_
-    if whole:
-        for key, value in by_key(fields.to_frame(final)).items():
-            by_key(out)[key][over] = value[over]
-        return out
-    for i in np.flatnonzero(over).tolist():
-        for key, value in by_key(fields.to_frame(final[i])).items():
-            by_key(out)[key][i] = value
-    return out
 
 
 def by_key(frames: Frame) -> dict[str, npt.NDArray[Any]]:
