@@ -26,6 +26,7 @@ from gymnasium.vector import VectorEnv
 from mmreplay.errors import SchemaError
 from mmreplay.schema import FRAME, Field
 from mmreplay.writing.env_fields import EnvFields, Frame, Observation, autoreset_mode
+from mmreplay.writing.simulators import Simulator, on_host, own_mode
 
 Mask = npt.NDArray[np.bool_]
 Infos = Mapping[str, Any]
@@ -54,13 +55,18 @@ class StepReader:
         mode = autoreset_mode(env)
         if mode not in ("NextStep", "SameStep", "Disabled"):
             raise SchemaError(
-                f"{env}: metadata['autoreset_mode'] is {mode!r}, so it is unknown which steps are "
-                f"transitions; set it to a gymnasium.vector.AutoresetMode"
+                f"{env}: {env.advice}"
+                if isinstance(env, Simulator)
+                else f"{env}: metadata['autoreset_mode'] is {mode!r}, so it is unknown which steps "
+                f"are transitions; set it to a gymnasium.vector.AutoresetMode"
             )
         self.resets_by_hand = mode == "Disabled"  # the caller resets where an episode ended
         self.same_step = mode == "SameStep"
+        own = own_mode(env)
+        self._final = "final_obs" if own is None else own[1]  # their name in infos
         self._fields = fields
         self._over: Mask | None = None
+        self._copy: Frame | None = None  # kept: new memory takes longer than copying into it
 
     def reset(self, mask: Mask | None = None) -> None:
         """Begin episodes in all environments, or in those of a mask."""
@@ -72,15 +78,16 @@ class StepReader:
     ) -> Step:
         """Make a `Step` of what `VectorEnv.step` returned."""
         # Environments on other array libraries (JAX, torch) return their own arrays.
-        terminated = np.asarray(terminated, np.bool_)
-        truncated = np.asarray(truncated, np.bool_)
+        terminated = on_host(terminated).astype(np.bool_, copy=False)
+        truncated = on_host(truncated).astype(np.bool_, copy=False)
         over = some(np.logical_or(terminated, truncated))
         start_frames = frames = self._fields.to_frame(observations)
         recorded = started = ignored = None
         if self.same_step:
             if over is not None:
                 # `observations` has the next episode's first one instead of the final one.
-                started, frames = over, _put_final(frames, infos, over, self._fields)
+                started = over
+                frames = self._put_final(frames, infos.get(self._final), over)
         else:
             waited, self._over = self._over, over
             recorded = None if waited is None else ~waited
@@ -90,24 +97,50 @@ class StepReader:
             elif waited is not None:
                 # Steps before the reset are not transitions.
                 self._over = waited if over is None else waited | over
-        rewards = np.asarray(rewards)
+        rewards = on_host(rewards)
         return Step(
             frames, rewards, terminated, truncated, over, recorded, started, start_frames, ignored
         )
 
+    def _put_final(self, frames: Frame, final: Any, over: Mask) -> Frame:
+        """A copy of `frames` with the final observations of the episodes that are over."""
+        if final is None:
+            raise SchemaError(
+                "an episode ended in same-step autoreset mode, but infos has no 'final_obs' with "
+                "its final observation; fix the environment, or use next-step autoreset"
+            )
+        if self._copy is None:
+            self._copy = copy.deepcopy(frames)
+        out = by_key(self._copy)
+        for key, value in by_key(frames).items():
+            out[key][...] = value
+        # Gymnasium has one object per environment (None where nothing ended), ale-py one array.
+        if isinstance(final, dict | tuple) or getattr(final, "dtype", None) != np.object_:
+            for key, value in by_key(self._fields.to_frame(final)).items():
+                out[key][over] = value[over]
+        else:
+            for i in np.flatnonzero(over).tolist():
+                for key, value in by_key(self._fields.to_frame(final[i])).items():
+                    out[key][i] = value
+        return self._copy
+
 
 def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] | None:
     """(N, ...) values in the infos of a step, of `over` from before a reset; None if missing."""
-    value: npt.NDArray[Any] | None = infos.get(name)
+    value = _on_host(infos.get(name))
     if over is None:
         return value
-    final = infos.get("final_info", {}).get(name)
+    final = _on_host(infos.get("final_info", {}).get(name))
     if value is None or final is None:
         # If all episodes ended, the infos of the resets may lack the name.
         return final if value is None else value
     columns = over.reshape(-1, *[1] * (np.ndim(value) - 1))
     merged: npt.NDArray[Any] = np.where(columns, final, value)
     return merged
+
+
+def _on_host(value: Any) -> npt.NDArray[Any] | None:
+    return value if value is None or type(value) is np.ndarray else on_host(value)
 
 
 def extras_of(
@@ -164,25 +197,6 @@ def some(lanes: Mask) -> Mask | None:
     """The mask; None if it is all False."""
     # Much faster than `any` of numpy for a few bytes.
     return lanes if _TRUE in lanes.tobytes() else None
-
-
-def _put_final(frames: Frame, infos: Infos, over: Mask, fields: EnvFields) -> Frame:
-    """A copy of `frames` with the final observations of the episodes that are over."""
-    final = infos.get("final_obs")
-    if final is None:
-        raise SchemaError(
-            "an episode ended in same-step autoreset mode, but infos has no 'final_obs' with its "
-            "final observation; fix the environment, or use next-step autoreset"
-        )
-    out = copy.deepcopy(frames)
-    # Gymnasium has one object per environment (None where nothing ended), ale-py one array.
-    whole = isinstance(final, dict | tuple) or getattr(final, "dtype", None) != np.object_
-    batch = fields.to_frame(final) if whole else None
-    for i in np.flatnonzero(over).tolist():
-        one = fields.to_frame(final[i]) if batch is None else lane_of(batch, i)
-        for key, value in by_key(one).items():
-            by_key(out)[key][i] = value
-    return out
 
 
 def by_key(frames: Frame) -> dict[str, npt.NDArray[Any]]:

@@ -35,6 +35,7 @@ from mmreplay.schema import FRAME
 from mmreplay.writing.create import create
 from mmreplay.writing.env_fields import AnyEnv, Frame, advice_on_stacks, env_fields, warn_caller
 from mmreplay.writing.request import Resume
+from mmreplay.writing.simulators import as_vector, on_host
 
 __all__ = ["RecordExperience", "RecordVectorExperience"]
 
@@ -146,7 +147,11 @@ class _Recording:
         if options is not None and self._fields.lanes is not None:
             # Read first: Gymnasium removes it from the options.
             mask = options.get("reset_mask")
-            mask = None if mask is None else np.array(mask, dtype=np.bool_)
+            if mask is not None:
+                mask = np.array(on_host(mask), np.bool_)
+            elif (numbers := options.get("env_idx")) is not None:  # of ManiSkill
+                mask = np.zeros(self._fields.lanes, np.bool_)
+                mask[on_host(numbers)] = True
         if mask is None:
             self._begin()
         else:
@@ -308,6 +313,7 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __new__(cls, env: AnyEnv, *args: Any, **options: Any) -> Any:
         """Choose the class by the environment."""
+        env = as_vector(env)
         if isinstance(env, VectorEnv):
             return RecordVectorExperience(env, *args, **options)
         return super().__new__(cls)
@@ -361,7 +367,7 @@ class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any])
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environments, and append the steps that are not resets to the store."""
         self._check()
-        given = np.array(actions)  # the environments may change them
+        given = np.array(on_host(actions))  # the environments may change them
         self._has_gap = True
         result: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
         step = self._reader.read(*result)

@@ -137,7 +137,9 @@ def create(
             env_metadata,
             warn_caller,
         )
+        from mmreplay.writing.simulators import as_vector  # noqa: PLC0415
 
+        env = as_vector(env)
         found = env_fields(env)
         advice = advice_for_a_loop(env)
         if frame is None and (on_stacks := advice_on_stacks(env)) is not None:

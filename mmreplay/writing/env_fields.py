@@ -28,6 +28,8 @@ try:
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
     from gymnasium.wrappers import FrameStackObservation
+
+    from mmreplay.writing.simulators import as_vector, on_host, own_mode
 except ImportError as error:
     raise MissingExtraError(
         'stepping environments needs gymnasium: pip install "mmreplay[gymnasium]", '
@@ -96,6 +98,10 @@ def env_fields(env: AnyEnv) -> EnvFields:
     if not hasattr(env, "action_space"):
         raise SchemaError(
             f"env: expected a Gymnasium environment, found {env!r}; create it with gymnasium.make"
+        )
+    if as_vector(env) is not env:
+        raise SchemaError(
+            f"env: {env} is many environments in one; record it with mmreplay.RecordExperience"
         )
     if hasattr(env, "num_envs") and not isinstance(env, (Env, VectorEnv)):
         raise SchemaError(
@@ -317,7 +323,7 @@ def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """
     if isinstance(value, LazyFrames):
         return value  # type: ignore[return-value]
-    array = value if type(value) is np.ndarray else np.asarray(value)
+    array = value if type(value) is np.ndarray else on_host(value)
     if array.dtype == dtype:
         return array
     kinds = array.dtype.kind + dtype.kind
@@ -353,4 +359,6 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> object:
     # AtariVectorEnv writes its mode into metadata shared by all vector environments; the attribute
     # comes first.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+    if mode is None and (own := own_mode(env)) is not None:
+        return own[0]
     return getattr(mode, "value", mode)
