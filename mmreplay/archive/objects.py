@@ -6,7 +6,6 @@ Invariant: nothing of obstore, and none of its errors, leaves this module.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +30,11 @@ _PIECE_BYTES = 8 << 20
 _ONE_REQUEST_BYTES = 64 << 20
 _LOCK_S = 30.0
 # A whole object may take long where many share a line; a line that is silent has broken.
-_CLIENT = {"timeout": dt.timedelta(hours=1), "read_timeout": dt.timedelta(minutes=1)}
+_CLIENT = {"timeout": "1h", "read_timeout": "1m"}
+_SETTING = re.compile(
+    r"(?:aws|azure|google)_(allow_http|allow_invalid_certificates|http1_only|http2_only|proxy_\w+|"
+    r"(?:connect_|read_|pool_idle_)?timeout|user_agent)"
+)
 _HUB = re.compile(r"hf://")
 
 
@@ -65,7 +68,7 @@ class Objects:
                 )
             own: dict[str, Any] = {"mkdir": make} if self.url.startswith("file:") else {}
             if not self.url.startswith(("file:", "memory:")):
-                own = {"client_options": _CLIENT}
+                own = {"client_options": _client_options()}
             try:
                 self._store = store.from_url(self.url, **own)
             except (exceptions.BaseError, ValueError, TypeError, OSError) as error:
@@ -161,6 +164,12 @@ class Objects:
         """Remove objects; those that are gone are left alone."""
         with self._explained("removing objects"), contextlib.suppress(FileNotFoundError):
             self._api.delete(self._store, list(keys))
+
+
+def _client_options() -> dict[str, str]:
+    """Ours, in place of which obstore would take none from the environment: so those, too."""
+    found = ((_SETTING.fullmatch(name.lower()), value) for name, value in os.environ.items())
+    return _CLIENT | {match[1]: value for match, value in found if match is not None}
 
 
 def _overtaken(url: str) -> LockedError:

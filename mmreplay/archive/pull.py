@@ -260,6 +260,8 @@ def _keep_only(new: Path, wanted: dict[Path, Piece]) -> None:
         for name in names:
             if Path(str(folder), name).relative_to(new) not in wanted:
                 durable_writes.unlink(folder / name)
+        if not checked_reads.names(folder):
+            durable_writes.remove_tree(folder)
 
 
 def _get_chunk(
@@ -274,7 +276,7 @@ def _get_chunk(
     with contextlib.suppress(FileNotFoundError, CorruptStoreError):
         if crc32c_of_file(to, piece.size) == piece.crc:
             return
-    durable_writes.remove_tree(to)
+    durable_writes.unlink(to)
     if source is not None:
         durable_writes.share_file(source, to, piece.size)
         return

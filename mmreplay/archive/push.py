@@ -226,7 +226,7 @@ def _as_pieces(name: str, state: str, folder: Path, packed: Path) -> Lane:
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as rest:
             for file, size in _files_of(folder):
                 if file not in chunks:
-                    with rest.open(zipfile.ZipInfo(file), "w", force_zip64=size >= 1 << 31) as out:
+                    with rest.open(file, "w", force_zip64=size >= 1 << 31) as out:
                         _copy(folder / file, out)
     except FileNotFoundError as error:
         raise EvictedError(str(folder)) from error
