@@ -35,11 +35,11 @@ class Hub:
 
     def upload_folder(self, *, folder_path, delete_patterns, parent_commit, **_):
         if self.conflict or parent_commit != f"commit {len(self.commits)}":
-            import httpx2 as httpx
-
-            raise huggingface_hub.errors.HfHubHTTPError(
-                "changed", response=httpx.Response(412, request=httpx.Request("POST", "http://x"))
+            error = huggingface_hub.errors.HfHubHTTPError.__new__(
+                huggingface_hub.errors.HfHubHTTPError, "changed"
             )
+            error.response = SimpleNamespace(status_code=412)
+            raise error
         for pattern in delete_patterns:
             shutil.rmtree(self.folder / pattern.removesuffix("/*"), ignore_errors=True)
         shutil.copytree(folder_path, self.folder, dirs_exist_ok=True)
@@ -48,6 +48,8 @@ class Hub:
     def snapshot_download(self, name, *, repo_type, allow_patterns):
         assert (repo_type, allow_patterns) == ("dataset", ["store.zarr/*"])
         snapshot = self.cache / f"snapshot-{len(self.commits)}"
+        shutil.rmtree(snapshot, ignore_errors=True)
+        snapshot.mkdir(parents=True)
         for number, file in enumerate(sorted((self.folder / "store.zarr").rglob("*"))):
             if file.is_file():
                 link = snapshot / file.relative_to(self.folder)

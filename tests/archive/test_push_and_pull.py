@@ -131,7 +131,7 @@ def test_nothing_is_sent_when_nothing_changed(kind, closed, target, requests):
 
 
 def test_only_what_is_new_is_sent_and_received(target):
-    writer, width = begin("a.zarr", "zstd, named", 200)
+    writer, _ = begin("a.zarr", "zstd, named", 200)
     first = mmreplay.push("a.zarr", target)
     mmreplay.pull(target, "b.zarr")
     before = os.stat("b.zarr/lane-00000/frames/c.0.0").st_ino

@@ -10,12 +10,12 @@ import threading
 import time
 import urllib.request
 
-import obstore
+import numpy as np
 import pytest
 
 import mmreplay
 from tests.support.archives import assert_same, begin, write
-from tests.support.numbered_steps import play
+from tests.support.numbered_steps import ACTION, play
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +67,17 @@ def test_s3_refuses_the_later_of_two_pushes(bucket, monkeypatch):
 
     exchange = Objects.exchange
     for number, first in enumerate((True, False)):
-        with mmreplay.create(f"{number}.zarr", (3,), ()) as writer:
-            writer.reset([number] * 3)
-            writer.step(0, 0.0, [0] * 3)
+        write(f"{number}.zarr", n_steps=8 + number)
 
         def overtaken(self, *arguments):
             monkeypatch.setattr(Objects, "exchange", exchange)
             mmreplay.push("other.zarr", bucket)
             exchange(self, *arguments)
 
-        write("other.zarr", n_steps=20) if first else mmreplay.tag("other.zarr", good=True)
+        if first:
+            write("other.zarr", n_steps=20)
+        else:
+            mmreplay.tag("other.zarr", good=True)
         monkeypatch.setattr(Objects, "exchange", overtaken)
         with pytest.raises(mmreplay.LockedError, match="another push"):
             mmreplay.push(f"{number}.zarr", bucket)
@@ -189,20 +190,14 @@ def test_large_objects_are_sent_in_parts(bucket, monkeypatch):
 
     monkeypatch.setattr(objects, "_ONE_REQUEST_BYTES", 1 << 20)
     frame = mmreplay.Field((1 << 20,), "uint8", "raw", chunk=12)
-    with mmreplay.create("a.zarr", frame, (), flush_s=0) as writer:
-        writer.reset(bytes_of(0))
+    with mmreplay.create("a.zarr", frame, ACTION, flush_s=0) as writer:
+        writer.reset(noise(0))
         for t in range(30):
-            writer.step(0, 0.0, bytes_of(t + 1))
+            writer.step(0, 0.0, noise(t + 1))
     mmreplay.push("a.zarr", bucket)
     mmreplay.pull(bucket, "b.zarr")
     assert_same("a.zarr", "b.zarr")
 
 
-def bytes_of(number):
-    import numpy as np
-
+def noise(number):
     return np.random.default_rng(number).integers(0, 256, 1 << 20, "uint8")
-
-
-def test_obstore_is_what_is_asked_for():
-    assert obstore.__version__

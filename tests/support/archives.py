@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ _COLUMNS = (
 
 def begin(path, kind, n_steps=100, **more):
     """A writer of a store of this kind that has written some steps."""
+    writer: Any
     frames, lanes = kind.split(", ")
     common = {"frame": CODECS[frames], "action": ACTION} | more
     if lanes == "named":
