@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mmreplay.archive.objects import Objects
+from mmreplay.archive.objects import SMALL_BYTES, Objects
 from mmreplay.errors import FormatError, StoreNotFoundError
 from mmreplay.format import compression, layout, parse
 
 MANIFEST = "mmreplay.json"
-MOST_BYTES = 256 << 20
 _VERSION = 1
 _MOST_REST_BYTES = 1 << 40
 _LETTERS = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"
@@ -105,7 +104,7 @@ def is_of_rest(path: str) -> bool:
 
 def read_manifest(objects: Objects) -> tuple[Manifest, str | None] | None:
     """What an archive has, and the ETag of that; None if there is none, FormatError if odd."""
-    found = objects.read(MANIFEST, MOST_BYTES)
+    found = objects.read(MANIFEST, SMALL_BYTES)
     if found is None:
         return None
     where = f"{objects.url}/{MANIFEST}"

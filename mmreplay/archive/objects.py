@@ -23,8 +23,10 @@ from mmreplay.errors import (
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.user_paths import is_url
 
-Progress: TypeAlias = "Callable[[int, int], None] | None"
+Progress: TypeAlias = Callable[[int, int], None] | None
 
+SMALL_BYTES = 256 << 20
+"""The most that is read of an object that has no known size."""
 _AT_ONCE = 16
 _PIECE_BYTES = 8 << 20
 _ONE_REQUEST_BYTES = 64 << 20
@@ -132,7 +134,7 @@ class Objects:
                     self._api.put(self._store, key, data, mode=mode)
             except (self._errors.PreconditionError, self._errors.AlreadyExistsError) as error:
                 # Of a request that was sent again, the first may have been the one that arrived.
-                now = self.read(key, len(data))
+                now = self.read(key, SMALL_BYTES)
                 if now is None or now[0] != data:
                     raise _overtaken(self.url) from error
 

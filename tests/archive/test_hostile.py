@@ -138,7 +138,7 @@ def test_what_is_not_a_manifest_is_refused(data, store):
 def test_a_manifest_that_is_too_large_is_not_read(store, monkeypatch):
     from mmreplay.archive import manifest as module
 
-    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    monkeypatch.setattr(module, "SMALL_BYTES", 100)
     refused(store, mmreplay.FailedStoreError)
 
 

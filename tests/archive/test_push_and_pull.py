@@ -387,7 +387,7 @@ def test_of_two_first_pushes_the_later_one_is_refused(target, monkeypatch):
     from mmreplay.archive.objects import Objects
 
     write("a.zarr", n_steps=40)
-    write("other.zarr", n_steps=30)
+    write("other.zarr", n_steps=90)  # whose manifest is longer
     exchange = Objects.exchange
 
     def overtaken(self, *arguments):
@@ -440,19 +440,19 @@ def test_two_pulls_to_one_path_are_not_at_once(target, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["lz4, one", "raw, vector", "zstd, named"])
 def test_every_push_of_a_store_that_is_written_meanwhile_is_sound(kind, target):
-    writer, width = begin("a.zarr", kind, 20, capacity=2000)
+    writer, width = begin("a.zarr", kind, 20, capacity=500)
     ended = threading.Event()
 
     def write_on():
         while not ended.is_set():
             play(writer, 7, width)
             writer.flush()
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     thread = threading.Thread(target=write_on)
     thread.start()
     try:
-        for number in range(8):
+        for number in range(5):
             mmreplay.push("a.zarr", target, grace_s=60)
             mmreplay.pull(target, "b.zarr")
             report = mmreplay.verify("b.zarr")
