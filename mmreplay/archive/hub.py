@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from mmreplay.errors import (
     StoreNotFoundError,
     printable,
 )
+from mmreplay.maintenance.repair.rebuilt import share_tree
 from mmreplay.maintenance.snapshot import Snapshot, snapshot
 from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.storage.lane_metadata import read_metadata
@@ -112,6 +112,8 @@ def _hub(url: str) -> Iterator[Any]:
 def push_to_hub(path: Path, url: str, page: Any) -> Sent:
     """Make a commit with a closed copy of a store; see `push`."""
     name = _repository(url)
+    if page is not None and not Path(page, "index.html").is_file():
+        raise SchemaError(f"page: expected a folder that export_view has written, found {page!r}")
     with _hub(url) as hub, staging_directory(path.absolute()) as staged:
         folder = Path(str(staged))
         made = snapshot(path, folder / _STORE)
@@ -120,9 +122,9 @@ def push_to_hub(path: Path, url: str, page: Any) -> Sent:
         api.create_repo(name, repo_type=_KIND, exist_ok=True)
         parent = api.repo_info(name, repo_type=_KIND).sha
         if not api.file_exists(name, _CARD, repo_type=_KIND):
-            (folder / _CARD).write_text(_card(name, url, made, page), "utf-8")
+            durable_writes.write_new(folder / _CARD, _card(name, url, made, page).encode())
         if page is not None:
-            shutil.copytree(page, folder / _PAGE)
+            share_tree(Path(page), folder / _PAGE)
         api.upload_folder(
             repo_id=name,
             repo_type=_KIND,

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import shutil
 import time
 import zipfile
 from collections.abc import Iterator
@@ -246,7 +245,8 @@ def _files_of(folder: Path) -> Iterator[tuple[str, int]]:
 def _copy(path: Path, out: Any) -> None:
     descriptor = checked_reads.open_regular(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
-        shutil.copyfileobj(file, out, _COPY_BYTES)
+        for piece in iter(functools.partial(file.read, _COPY_BYTES), b""):
+            out.write(piece)
 
 
 def _send(

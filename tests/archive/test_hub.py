@@ -94,6 +94,13 @@ def test_the_card_and_the_page_go_along(hub):
     assert "page" in card
 
 
+def test_a_page_that_is_none_is_refused(hub):
+    write("a.zarr")
+    with pytest.raises(mmreplay.SchemaError, match="export_view"):
+        mmreplay.push("a.zarr", URL, page="nowhere")
+    assert hub.commits == []
+
+
 def test_a_repository_that_was_changed_meanwhile_is_said(hub):
     write("a.zarr")
     hub.conflict = True
