@@ -124,7 +124,7 @@ def read_manifest(objects: Objects) -> tuple[Manifest, str | None] | None:
         expected = [""] if document is None else layout.lane_names(set(names))
         if names != expected or not names:
             raise ValueError(f"lanes {names}")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(
             f"{where}: not the manifest of an archive, or a damaged one: {error!s:.300}"
         ) from error

@@ -113,7 +113,7 @@ class Objects:
             left -= len(piece)
             if left < 0:
                 raise ValueError(f"expected at most {most:,} bytes, found more")
-            yield bytes(piece)
+            yield piece
 
     def write(self, key: str, path: Path, size: int) -> None:
         """Make an object of a file of `size` bytes."""

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from mmreplay.archive import hub
 from mmreplay.archive.manifest import Lane, Manifest, Piece, is_of_rest, needed_manifest
 from mmreplay.archive.objects import Objects, Progress, do_all, is_hub
@@ -233,6 +235,10 @@ def _fill(
     received: list[int] = []
     jobs = []
     for lane in manifest.lanes:
+        # First, as it is unpacked while the others come.
+        call = functools.partial(_get_rest, objects, lane, new / lane.name, received)
+        jobs.append((call, lane.rest.size))
+    for lane in manifest.lanes:
         shared = mirror.chunks(lane)
         for piece in lane.chunks:
             source = None
@@ -243,8 +249,6 @@ def _fill(
                 _get_chunk, objects, lane.key(piece), piece, to, source, received
             )
             jobs.append((call, piece.size))
-        call = functools.partial(_get_rest, objects, lane, new / lane.name, received)
-        jobs.append((call, lane.rest.size))
     do_all(jobs, progress)
     if manifest.document is not None:
         durable_writes.write_file(new / "zarr.json", manifest.document.encode(), durable=False)
@@ -293,7 +297,9 @@ def _receive(objects: Objects, key: str, piece: Piece, to: Path) -> None:
     def checked() -> Iterator[bytes]:
         nonlocal crc, size
         for data in objects.stream(key, piece.size):
-            crc, size = compression.crc32c(data, crc), size + len(data)
+            # As an array, whose slices are no copies.
+            crc = compression.crc32c(np.frombuffer(data, np.uint8), crc)
+            size += len(data)
             yield data
 
     durable_writes.write_pieces(part, checked())

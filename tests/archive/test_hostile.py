@@ -115,6 +115,7 @@ def test_names_that_no_lane_has_are_refused(name, store):
         lambda own: own.update(gone={"../../x": 0.0}),
         lambda own: own.update(gone={"another/frames/c.0.0@01234567": 0.0}),
         lambda own: own.update(gone={"frames/c.0.0@01234567": "never"}),
+        lambda own: own.update(gone={"frames/c.0.0@01234567": 10**400}),
         lambda own: own.clear(),
     ],
 )
