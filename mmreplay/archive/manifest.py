@@ -40,14 +40,19 @@ class Piece(NamedTuple):
 class Lane:
     """A lane of an archive: its name, "" of the only one, and its objects.
 
-    `state` says of which state of which lane it is a copy; `rest` is a zip of all files that are
-    not among the chunk files.
+    `state` says of which state of which lane it is a copy, its uuid first; `rest` is a zip of all
+    files that are not among the chunk files.
     """
 
     name: str
     state: str
     rest: Piece
     chunks: list[Piece]
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of the lane that was pushed."""
+        return self.state.partition(" ")[0]
 
     def key(self, piece: Piece) -> str:
         """The name of the object: never that of other bytes."""

@@ -32,7 +32,7 @@ from mmreplay.archive.manifest import (
 )
 from mmreplay.archive.objects import Objects, Progress, do_all, is_hub
 from mmreplay.arguments import check_number
-from mmreplay.errors import CorruptStoreError
+from mmreplay.errors import CorruptStoreError, StoreExistsError
 from mmreplay.format import layout
 from mmreplay.format.layout import FINALS
 from mmreplay.maintenance.snapshot import copy_now
@@ -41,7 +41,12 @@ from mmreplay.reading.lane_reader import LaneReader, file_stamp
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import crc32c_of_file
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import hold_store, lane_paths, read_lane
+from mmreplay.storage.lane_metadata import (
+    hold_store,
+    lane_paths,
+    read_lane,
+    read_metadata,
+)
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import locked_temporary_directory, staging_directory
@@ -103,6 +108,7 @@ def push(
         StoreNotFoundError, FormatError, CorruptStoreError: there is no store, or a damaged one, or
             something at the URL that is not an archive.
         SchemaError: not such a URL, or a wrong argument.
+        StoreExistsError: another store was pushed to the URL.
         LockedError: another push ended meanwhile; nothing was changed.
         FailedStoreError: the storage failed, or refused.
         DiskFullError: no room for a copy of what a live lane may still change.
@@ -129,6 +135,13 @@ def _push(named: Path, objects: Objects, grace_s: float, progress: Progress) -> 
     found = read_manifest(objects)
     old, tag = (Manifest(), None) if found is None else found
     known = {lane.name: lane for lane in old.lanes}
+    if old.lanes and not {lane.uuid for lane in old.lanes} & {
+        read_metadata(lane)["uuid"] for lane in lanes
+    }:
+        raise StoreExistsError(
+            f"{objects.url}: has another store than {named}, which would be removed; push to "
+            f"another URL, or remove {MANIFEST} there first"
+        )
     with contextlib.ExitStack() as opened:
         rests = _folder_for_rests(opened)
         staged = _Staged(named, opened)

@@ -34,6 +34,11 @@ def sizes(target):
     return {one["path"]: one["size"] for some in obstore.list(store) for one in some}
 
 
+def forget(target):
+    store = target if isinstance(target, MemoryStore) else obstore.store.from_url(target)
+    obstore.delete(store, ["mmreplay.json"])
+
+
 # ---------------------------------------------------------------- the same store
 
 
@@ -240,6 +245,7 @@ def test_what_a_push_left_that_was_cut_off_is_used_or_removed(target, requests):
         mmreplay.push("a.zarr", target)
     assert len(sizes(target)) > n_before
     write("b.zarr", n_steps=8)  # another store, so that none of it is needed
+    forget(target)
     mmreplay.push("b.zarr", target, grace_s=0)
     done = mmreplay.push("b.zarr", target, grace_s=0)
     assert len(sizes(target)) == done.objects + 1
@@ -295,6 +301,7 @@ def test_a_pull_over_a_mirror_that_is_cut_off_leaves_the_mirror(target, requests
     mmreplay.pull(target, "b.zarr")
     os.rename("a.zarr", "old.zarr")
     write("a.zarr", "zstd, one", n_steps=90)
+    forget(target)
     pushed = mmreplay.push("a.zarr", target)
     for most in range(0, pushed.objects // 2, 6):
         with requests.cut_after(most), pytest.raises(mmreplay.FailedStoreError):
@@ -522,6 +529,23 @@ def test_a_pull_replaces_nothing_that_a_pull_has_not_made(target):
     with pytest.raises(StoreExistsError):
         mmreplay.pull(target, "b.zarr")
     assert len(contents("b.zarr")[0][0]) == len(contents("a.zarr")[0][0]) + 10
+
+
+def test_an_archive_of_another_store_is_not_replaced(target):
+    write("a.zarr", n_steps=40)
+    mmreplay.push("a.zarr", target)
+    before = sizes(target)
+    write("b.zarr", "lz4, named", n_steps=40)
+    mmreplay.snapshot("a.zarr", "c.zarr")
+    for path in ("b.zarr", "c.zarr"):
+        with pytest.raises(StoreExistsError, match="another store"):
+            mmreplay.push(path, target)
+    assert sizes(target) == before
+    forget(target)
+    mmreplay.push("b.zarr", target)
+    with mmreplay.create("b.zarr", CODECS["lz4"], ACTION, lane="more") as writer:
+        play(writer, 10)
+    mmreplay.push("b.zarr", target)
 
 
 def test_a_damaged_chunk_is_not_pushed(target):

@@ -66,21 +66,23 @@ def test_s3_refuses_the_later_of_two_pushes(bucket, monkeypatch):
     from mmreplay.archive.objects import Objects
 
     exchange = Objects.exchange
-    for number, first in enumerate((True, False)):
-        write(f"{number}.zarr", n_steps=8 + number)
+    for first in (True, False):
+        path = "first.zarr" if first else "other.zarr"
+        if first:
+            write(path, n_steps=8)
+            write("other.zarr", n_steps=20)
+        else:
+            with mmreplay.create(path, append=True) as writer:
+                play(writer, 30)
 
         def overtaken(self, *arguments):
             monkeypatch.setattr(Objects, "exchange", exchange)
             mmreplay.push("other.zarr", bucket)
             exchange(self, *arguments)
 
-        if first:
-            write("other.zarr", n_steps=20)
-        else:
-            mmreplay.tag("other.zarr", good=True)
         monkeypatch.setattr(Objects, "exchange", overtaken)
         with pytest.raises(mmreplay.LockedError, match="another push"):
-            mmreplay.push(f"{number}.zarr", bucket)
+            mmreplay.push(path, bucket)
     mmreplay.pull(bucket, "b.zarr")
     assert_same("other.zarr", "b.zarr")
 
