@@ -8,6 +8,7 @@ PEERS := .venv-peers
 EXCHANGE := .venv-exchange
 LEROBOT := .venv-lerobot
 ADAPTERS := .venv-adapters
+ARCHIVE := .venv-archive
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -15,7 +16,8 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-browser examples \
+.PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-archive \
+    test-browser examples \
     learning crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
@@ -26,6 +28,7 @@ help:
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
 	@echo 'make test-exchange  import and export with the libraries whose formats these are: 4 GB of packages'
 	@echo 'make test-lerobot  the same with LeRobot, which wants older ones: 2 GB of packages'
+	@echo 'make test-archive  push to object storage and pull: 0.3 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
 	@echo 'make test-adapters  run those of mmreplay.adapters: 2 GB of packages, two minutes'
 	@echo 'make examples   run the examples, shortly, with the packages of test-adapters: two minutes'
@@ -85,6 +88,12 @@ test-exchange: $(EXCHANGE)/.installed
 test-lerobot: $(LEROBOT)/.installed
 	$(LEROBOT)/bin/python -m pytest tests/exchange $(SIDE_BY_SIDE) $(ARGS)
 
+# With the document that shows it.
+test-archive: $(ARCHIVE)/.installed
+	$(ARCHIVE)/bin/python -m pytest tests/archive \
+	    "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/archive.md]" \
+	    $(SIDE_BY_SIDE) $(ARGS) || [ $$? = 5 ]
+
 test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
 	MMREPLAY_BROWSER=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
@@ -127,7 +136,7 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXCHANGE) $(LEROBOT) build dist demo *.egg-info .hypothesis
+	rm -rf .venv $(PEERS) $(ADAPTERS) $(ARCHIVE) $(EXCHANGE) $(LEROBOT) build dist demo *.egg-info .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -209,6 +218,13 @@ $(ADAPTERS)/.installed: tests/unit/adapters/requirements.txt pyproject.toml
 	    $$(grep '^torch==' $<)
 	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --requirement $< --editable '.[atari,pictures]'
+	@touch $@
+
+$(ARCHIVE)/.installed: tests/archive/requirements.txt pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(ARCHIVE) $(ARCHIVE)/bin/python
+	@echo "Installing obstore and a server of S3 into $(ARCHIVE): half a minute"
+	$(ARCHIVE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement $< --editable .
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.

@@ -34,6 +34,8 @@ _COMMANDS = {
     "verify": "Check a store for damage.",
     "repair": "Make a damaged store sound again.",
     "snapshot": "Copy a store, also while it is written.",
+    "push": "Send a store to object storage.",
+    "pull": "Get a store from object storage.",
     "pack": "Copy, merge, filter and recompress stores.",
     "columns": "List the extra columns.",
     "add-column": "Add a column that a function computes.",
@@ -54,6 +56,8 @@ _MODULES = {
     "verify": "maintenance",
     "repair": "maintenance",
     "snapshot": "maintenance",
+    "push": "archive",
+    "pull": "archive",
     "render": "pictures",
     "plot": "pictures",
 }

@@ -51,6 +51,8 @@ from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
 if TYPE_CHECKING:
+    from mmreplay.archive.pull import Pulled, pull
+    from mmreplay.archive.push import Pushed, push
     from mmreplay.exchange.convert import Exported, Imported, export_dataset, import_dataset
     from mmreplay.exchange.formats import ExchangeFormat, exchange_formats
     from mmreplay.exchange.losses import Loss
@@ -102,6 +104,8 @@ __all__ = [
     "MmreplayError",
     "Packed",
     "PrioritizedReplayBuffer",
+    "Pulled",
+    "Pushed",
     "RecordExperience",
     "RecordProgress",
     "RecordResult",
@@ -137,6 +141,8 @@ __all__ = [
     "open",
     "pack",
     "plot",
+    "pull",
+    "push",
     "record",
     "render",
     "repair",
@@ -157,6 +163,8 @@ def open(path: str | os.PathLike[str]) -> Store:
 _LAZY = {
     name: f"mmreplay.{module}"
     for module, names in {
+        "archive.pull": "pull Pulled",
+        "archive.push": "push Pushed",
         "exchange.convert": "export_dataset Exported import_dataset Imported",
         "exchange.formats": "exchange_formats ExchangeFormat",
         "exchange.losses": "Loss",

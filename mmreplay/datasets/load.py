@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from types import EllipsisType
+from typing import Any
 
 from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
@@ -33,11 +34,13 @@ def load(
     episode: Sequence[str] = (),
     columns: Sequence[str] | None = None,
     update: Sequence[str] = (),
+    cache: str | os.PathLike[str] | None = None,
 ) -> Dataset:
     """Open stores for training, read-only.
 
     Args:
-        path: one store, a list of stores, or a glob pattern; their lanes are numbered together.
+        path: one store, a list of stores, or a glob pattern; their lanes are numbered together. A
+            store may be the URL of an archive, which is pulled to `cache` first.
         stack: frames per observation; None for a single frame without a stack axis. By default 4
             for gray images (uint8 frames of two axes) and None for everything else, in a dict for
             each key.
@@ -56,18 +59,22 @@ def load(
         episode: names of fields of episodes; a batch has them as ``extras["episode.NAME"]``.
         columns: the names of the extra columns to read, derived ones among them; None for all.
         update: the derived columns to change by `Dataset.update`, also while the store is written.
+        cache: a directory for archives, which stay there: only what is new is received next time.
 
     Raises:
         StoreNotFoundError: there is no store, or the pattern matches nothing.
         SchemaError: stores whose rows differ, a store named twice, an unknown column, or a setting
             out of its range.
         LockedError: another process updates one of these columns.
+        MmreplayError: of an archive, as for `pull`.
     """
     check_seed(seed)
     checked_prefetch(prefetch)
     for name, value in (("columns", columns), ("update", update)):
         if isinstance(value, str):
             raise SchemaError(f"{name}: expected a list of names, found {value!r:.80}")
+    if cache is not None:
+        path = _pulled(path, cache)
     paths = [user_paths.absolute_path(one, "load") for one in user_paths.matching(path, "load")]
     store = Store(paths, padding=padding, columns=columns)
     stack, stacked = store.schema.stacks(stack)
@@ -85,3 +92,12 @@ def load(
     if update:
         data.updates = Updates(store.live, update)
     return data
+
+
+def _pulled(path: Any, cache: Any) -> Any:
+    """Paths in place of the URLs of archives."""
+    from mmreplay.archive.pull import pull_to_cache  # noqa: PLC0415 (needed by few)
+
+    if user_paths.is_url(path):
+        return pull_to_cache(path, cache)
+    return [_pulled(one, cache) for one in path] if isinstance(path, (list, tuple)) else path

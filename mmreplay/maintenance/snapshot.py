@@ -82,13 +82,13 @@ def snapshot(
     with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:
-            _copy_now(source, built, done)
+            copy_now(source, built, done.add)
         else:
             durable_writes.make_directory(built)
             root = checked_reads.read_bytes(source / "zarr.json", layout.MAX_METADATA_BYTES)
             durable_writes.write_file(built / "zarr.json", root)
             for lane in lanes:
-                _copy_now(lane, built / lane.name, done)
+                copy_now(lane, built / lane.name, done.add)
         durable_writes.sync_tree(built)
         if not durable_writes.replace_directory(built, folder.with_name(copy.name)):
             raise StoreExistsError(f"{copy}: another process made it at this moment")
@@ -96,12 +96,12 @@ def snapshot(
     return _describe(copy)
 
 
-def _copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
+def copy_now(source: AnyPath, target: AnyPath, moved: Callable[[int], None]) -> None:
     """Copy a lane as it is now; again if rows were evicted meanwhile."""
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
-            copy_lane(reader, target, moved=done.add)
+            copy_lane(reader, target, moved=moved)
         except EvictedError:
             continue
         return

@@ -133,6 +133,11 @@ class LogReader:
         if platform.barrier is not None:
             platform.barrier()
 
+    @property
+    def session(self) -> int:
+        """The session that was loaded; 0 in a closed lane."""
+        return self._session
+
     def in_session(self) -> bool:
         """Whether the session that was loaded goes on."""
         return self._state is None or self._state.words[SESSION] == self._session

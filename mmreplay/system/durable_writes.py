@@ -57,6 +57,18 @@ def write_new(path: AnyPath, data: bytes) -> None:
             platform.begin_to_write_out(descriptor)
 
 
+def write_pieces(path: AnyPath, pieces: Iterable[bytes]) -> None:
+    """As `write_new`, piece by piece; nothing is left if there is an error, theirs included."""
+    with (
+        writing(f"writing {path.name}", path),
+        _opened(path, _NEW) as descriptor,
+        _removed_after_failure(path),
+    ):
+        for piece in pieces:
+            _write_all(descriptor, piece)
+        platform.begin_to_write_out(descriptor)
+
+
 def _staged(path: AnyPath) -> AnyPath:
     return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,8 +17,14 @@ from typing import Any
 from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.system import checked_reads
 
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 _LONGEST = ".{}.01234567.tmp"
 """The name that a store has while it is built next to its path; see `staging`."""
+
+
+def is_url(path: object) -> bool:
+    """Whether something given as a path is a URL, as ``s3://bucket/pong``."""
+    return isinstance(path, str) and bool(_URL.match(path))
 
 
 def as_path(path: Any, argument: str = "path") -> Path:
@@ -26,6 +33,11 @@ def as_path(path: Any, argument: str = "path") -> Path:
         path = os.fspath(path)
     if not isinstance(path, str) or not path:  # an empty one would be the working directory
         raise SchemaError(f"{argument}: expected a path, as a str or pathlib.Path, found {path!r}")
+    if is_url(path):
+        raise StoreNotFoundError(
+            f"{path}: a store is a directory: get an archive with `mmreplay pull {path} PATH` "
+            f"first, or with mmreplay.load({path!r}, cache=DIR)"
+        )
     return Path(path)
 
 

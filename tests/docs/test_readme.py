@@ -24,6 +24,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 LINKING = sorted({*DOCUMENTS, *ROOT.glob("*.md"), *(ROOT / "benchmarks").glob("*.md")})
 if find_spec("torch") is None:  # `make test-adapters` runs it
     DOCUMENTS.remove(ROOT / "docs" / "training.md")
+if find_spec("obstore") is None:  # `make test-archive` runs it
+    DOCUMENTS.remove(ROOT / "docs" / "archive.md")
 SHOWN = {"text", "json", "toml", "make", "mermaid"}  # not run
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>[^`]*)$")
 TIMEOUT_S = 300
