@@ -23,7 +23,6 @@ from mmreplay.errors import (
     StoreNotFoundError,
     printable,
 )
-from mmreplay.maintenance.repair.rebuilt import share_tree
 from mmreplay.maintenance.snapshot import Snapshot, snapshot
 from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.storage.lane_metadata import read_metadata
@@ -124,7 +123,7 @@ def push_to_hub(path: Path, url: str, page: Any) -> Sent:
         if not api.file_exists(name, _CARD, repo_type=_KIND):
             durable_writes.write_new(folder / _CARD, _card(name, url, made, page).encode())
         if page is not None:
-            share_tree(Path(page), folder / _PAGE)
+            durable_writes.share_tree(Path(page), folder / _PAGE)
         api.upload_folder(
             repo_id=name,
             repo_type=_KIND,

@@ -80,7 +80,7 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
                 name: _Values(store.live.fields.get(name), name, one, firsts.size)
                 for name, one in fields.items()
             }
-            _share_tree(root, site.new)
+            durable_writes.share_tree(root, site.new)
             for number, lane in enumerate(lanes):
                 here = (firsts >> LANE_SHIFT == number).nonzero()[0]
                 new = site.new / lane.name if lane != root else site.new
@@ -91,17 +91,6 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
         durable_writes.sync_tree(site.new)
         durable_writes.remove_tree(site.swap(held[root].directory))
     return int(firsts.size)
-
-
-def _share_tree(source: AnyPath, target: AnyPath) -> None:
-    """Make a directory whose files are second names of those of another."""
-    durable_writes.make_directory(target)
-    for name in checked_reads.names(source):
-        path = source / name
-        if path.is_dir() and not path.is_symlink():
-            _share_tree(path, target / name)
-        else:
-            durable_writes.share_file(path, target / name)
 
 
 def _chosen(store: Store, episodes: EpisodeNumbers | None) -> Ids:

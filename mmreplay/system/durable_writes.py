@@ -369,6 +369,17 @@ def _run_all(calls: Sequence[Callable[[], None]]) -> None:
         raise error
 
 
+def share_tree(source: AnyPath, target: AnyPath) -> None:
+    """Make a directory whose files are second names of those of another."""
+    make_directory(target)
+    for name in checked_reads.names(source):
+        path = source / name
+        if path.is_dir() and not path.is_symlink():
+            share_tree(path, target / name)
+        else:
+            share_file(path, target / name)
+
+
 def remove_tree(path: AnyPath) -> None:
     """Remove a directory of ours and all in it, without following links."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
