@@ -143,8 +143,6 @@ class Damage:
         arrays = paths or self.reader.rows.specs
         return merged(span for path in arrays for span in self._spans[path])
 
-    # ------------------------------------------------------------ steps
-
     def read(self, path: str, start: int, stop: int) -> Array:
         """Rows of an array of numbers of the steps, (rows, n)."""
         rows = self.reader.rows
@@ -176,8 +174,6 @@ class Damage:
         return rows.start + bisect.bisect_left(
             rows, -capacity, key=lambda row: -self.n_transitions([(row, head)])
         )
-
-    # ------------------------------------------------------------ final observations
 
     def _ends(self, stretches: Iterable[Span]) -> tuple[Ids, Ids]:
         """(ids, firsts) of the episodes that end in these rows, by id; see `rules.ends_of`."""
@@ -244,8 +240,6 @@ class Damage:
             spans.append((reader.head - 1, reader.head))
         return np.stack((places, ids, firsts))[:, sound], spans
 
-    # ------------------------------------------------------------ fields of episodes
-
     def fields_of(self, firsts: Ids) -> dict[str, Array]:
         """The fields of episodes by the entries of their first steps, (k, ...) as stored, by path.
 
@@ -271,8 +265,6 @@ class Damage:
         reader, (row, before) = self.reader, self.reader.begun_before()
         entries = rules.begins_of(reader.rows, reader.n, self._spans, reader.base, reader.head)
         return entries, before - int(entries.searchsorted(row * reader.n))
-
-    # ------------------------------------------------------------ what can be kept
 
     def stretches(self) -> Iterator[Span]:
         """The rows that can be kept; if an episode runs on, with the sound frames after them."""
