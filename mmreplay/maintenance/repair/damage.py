@@ -135,7 +135,7 @@ class Damage:
             # Whether an episode ended is also said by the row after, and that one began by `step`.
             stop += finding.message.startswith(rules.END) and stop < log.head
             is_either = finding.message.startswith(rules.RESET)
-            for array in ("resets", "step") if is_either else (finding.array,):
+            for array in (finding.array, *[rules.RESET] * is_either):
                 self._spans[array].append((max(start, log.base), stop))
 
     def found(self, *paths: str) -> list[Span]:
@@ -263,7 +263,9 @@ class Damage:
     def _begins(self) -> tuple[Ids, int]:
         """The entries in which episodes begin, as far as that is known, and the first's number."""
         reader, (row, before) = self.reader, self.reader.begun_before()
-        entries = rules.begins_of(reader.rows, reader.n, self._spans, reader.base, reader.head)
+        steps = [*self._spans["step"], *self._spans[rules.RESET]]
+        lost = {"resets": self._spans["resets"], "step": steps}
+        entries = rules.begins_of(reader.rows, reader.n, lost, reader.base, reader.head)
         return entries, before - int(entries.searchsorted(row * reader.n))
 
     def stretches(self) -> Iterator[Span]:
