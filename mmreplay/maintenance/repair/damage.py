@@ -134,8 +134,7 @@ class Damage:
         if finding.is_of_rows and stop > log.base:
             # Whether an episode ended is also said by the row after, and that one began by `step`.
             stop += finding.message.startswith(rules.END) and stop < log.head
-            is_either = finding.message.startswith(rules.RESET)
-            for array in (finding.array, *[rules.RESET] * is_either):
+            for array in (finding.array, *[rules.RESET] * finding.message.startswith(rules.RESET)):
                 self._spans[array].append((max(start, log.base), stop))
 
     def found(self, *paths: str) -> list[Span]:
@@ -263,8 +262,7 @@ class Damage:
     def _begins(self) -> tuple[Ids, int]:
         """The entries in which episodes begin, as far as that is known, and the first's number."""
         reader, (row, before) = self.reader, self.reader.begun_before()
-        steps = [*self._spans["step"], *self._spans[rules.RESET]]
-        lost = {"resets": self._spans["resets"], "step": steps}
+        lost = self._spans | {"step": self._spans["step"] + self._spans[rules.RESET]}
         entries = rules.begins_of(reader.rows, reader.n, lost, reader.base, reader.head)
         return entries, before - int(entries.searchsorted(row * reader.n))
 
