@@ -283,9 +283,8 @@ class _Copy:
             window = chunk_files.open_window(target, spec, chunk)
             first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
             if given is not None:
-                window.rows[first - window.start : last - window.start] = given[
-                    first - start : last - start
-                ]
+                rows = given[first - start : last - start]
+                window.rows[first - window.start : last - window.start] = rows
                 continue
             if self._index is None:
                 check_intact(log, spec, chunk)

@@ -139,16 +139,13 @@ class Damage:
         if finding.is_of_rows and stop > log.base:
             # Whether an episode ended is also said by the row after, and that one began by `step`.
             stop += finding.message.startswith(rules.END) and stop < log.head
-            is_either = finding.message.startswith(rules.RESET)
-            for array in ("resets", "step") if is_either else (finding.array,):
+            for array in (finding.array, *[rules.RESET] * finding.message.startswith(rules.RESET)):
                 self._spans[array].append((max(start, log.base), stop))
 
     def found(self, *paths: str) -> list[Span]:
         """The rows of some arrays with a finding, by default of all arrays of the steps."""
         arrays = paths or self.reader.rows.specs
         return merged(span for path in arrays for span in self._spans[path])
-
-    # ------------------------------------------------------------ steps
 
     def read(self, path: str, start: int, stop: int) -> Array:
         """Rows of an array of numbers of the steps, (rows, n)."""
@@ -181,8 +178,6 @@ class Damage:
         return rows.start + bisect.bisect_left(
             rows, -capacity, key=lambda row: -self.n_transitions([(row, head)])
         )
-
-    # ------------------------------------------------------------ final observations
 
     def _ends(self, stretches: Iterable[Span]) -> tuple[Ids, Ids]:
         """(ids, firsts) of the episodes that end in these rows, by id; see `rules.ends_of`."""
@@ -249,8 +244,6 @@ class Damage:
             spans.append((reader.head - 1, reader.head))
         return np.stack((places, ids, firsts))[:, sound], spans
 
-    # ------------------------------------------------------------ fields of episodes
-
     def fields_of(self, firsts: Ids) -> dict[str, Array]:
         """The fields of episodes by the entries of their first steps, (k, ...) as stored, by path.
 
@@ -274,10 +267,9 @@ class Damage:
     def _begins(self) -> tuple[Ids, int]:
         """The entries in which episodes begin, as far as that is known, and the first's number."""
         reader, (row, before) = self.reader, self.reader.begun_before()
-        entries = rules.begins_of(reader.rows, reader.n, self._spans, reader.base, reader.head)
+        lost = self._spans | {"step": self._spans["step"] + self._spans[rules.RESET]}
+        entries = rules.begins_of(reader.rows, reader.n, lost, reader.base, reader.head)
         return entries, before - int(entries.searchsorted(row * reader.n))
-
-    # ------------------------------------------------------------ what can be kept
 
     def stretches(self) -> Iterator[Span]:
         """The rows that can be kept; if an episode runs on, with the sound frames after them."""

@@ -108,10 +108,7 @@ class ChunkChecker:
             self._find(log, spec, chunk, f"{PAST_THE_END} of {log.head:,} rows, found other bytes")
 
     def _check_shard(self, log: Log, spec: ArraySpec, chunk: int, path: AnyPath) -> None:
-        """Check a compressed chunk file; damaged inner chunks explain a wrong checksum.
-
-        If each that there is decodes, it is another shard, maybe with more or fewer of them.
-        """
+        """Check a compressed chunk file; damaged inner chunks explain a wrong checksum."""
         n_before = len(self._notes.findings)
         expected, size = self._sum(log, spec, chunk), shard_file.file_size(path, spec)
         text = self._sum_problem(log, crc32c_of_file(path, size), expected)
@@ -133,7 +130,7 @@ class ChunkChecker:
     ) -> bool:
         """Check the inner chunks of a shard, also those below base, which were whole once.
 
-        Returns whether any that is there cannot be decoded.
+        Returns whether any that is there cannot be decoded; if not, it may be another shard.
         """
         is_damaged, there = False, set(shard.chunks(0))
         scratch = np.empty(spec.inner_bytes, np.uint8)

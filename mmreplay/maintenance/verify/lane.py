@@ -203,8 +203,7 @@ class Examination:
             if one.is_of_rows and one.rows is not None:
                 lost[one.array].append(one.rows)
         try:
-            begun = begins_of(rows, rows.n, lost, rows.base, rows.head)
-            n_begun = begun.size
+            n_begun = (begun := begins_of(rows, rows.n, lost, rows.base, rows.head)).size
             if not log.closed:
                 row, before = self._begun
                 log.base = before - int(begun.searchsorted(row * rows.n))
@@ -264,11 +263,8 @@ def _read_state(lane: AnyPath) -> State | None:
 
 def _commit_problems(lane: AnyPath, store: str) -> list[tuple[str, str]]:
     """(file, what is wrong) of the state page and the checkpoint of a lane that can be opened."""
-    checkpoint, page, out = (
-        _read_checkpoint(lane, store),
-        _read_state(lane),
-        list[tuple[str, str]](),
-    )
+    checkpoint, page = _read_checkpoint(lane, store), _read_state(lane)
+    out = list[tuple[str, str]]()
     if checkpoint is None or page is None:
         return out  # has a finding already
     if page.is_of_this_boot() and page.boot == checkpoint.best.boot:
