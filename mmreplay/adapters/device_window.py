@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +26,6 @@ from mmreplay.adapters.frame_indices import (
     Located,
     as_viewed,
     heads_of,
-    memory_of,
     owner_of,
     seen_in,
     with_frames,
@@ -40,7 +40,7 @@ from mmreplay.datasets.read_ahead import ReadAhead
 from mmreplay.datasets.source import Windowed, WindowSource
 from mmreplay.datasets.store_draws import Draw, StoreDraws, around
 from mmreplay.episode_index import Index
-from mmreplay.errors import SchemaError, UnsupportedError
+from mmreplay.errors import MmreplayError, SchemaError, UnsupportedError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.lazy_frames import joined_shape
 from mmreplay.reading.store import Store
@@ -50,6 +50,7 @@ from mmreplay.system.threads import Flag, Workers
 
 _PIECE_BYTES = 1 << 24  # of frames that are read ahead at once
 _FINALS = 32  # of so many frames that are cached one is a final observation
+_LOOK_S = 0.02  # between looks for new frames: another thread takes longer to wake than a batch
 _SLACK = 1 << 16  # rows that a lane keeps beyond its capacity
 
 
@@ -67,14 +68,17 @@ class _Filler:
         self._known: list[tuple[int, int]] = []  # of each lane, the entries that were read
         self._lane, self._start, self._stop = 0, 0, 0
         self._done: Flag | None = None
+        self._next_look = 0.0  # after a piece with nothing in it
         self._found: tuple[Index | None, dict[str, _Piece]] | None = None
 
     def advance(self) -> None:
         """Cache what was read, and let the thread read the next piece."""
         if self._done is not None and not self._done.is_set:
             return
+        if self._found is None and time.monotonic() < self._next_look:
+            return
         self._keep()
-        self._done = Flag()
+        self._done, self._next_look = Flag(), time.monotonic() + _LOOK_S
         if not self._workers.hand_over(self._read):
             self._done = None
 
@@ -100,6 +104,8 @@ class _Filler:
         done = self._done
         try:
             self._read_piece()
+        except (MmreplayError, OSError):
+            pass  # the batches that need these frames say so
         finally:
             if done is not None:
                 done.set()
@@ -368,7 +374,7 @@ class DeviceWindow(WindowSource["DeviceWindow"]):
             is_last = (self.settings.stack_axis if axis is None else axis) == -1
         slots = sent_together([one.slots for one in gathered.wanted.values()], self.device)
         found: dict[int, torch.Tensor] = {}  # by the array of indices
-        memory = memory_of(batch)
+        memory = gathered.memory
         for (name, wanted), places in zip(gathered.wanted.items(), slots, strict=True):
             # At once: what is cached then replaces frames that a second call would want.
             taken = self.caches[name].take(wanted, places)

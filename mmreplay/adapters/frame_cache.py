@@ -15,6 +15,7 @@ import torch
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 
 _MAX_BYTES = 1 << 26  # of frames that are sent at once
+_WORDS = np.int64, np.int32, np.int16, np.uint8  # frames are copied in the longest that fit
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -48,9 +49,12 @@ class FrameCache:
         self._row_shape, self._device = row_shape, device
         self._dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self._row_bytes = int(np.prod(row_shape, dtype=np.int64)) * dtype.itemsize
-        # As bytes: not every device copies every dtype.
+        # As words: a byte at a time takes several times as long.
+        self._word = next(np.dtype(one) for one in _WORDS if not self._row_bytes % one().itemsize)
         self._frames = torch.zeros(
-            (self._tags.size, self._row_bytes), dtype=torch.uint8, device=device
+            (self._tags.size, self._row_bytes // self._word.itemsize),
+            dtype=torch.from_numpy(np.empty(0, self._word)).dtype,
+            device=device,
         )
 
     @property
@@ -80,13 +84,15 @@ class FrameCache:
         return Wanted(indices, slots, missing[missing.searchsorted(0) :])
 
     def put(self, indices: Ids, frames: torch.Tensor) -> None:
-        """Keep distinct frames: (n, bytes of a frame) uint8, on the device."""
-        if not indices.size:
-            return
+        """Keep distinct frames, ascending, as `sent`; not in place of newer ones."""
         slots = self._slots(indices)
-        self._tags[slots] = indices
-        kept = (self._tags[slots] == indices).nonzero()[0]
-        if kept.size < slots.size:  # the last of those that share a slot
+        newer = indices > self._tags[slots]
+        self._tags[slots[newer]] = indices[newer]
+        # Of those that share a slot, the last.
+        kept = (newer & (self._tags[slots] == indices)).nonzero()[0]
+        if not kept.size:
+            return
+        if kept.size < slots.size:
             slots, frames = slots[kept], frames.index_select(0, self._on_device(kept))
         self._frames.index_copy_(0, self._on_device(slots), frames)
 
@@ -124,8 +130,9 @@ class FrameCache:
             self.put(read[piece][stay], sent.index_select(0, self._on_device(stay)))
 
     def sent(self, frames: Array) -> torch.Tensor:
-        """Frames (n, *row_shape) as bytes on the device."""
-        return torch.from_numpy(frames.reshape(len(frames), -1).view(np.uint8)).to(self._device)
+        """Frames (n, *row_shape) on the device, as words."""
+        words = frames.reshape(len(frames), -1).view(self._word)
+        return torch.from_numpy(words).to(self._device)
 
     def _on_device(self, numbers: Ids) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device)

@@ -49,9 +49,10 @@ _STAND_IN = _Indices()
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Gathered:
-    """A batch with indices + 1 in place of frames, and what they are, by the frames' name."""
+    """A batch with indices + 1 in place of frames, the arrays of these, and what they are."""
 
     batch: Any
+    memory: dict[str, list[Array]]  # by the frames' name
     wanted: dict[str, Wanted]
 
     def __len__(self) -> int:
@@ -85,15 +86,15 @@ class IndexGatherer:
         window = self._window
         stand_ins = {**columns, **dict.fromkeys(window.frame_paths.values(), _STAND_IN)}
         batch = self._gatherer.fetch(stand_ins, located.places, out)
-        found = {}
-        for name, arrays in memory_of(batch).items():
+        found, memory = {}, memory_of(batch)
+        for name, arrays in memory.items():
             parts = [array.reshape(-1) for array in arrays]
             indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
             wanted = found[name] = window.caches[name].find(indices - 1)
             if wanted.missing is not None:
                 wanted.frames = columns[window.frame_paths[name]].take(wanted.missing)
                 wanted.fixed = _are_fixed(wanted.missing, located.heads)
-        return Gathered(batch, found)
+        return Gathered(batch, memory, found)
 
 
 def heads_of(index: Index) -> Ids:

@@ -411,3 +411,12 @@ def test_another_store_at_the_path_shows_its_own_frames(tmp_path):
         data.refresh()
         found = check_draws(data, window)
         assert found.observation[..., 0].max() == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_benchmark_runs_and_finds_right_what_it_times(tmp_path, device):
+    gpu = pytest.importorskip("benchmarks.gpu")
+    gpu.record(tmp_path / "s.zarr", 1200)
+    figures = gpu.measure(tmp_path / "s.zarr", device, 1, quick=True)
+    assert len(figures) == 3 + 2 + 1 + 3
+    assert all(one["n"] >= 2 for one in figures.values())
