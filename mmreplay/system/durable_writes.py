@@ -58,15 +58,22 @@ def write_new(path: AnyPath, data: bytes) -> None:
 
 
 def write_pieces(path: AnyPath, pieces: Iterable[bytes]) -> None:
-    """As `write_new`, piece by piece; nothing is left if there is an error, theirs included."""
+    """As `write_new`, piece by piece; nothing is left if there is an error, theirs included.
+
+    A large one is durable already, as others are written meanwhile.
+    """
     with (
         writing(f"writing {path.name}", path),
         _opened(path, _NEW) as descriptor,
         _removed_after_failure(path),
     ):
+        size = 0
         for piece in pieces:
             _write_all(descriptor, piece)
-        platform.begin_to_write_out(descriptor)
+            size += len(piece)
+        if size >= _LARGE_BYTES:
+            with syncing(path):
+                _fdatasync(descriptor)
 
 
 def _staged(path: AnyPath) -> AnyPath:

@@ -192,3 +192,22 @@ def test_a_file_that_is_shared_has_the_size_that_it_must_have(tmp_path):
     with pytest.raises(CorruptStoreError, match="a regular file"):
         durable_writes.share_file(tmp_path / "link", tmp_path / "target")
     assert not (tmp_path / "target").exists()
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def test_a_file_in_pieces_is_whole_or_not_there(tmp_path):
+    path = tmp_path / "f"
+
+    def broken():
+        yield b"abc"
+        raise CorruptStoreError("it ends here")
+
+    with pytest.raises(CorruptStoreError, match="it ends here"):
+        durable_writes.write_pieces(path, broken())
+    assert not path.exists()
+    durable_writes.write_pieces(path, iter([b"abc", bytes(1 << 19), b""]))
+    assert path.read_bytes() == b"abc" + bytes(1 << 19)
+    with pytest.raises(FailedStoreError):  # another one is not written over
+        durable_writes.write_pieces(path, [b"x"])
