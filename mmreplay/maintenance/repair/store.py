@@ -107,6 +107,8 @@ def repair(
     with site.naming_the_store(), contextlib.ExitStack() as begun, contextlib.ExitStack() as locked:
         if is_left := site.is_left():
             begun.enter_context(site)
+        if checked_reads.identity(root) is None:
+            read_metadata(root)  # raises the error
         lanes = lanes_of(root)
         stamps, report = _stamps(lanes), verify(str(root), _part(progress, 0))
         if report.sound and report.state not in {"live", "crashed"}:  # also on a read-only disk

@@ -42,6 +42,7 @@ AT_HOME = {
     "system/memory_maps.py": {"ctypes", "mmap", "LIBC"},
     "system/durable_writes.py": CHANGES | {"tempfile", "fcntl"},
     "system/locks.py": {"fcntl"},
+    "format/native_decoders.py": {"ctypes"},  # decodes in memory
     # What is no store: files of other libraries and of the page, below a name that they get whole.
     "exchange/lerobot_files.py": {"write_text"},
     "exchange/minari_export.py": {"write_text"},
