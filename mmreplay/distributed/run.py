@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number, whole_number_or_none
-from mmreplay.distributed import buffer as buffers
 from mmreplay.distributed.blocks import Packed
+from mmreplay.distributed.buffer import RunBuffer
+from mmreplay.distributed.buffer import buffer as open_buffer
 from mmreplay.distributed.limiter import Limits
 from mmreplay.distributed.receiver import Receiver
 from mmreplay.distributed.sender import BLOCK_STEPS, SendingVectorWriter, SendingWriter
@@ -158,9 +159,9 @@ class Run:
             return SendingWriter(transport, name, **options)
         return SendingVectorWriter(transport, name, self._lanes, **options)
 
-    def buffer(self, **options: Any) -> buffers.RunBuffer:
+    def buffer(self, **options: Any) -> RunBuffer:
         """What the learner samples from; see `mmreplay.distributed.buffer`."""
-        return buffers.buffer(self.path, **options)
+        return open_buffer(self.path, **options)
 
     def close(self) -> None:
         """Close the store, which is plain zarr then; a second call does nothing.

@@ -41,7 +41,7 @@ def test_in_no_reachable_state_do_both_wait(tmp_path, ratio, min_size):
         if not waits:
             states.append((inserts + block, samples))
         excess = samples - ratio * (inserts - min_size)
-        assert excess <= margin
+        assert inserts < min_size or excess <= margin
         assert excess >= -margin - ratio * block
     assert len(seen) > 30
 
@@ -144,13 +144,14 @@ def test_a_receiver_counts_transitions_also_across_kills(tmp_path, n):
     writer = sender(transport, "actor", n, steps=4, patience_s=1e9)
     lead = (n,) if n else ()
     frame, zero = np.zeros((*lead, 40, 40), "uint8"), np.zeros(lead, bool) if n else False
+    actions = np.zeros(lead, int)
     writer.reset(frame)
     for t in range(40):
         ends = np.array([t % 5 == 0, False, False]) if n else t % 5 == 0
-        writer.step(np.zeros(lead), np.zeros(lead) if n else 0, frame, ends, zero)
+        writer.step(actions, np.zeros(lead) if n else 0, frame, ends, zero)
         if n:
             mask = np.array([t % 5 != 0, True, True])
-            writer.step(np.zeros(lead), np.zeros(lead), frame, zero, zero, mask=mask)
+            writer.step(actions, np.zeros(lead), frame, zero, zero, mask=mask)
         if np.any(ends):
             writer.reset(frame, *([ends] if n else []))
         if t == 20:

@@ -255,13 +255,14 @@ def test_record_experience_takes_a_sending_writer(tmp_path, vector):
             writer = sender(transport, "actor", found.lanes)
         else:
             writer = mmreplay.create(path, lane="actor", lanes=found.lanes, **fields)
-        with mmreplay.RecordExperience(env, writer) as recorded:
-            recorded.reset(seed=3)
-            recorded.action_space.seed(3)
-            for _ in range(120):
-                _, _, terminated, truncated, _ = recorded.step(recorded.action_space.sample())
-                if not vector and (terminated or truncated):
-                    recorded.reset()
+        recorded = mmreplay.RecordExperience(env, writer)
+        recorded.reset(seed=3)
+        recorded.action_space.seed(3)
+        for _ in range(120):
+            _, _, terminated, truncated, _ = recorded.step(recorded.action_space.sample())
+            if not vector and (terminated or truncated):
+                recorded.reset()
+        recorded.close()
         writer.close()
         stores.append(path)
     transport.receiver.close()
