@@ -8,6 +8,7 @@ PEERS := .venv-peers
 EXCHANGE := .venv-exchange
 LEROBOT := .venv-lerobot
 ADAPTERS := .venv-adapters
+RAY := .venv-ray
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -15,7 +16,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-browser examples \
+.PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-browser test-distributed examples \
     learning crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
@@ -28,6 +29,7 @@ help:
 	@echo 'make test-lerobot  the same with LeRobot, which wants older ones: 2 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
 	@echo 'make test-adapters  run those of mmreplay.adapters: 2 GB of packages, two minutes'
+	@echo 'make test-distributed  kill actors, receivers and nodes of Ray: 600 MB of packages, three minutes'
 	@echo 'make examples   run the examples, shortly, with the packages of test-adapters: two minutes'
 	@echo 'make learning   run those that learn, for an hour, and write examples/results'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
@@ -88,6 +90,10 @@ test-lerobot: $(LEROBOT)/.installed
 test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
 	MMREPLAY_BROWSER=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
+# Without the adapters' frameworks, as a machine of actors has it.
+test-distributed: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest tests/distributed/ray $(ARGS)
+
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest \
     --timeout=0
 # These take all processors themselves, or measure how long something takes.
@@ -127,7 +133,7 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXCHANGE) $(LEROBOT) build dist demo *.egg-info .hypothesis
+	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXCHANGE) $(LEROBOT) $(RAY) build dist demo *.egg-info .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -209,6 +215,12 @@ $(ADAPTERS)/.installed: tests/unit/adapters/requirements.txt pyproject.toml
 	    $$(grep '^torch==' $<)
 	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --requirement $< --editable '.[atari,pictures]'
+	@touch $@
+
+$(RAY)/.installed: pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(RAY) $(RAY)/bin/python
+	@echo "Installing Ray into $(RAY): about a minute"
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,test]' pandas pyarrow
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.

@@ -57,9 +57,7 @@ class State(NamedTuple):
 
     def after_step(self, columns: Mapping[str, Array], k: int, frame_paths: Any) -> State:
         """The state after step k of these columns; its arrays are not copied."""
-        over = columns[TERMINATED][k] | columns[TRUNCATED][k]
-        if MASK in columns:
-            over = over & columns[MASK][k]
+        over = columns[TERMINATED][k] | columns[TRUNCATED][k]  # what is left out runs in no case
         newest = {path: columns[path][k] for path in frame_paths}
         return State(self.running & ~over, self.values | newest)
 
@@ -112,7 +110,9 @@ Packed = tuple[int, dict[str, bytes], list[Event]]
 
 def pack(block: Block, schema: Schema) -> Packed:
     """Compress a block."""
-    pixels = {path for path in schema.frame_paths.values() if _field(path, schema).dtype.kind != "f"}
+    pixels = {
+        path for path in schema.frame_paths.values() if _field(path, schema).dtype.kind != "f"
+    }
 
     def encoded(path: str, rows: Array) -> bytes:
         # Steps of one environment one after the other: they resemble each other.

@@ -6,7 +6,6 @@ Invariant: it is the `Dataset` that `load` returns; only the limiter lets `sampl
 from __future__ import annotations
 
 import os
-from types import EllipsisType
 from typing import Any
 
 from mmreplay.arguments import true_or_false, whole_number
@@ -27,7 +26,9 @@ class RunBuffer(Dataset):
     `samples_per_insert` allow that many items more; epochs are not limited.
     """
 
-    def __init__(self, data: Dataset, seed: Seed, prefetch: int, limiter: Limiter, rank: int) -> None:
+    def __init__(
+        self, data: Dataset, seed: Seed, prefetch: int, limiter: Limiter, rank: int
+    ) -> None:
         super().__init__(data.store, data.settings, seed, prefetch)
         self.limiter, self._rank = limiter, rank
 
@@ -55,25 +56,16 @@ class RunBuffer(Dataset):
 
 
 def buffer(
-    path: str | os.PathLike[str],
-    stack: int | EllipsisType | None = ...,
-    n_step: int = 1,
-    gamma: float = 0.99,
-    seed: Seed = 0,
-    *,
-    rank: int = 0,
-    prioritized: bool = False,
-    prefetch: int = 0,
-    **settings: Any,
+    path: str | os.PathLike[str], *, rank: int = 0, prioritized: bool = False, **settings: Any
 ) -> RunBuffer:
     """Open the store of a run for training, in any process of the receiver's machine.
 
     Args:
         path: the store's.
-        stack, n_step, gamma, seed, prefetch, settings: as for `load`.
         rank: the number of this learner among those of the machine, 0 to 255: each counts its own
             samples. Give each another seed, such as ``(seed, rank)``.
         prioritized: not yet.
+        settings: stack, n_step, gamma, seed, prefetch, …, as for `load`.
 
     Raises:
         StoreNotFoundError: no run has written this store, or there is none.
@@ -86,9 +78,11 @@ def buffer(
             "prioritized: expected False: priorities belong to the process that writes the rows so "
             "far; sample uniformly, or give one process a PrioritizedReplayBuffer"
         )
-    data = load(path, stack, n_step, gamma, seed, prefetch=prefetch, **settings)
+    data = load(path, **settings)
     try:
-        return RunBuffer(data, seed, prefetch, Limiter(data.store.path), rank)
+        limiter = Limiter(data.store.path)
     except BaseException:
         data.close()
         raise
+    seed, prefetch = settings.get("seed", 0), settings.get("prefetch", 0)
+    return RunBuffer(data, seed, prefetch, limiter, rank)

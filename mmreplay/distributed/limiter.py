@@ -57,7 +57,11 @@ class Limits(NamedTuple):
         whole_number("min_size", min_size)
         ratio: Any = 0.0 if samples_per_insert is None else samples_per_insert
         is_number = isinstance(ratio, (int, float, np.number)) and not isinstance(ratio, bool)
-        if not is_number or not 0 <= ratio < math.inf or (samples_per_insert is not None and not ratio):
+        if (
+            not is_number
+            or not 0 <= ratio < math.inf
+            or (samples_per_insert is not None and not ratio)
+        ):
             raise SchemaError(
                 f"samples_per_insert: expected a number above 0, or None; found {ratio!r:.80}"
             )

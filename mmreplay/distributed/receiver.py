@@ -13,7 +13,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class Receiver:
         return self._lanes[name]
 
     def append(self, name: str, token: int, start: int, packed: Packed) -> int | None:
-        """Append a block: the lane's head after it, or None if the sender must open the lane again.
+        """Append a block: the head after it, or None if the sender must open the lane again.
 
         Raises:
             LockedError: another sender has opened the lane since.
@@ -156,7 +156,7 @@ class Receiver:
             self._lanes[name].writer.close()
             del self._lanes[name]
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -204,17 +204,15 @@ def _repeat(event: Event, lane: _Lane, schema: Schema) -> None:
             return
         values = {path: rows[known] for path, rows in event.values.items()}
         event = event._replace(mask=mask, values=values)
-    mask = () if not lane.has_axis else (event.mask,)
+    which = (event.mask,) if lane.has_axis else ()
     if event.call == RESET:
-        frames = {
-            key: _spread(event, path, lane) for key, path in schema.frame_paths.items()
-        }
+        frames = {key: _spread(event, path, lane) for key, path in schema.frame_paths.items()}
         fields = _fields(event, lane, schema.episode)
-        lane.writer.reset(frames if schema.is_dict else frames[FRAME], *mask, **fields)
+        lane.writer.reset(frames if schema.is_dict else frames[FRAME], *which, **fields)
     elif event.call == EPISODE:
-        lane.writer.episode(*mask, **_fields(event, lane, schema.episode))
+        lane.writer.episode(*which, **_fields(event, lane, schema.episode))
     else:
-        lane.writer.end_episodes(*mask)
+        lane.writer.end_episodes(*which)
 
 
 def _spread(event: Event, path: str, lane: _Lane) -> Array:

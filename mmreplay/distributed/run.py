@@ -25,7 +25,7 @@ from mmreplay.distributed.limiter import Limits
 from mmreplay.distributed.receiver import Receiver
 from mmreplay.distributed.sender import BLOCK_STEPS, SendingVectorWriter, SendingWriter
 from mmreplay.distributed.transport import Opened, Reply
-from mmreplay.errors import ClosedError, MissingExtraError, MmreplayError, SchemaError
+from mmreplay.errors import ClosedError, MissingExtraError, MmreplayError
 from mmreplay.format.episode_fields import EpisodeField
 from mmreplay.schema import Field
 from mmreplay.system import user_paths
@@ -144,7 +144,7 @@ class Run:
     def _name(i: int) -> str:
         return f"actor-{i:05}"
 
-    def writer(self, i: int, **options: Any) -> SendingWriter:
+    def writer(self, i: int, **options: Any) -> SendingWriter | SendingVectorWriter:
         """The writer of actor `i`, a `SendingVectorWriter` of `lanes` environments, if given.
 
         It is used like a writer of `create`, also by `RecordExperience`, in any process of Ray. The
@@ -218,7 +218,7 @@ class ReceivingActor:
     async def append(self, name: str, token: int, start: int, block: Packed) -> int | None:
         """See `Receiver.append`; the answer is late while senders are ahead of the learner."""
         head = self._receiver.append(name, token, start, block)
-        while head is not None and self._receiver.is_ahead and not self._closed:
+        while head is not None and self._receiver.is_ahead and not self._closed:  # noqa: ASYNC110 (a page)
             await asyncio.sleep(_ASK_S)
         return head
 

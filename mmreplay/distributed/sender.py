@@ -35,24 +35,8 @@ _BLOCK_BYTES = 32 << 20
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 
 
-class SendingWriter:
-    """Sends the steps of one environment; used as the `Writer` of a lane, by one thread.
-
-    Made by `Run.writer`. A step has arrived when a later call or `flush` returns after it; then it
-    is in the receiver's store, and survives a kill of any process. A full block is sent by the next
-    call of `step`, and one that is older than `newest_s` as well, if none is under way.
-
-    Calls raise what those of a `Writer` raise, and:
-        LockedError: another sender has opened this lane since.
-        FailedStoreError: the receiver has not answered for `patience_s`. Nothing is lost, the same
-            call tries again.
-
-    Attributes:
-        path: the lane's directory, on the receiver's machine.
-        schema: what a step of one environment holds.
-        n_steps: transitions given to this writer.
-        n_again: how many times the lane was opened again after a loss.
-    """
+class LaneSender:
+    """What both senders share; a context manager: leaving it closes it."""
 
     _environments: int | None = None
     _advice: str | None = None  # of writers, for loops without RecordExperience
@@ -104,11 +88,6 @@ class SendingWriter:
     # ------------------------------------------------------------ the calls of a writer
 
     @property
-    def running(self) -> Any:
-        """Whether an episode is running, so that the next call may be `step`."""
-        return bool(self._state.running[0]) and not self._closed
-
-    @property
     def rows(self) -> int:
         """Steps of the lane that have arrived, with those of its writers before this one."""
         return self._head
@@ -118,31 +97,6 @@ class SendingWriter:
         self._guard()
         which = self._chosen_by(mask)
         self._reset(self._frames(frame, which, begins=True), which, fields)
-
-    def step(
-        self,
-        action: Any,
-        reward: Any,
-        next_frame: Any,
-        terminated: Any = False,
-        truncated: Any = False,
-        *,
-        life_lost: Any = False,
-        **extras: Any,
-    ) -> None:
-        """Append one step of the running episode; see `Writer.step`."""
-        self._begin_step()
-        if not self._state.running[0]:
-            raise SchemaError(
-                f"{self.path}: step(), but no episode is running; call reset(frame) first"
-            )
-        values = {
-            **self._frames(next_frame, _EVERYONE, begins=False),
-            "actions": np.asarray(self._values.action(action), self.schema.action.dtype)[None],
-            **{path: value[None] for path, value in self._values.extras(extras).items()},
-        }
-        lost = [life_lost] if np.any(life_lost) else None
-        self._append(values, [reward], [terminated], [truncated], lost, None)
 
     def episode(self, mask: npt.ArrayLike | None = None, **fields: Any) -> None:
         """Say something of the episode of the newest step; see `Writer.episode`."""
@@ -192,26 +146,26 @@ class SendingWriter:
         """Send what is due, before anything of the next step is written."""
         self._guard()
         block = self._fills
-        if block.steps >= self._most:
+        is_old = block.steps > 0 and self._clock() - self._began >= self._newest_s
+        if block.steps >= self._most or (is_old and self._is_settled):
             self._ship()
-        elif block.steps and self._clock() - self._began >= self._newest_s:
-            if self._reply is None or self._reply.done():
-                self._ship()
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether `_settle` would return at once."""
+        return self._sent is None or (self._reply is not None and self._reply.done())
 
     def _frames(self, frame: Any, which: Array, *, begins: bool) -> dict[str, Array]:
         """(N, *frame) by path; the newest one of `LazyFrames`."""
-        row = self._count + (not begins)
-        found = self._values.frames(frame, row, begins=begins)
-        return {path: value[None] for path, value in found.items()}
-
-    def _newest_frame(self, environment: int, path: str, row: int) -> Array:
-        frame: Array = self._state.values[path][environment]
-        return frame
+        raise NotImplementedError
 
     def _chosen_by(self, mask: npt.ArrayLike | None) -> Array:
-        if mask is not None:
-            raise SchemaError(f"{self.path}: mask: expected None, as this lane has one environment")
-        return _EVERYONE
+        """The environments of a mask."""
+        raise NotImplementedError
+
+    def _newest_frame(self, environment: int, path: str, _row: int) -> Array:
+        frame: Array = self._state.values[path][environment]
+        return frame
 
     def _reset(self, frames: Mapping[str, Array], which: Array, fields: Mapping[str, Any]) -> None:
         values = self._episodes.checked({STARTED: time.time_ns(), **fields}, which)
@@ -332,8 +286,8 @@ class SendingWriter:
 
     def __getstate__(self) -> NoReturn:
         raise SchemaError(
-            f"{self.path}: a {type(self).__name__} can be neither pickled nor copied, as a lane has "
-            f"one writer; call run.writer(i) in the process that steps the environment"
+            f"{self.path}: a {type(self).__name__} can be neither pickled nor copied, as a lane "
+            f"has one writer; call run.writer(i) in the process that steps the environment"
         )
 
     def __enter__(self) -> Self:
@@ -346,7 +300,67 @@ class SendingWriter:
         return f"<mmreplay.{type(self).__name__} {self._name} of {self.path.parent}>"
 
 
-class SendingVectorWriter(SendingWriter):
+class SendingWriter(LaneSender):
+    """Sends the steps of one environment; used as the `Writer` of a lane, by one thread.
+
+    Made by `Run.writer`. A step has arrived when a later call or `flush` returns after it; then it
+    is in the receiver's store, and survives a kill of any process. A full block is sent by the next
+    call of `step`, and one that is older than `newest_s` as well, if none is under way.
+
+    Calls raise what those of a `Writer` raise, and:
+        LockedError: another sender has opened this lane since.
+        FailedStoreError: the receiver has not answered for `patience_s`. Nothing is lost, the same
+            call tries again.
+
+    Attributes:
+        path: the lane's directory, on the receiver's machine.
+        schema: what a step of one environment holds.
+        n_steps: transitions given to this writer.
+        n_again: how many times the lane was opened again after a loss.
+    """
+
+    @property
+    def running(self) -> Any:
+        """Whether an episode is running, so that the next call may be `step`."""
+        return bool(self._state.running[0]) and not self._closed
+
+    def step(
+        self,
+        action: Any,
+        reward: Any,
+        next_frame: Any,
+        terminated: Any = False,
+        truncated: Any = False,
+        *,
+        life_lost: Any = False,
+        **extras: Any,
+    ) -> None:
+        """Append one step of the running episode; see `Writer.step`."""
+        self._begin_step()
+        if not self._state.running[0]:
+            raise SchemaError(
+                f"{self.path}: step(), but no episode is running; call reset(frame) first"
+            )
+        values = {
+            **self._frames(next_frame, _EVERYONE, begins=False),
+            "actions": np.asarray(self._values.action(action), self.schema.action.dtype)[None],
+            **{path: value[None] for path, value in self._values.extras(extras).items()},
+        }
+        lost = [life_lost] if np.any(life_lost) else None
+        self._append(values, [reward], [terminated], [truncated], lost, None)
+
+    def _frames(self, frame: Any, which: Array, *, begins: bool) -> dict[str, Array]:  # noqa: ARG002 (of one)
+        row = self._count + (not begins)
+        found = self._values.frames(frame, row, begins=begins)
+        return {path: value[None] for path, value in found.items()}
+
+    def _chosen_by(self, mask: npt.ArrayLike | None) -> Array:
+        if mask is not None:
+            raise SchemaError(f"{self.path}: mask: expected None, as this lane has one environment")
+        return _EVERYONE
+
+
+class SendingVectorWriter(LaneSender):
     """Sends the steps of N environments; used as the `VectorWriter` of a lane, by one thread.
 
     See `SendingWriter`. Its length is the number of environments.

@@ -28,7 +28,10 @@ def block(steps=3, n=2, seed=0):
     for name in (blocks.TERMINATED, blocks.TRUNCATED, blocks.MASK):
         columns[name] = rng.random((steps, n)) < 0.5
     mask = np.array([True, *[False] * (n - 1)])
-    begin = {"frames/image": columns["frames/image"][0, mask], "episodes/task": np.ones((1, 4), "u1")}
+    begin = {
+        "frames/image": columns["frames/image"][0, mask],
+        "episodes/task": np.ones((1, 4), "u1"),
+    }
     begin["frames/x"] = columns["frames/x"][0, mask]
     events = [Event(0, "reset", mask, begin), Event(steps, "end_episodes", mask, {})]
     return Block(State(np.zeros(n, bool), {}), columns, events, steps)

@@ -113,6 +113,26 @@ def test_a_sender_that_comes_back_after_another_has_written_is_refused(tmp_path)
     transport.receiver.close()
 
 
+def test_a_block_is_appended_at_the_head_that_its_sender_knows_or_not_at_all(tmp_path):
+    """So one that is repeated, or comes after a lost one, changes nothing."""
+    transport, blocks = LossyTransport(tmp_path / "x.zarr", SMALL), []
+    append = transport.append
+    transport.append = lambda *values: blocks.append(values) or append(*values)
+    writer = sender(transport, "actor", None)
+    frame = np.zeros((40, 40), "uint8")
+    writer.reset(frame)
+    writer.step(1, 0, frame)
+    writer.flush()
+    name, token, _, block = blocks[0]
+    receiver = transport.receiver
+    for start in (0, 2):
+        assert receiver.append(name, token, start, block) is None
+    assert receiver.append("another", token, 0, block) is None
+    assert receiver.append(name, token, 1, block) == 2
+    writer.close()
+    receiver.close()
+
+
 def test_the_memory_of_a_sender_that_waits_is_that_of_two_blocks(tmp_path):
     """It asks for the answer of the first block before it sends a third one."""
     transport = LossyTransport(tmp_path / "x.zarr", SMALL)

@@ -18,7 +18,11 @@ FIELDS = {
     "episode": {"task": Text(6), "success": Field((), "int8")},
     "frame": {"image": Field((4, 4), "uint8"), "state": Field((3,), "float32")},
 }
-SMALL = {"frame": Field((40, 40), "uint8"), "action": Field((), "int64"), "episode": FIELDS["episode"]}
+SMALL = {
+    "frame": Field((40, 40), "uint8"),
+    "action": Field((), "int64"),
+    "episode": FIELDS["episode"],
+}
 
 FATES = ("done", "lost before", "lost after", "killed before", "killed after", "killed inside")
 
