@@ -13,7 +13,6 @@ that the example needs nothing else: put yours into `learn`. On several machines
 import argparse
 import json
 import multiprocessing
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -61,7 +60,7 @@ def act(folder, number, n_actors, samples, samples_per_step):
             if writer.rows * n_actors * samples_per_step > drawn + MARGIN:
                 time.sleep(0.002)
                 continue
-            if writer.rows % 64 == 0 and read_at != (newest := os.stat(path).st_mtime_ns):
+            if writer.rows % 64 == 0 and read_at != (newest := path.stat().st_mtime_ns):
                 weights, read_at = np.load(path), newest
             action = int(rng.integers(N_ACTIONS))
             if weights is not None and rng.random() > 0.1:

@@ -143,7 +143,7 @@ class Receiver:
             raise
 
     def close(self) -> None:
-        """Close all lanes, also those that no sender has opened since a kill: plain zarr is left."""
+        """Leave plain zarr: close all lanes, also those that nobody has opened since a kill."""
         environments: dict[str, int | None] = {}
         with contextlib.suppress(MmreplayError), open_store(self.path) as store:
             for reader in store.live.readers:

@@ -113,11 +113,13 @@ def test_a_sender_that_comes_back_after_another_has_written_is_refused(tmp_path)
     transport.receiver.close()
 
 
-def test_a_block_is_appended_at_the_head_that_its_sender_knows_or_not_at_all(tmp_path):
+def test_a_block_is_appended_at_the_head_its_sender_knows_or_not_at_all(tmp_path, monkeypatch):
     """So one that is repeated, or comes after a lost one, changes nothing."""
     transport, blocks = LossyTransport(tmp_path / "x.zarr", SMALL), []
     append = transport.append
-    transport.append = lambda *values: blocks.append(values) or append(*values)
+    monkeypatch.setattr(
+        transport, "append", lambda *values: blocks.append(values) or append(*values)
+    )
     writer = sender(transport, "actor", None)
     frame = np.zeros((40, 40), "uint8")
     writer.reset(frame)
@@ -129,11 +131,10 @@ def test_a_block_is_appended_at_the_head_that_its_sender_knows_or_not_at_all(tmp
         assert receiver.append(name, token, start, block) is None
     assert receiver.append("another", token, 0, block) is None
     assert receiver.append(name, token, 1, block) == 2
-    writer.close()
     receiver.close()
 
 
-def test_the_memory_of_a_sender_that_waits_is_that_of_two_blocks(tmp_path):
+def test_the_memory_of_a_sender_that_waits_is_that_of_two_blocks(tmp_path, monkeypatch):
     """It asks for the answer of the first block before it sends a third one."""
     transport = LossyTransport(tmp_path / "x.zarr", SMALL)
     waited = []
@@ -150,7 +151,7 @@ def test_the_memory_of_a_sender_that_waits_is_that_of_two_blocks(tmp_path):
             return self.reply.result()
 
     append = transport.append
-    transport.append = lambda *values: Late(append(*values))
+    monkeypatch.setattr(transport, "append", lambda *values: Late(append(*values)))
     clock = Clock()
     writer = sender(transport, "actor", None, clock, steps=4)
     frame = np.zeros((40, 40), "uint8")

@@ -108,8 +108,8 @@ class LossyTransport:
             return Arrived(ConnectionError(fate))
         try:
             answer = self.receiver.append(*arguments)
-        except Exception as error:  # as it would come over a wire
-            answer = error
+        except mmreplay.MmreplayError as error:  # as it would come over a wire
+            return Arrived(error)
         if fate == "killed after":
             self.kill()
         lost = fate in ("lost after", "killed after")
