@@ -137,8 +137,9 @@ def unpack(packed: Packed, schema: Schema, n: int) -> Block:
     """
     steps, columns, events = packed
     whole_number("steps", steps, 0, MOST_STEPS)
-    needed = {*schema.columns()} | {TERMINATED, TRUNCATED}
-    missing = sorted(path for path in needed - columns.keys() if not path.startswith("extras/"))
+    # Without the extras: the writer knows which of them may be missing.
+    needed = {*schema.columns(), TERMINATED, TRUNCATED} - {*schema.extra_paths.values()}
+    missing = sorted(needed - columns.keys())
     if steps and missing:
         raise SchemaError(f"block: expected the columns {sorted(needed)}, without {missing}")
     out = {path: _decoded(path, data, (steps, n), schema) for path, data in columns.items()}
