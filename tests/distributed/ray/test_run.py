@@ -11,22 +11,20 @@ HERE = Path(__file__).parent
 
 
 def run(script, *arguments, timeout_s):
-    """The output of a script; what it started ends with it."""
+    """The output of a script."""
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=(log := Path(arguments[0]) / "log").open("w"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    ) as process:
-        try:
-            status = process.wait(timeout_s)
-        finally:
-            process.kill()
-    text = log.read_text()
-    assert status == 0, text[-8000:]
-    return text
+    path = Path(arguments[0]) / "log"
+    with path.open("w") as log:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            timeout=timeout_s,
+            check=False,
+        )
+    assert done.returncode == 0, path.read_text()[-8000:]
+    return path.read_text()
 
 
 def test_whatever_is_killed_each_step_is_there_once_and_in_order(tmp_path):
