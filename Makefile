@@ -9,6 +9,7 @@ EXCHANGE := .venv-exchange
 LEROBOT := .venv-lerobot
 ADAPTERS := .venv-adapters
 ARCHIVE := .venv-archive
+RAY := .venv-ray
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-archive \
-    test-browser examples \
+    test-browser test-distributed examples \
     learning crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
@@ -31,6 +32,7 @@ help:
 	@echo 'make test-archive  push to object storage and pull: 0.3 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
 	@echo 'make test-adapters  run those of mmreplay.adapters: 2 GB of packages, two minutes'
+	@echo 'make test-distributed  kill actors, receivers and nodes of Ray: 800 MB of packages, two minutes'
 	@echo 'make examples   run the examples, shortly, with the packages of test-adapters: two minutes'
 	@echo 'make learning   run those that learn, for an hour, and write examples/results'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
@@ -97,6 +99,10 @@ test-archive: $(ARCHIVE)/.installed
 test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
 	MMREPLAY_BROWSER=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
+# Without the adapters' frameworks, as a machine of actors has it.
+test-distributed: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest tests/distributed/ray $(ARGS)
+
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest \
     --timeout=0
 # These take all processors themselves, or measure how long something takes.
@@ -136,7 +142,8 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) $(ADAPTERS) $(ARCHIVE) $(EXCHANGE) $(LEROBOT) build dist demo *.egg-info .hypothesis
+	rm -rf .venv $(PEERS) $(ADAPTERS) $(ARCHIVE) $(EXCHANGE) $(LEROBOT) $(RAY) build dist demo
+	rm -rf *.egg-info .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -225,6 +232,12 @@ $(ARCHIVE)/.installed: tests/archive/requirements.txt pyproject.toml
 	@echo "Installing obstore and a server of S3 into $(ARCHIVE): half a minute"
 	$(ARCHIVE)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --requirement $< --editable .
+	@touch $@
+
+$(RAY)/.installed: pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(RAY) $(RAY)/bin/python
+	@echo "Installing Ray into $(RAY): about a minute"
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,test]' pandas pyarrow
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.

@@ -104,11 +104,50 @@ class EpisodeLog(Arrays):
             self.fresh.popleft()
 
 
-class Episodes:
+class EpisodeValues:
+    """Values of fields of episodes of `n` environments; `where` is the lane, for messages."""
+
+    def __init__(
+        self, where: object, fields: Mapping[str, EpisodeField], n: int, *, has_axis: bool
+    ) -> None:
+        self._where, self._given, self._n, self._has_axis = where, fields, n, has_axis
+
+    def checked(self, given: Mapping[str, Any], which: Ids) -> dict[str, Array]:
+        """(k, ...) by path, of k environments; SchemaError for what does not fit."""
+        return {episode_path(name): self._rows(name, value, which) for name, value in given.items()}
+
+    def _rows(self, name: str, value: Any, which: Ids) -> Array:
+        field = self._given.get(name)
+        if field is None:
+            raise SchemaError(
+                f"{self._where}: {name}: not a field of episodes of this store, which has "
+                f"{sorted(self._given) or 'none'}; declare it at creation (episode=), or add "
+                f"it to the closed store with mmreplay.tag"
+            )
+        k, is_text = which.size, isinstance(field, Text)
+        is_one = isinstance(value, (str, bytes)) if is_text else np.ndim(value) == len(field.shape)
+        if is_one or not self._has_axis:  # the same for all of them
+            return np.broadcast_to(field.coerce_loosely(value, name), (k, *field.shape))
+        values = value if is_text else as_array(value, name)
+        if np.ndim(values) == 0 or len(values) != self._n:
+            raise SchemaError(
+                f"{name}: expected one for all environments, or one for each of {self._n}; found "
+                f"{value!r:.80}"
+            )
+        if isinstance(field, Text):
+            texts = [field.coerce_loosely(values[e], name) for e in which.tolist()]
+            return np.array(texts, np.uint8).reshape(k, *field.shape)
+        if not k:
+            return np.empty((0, *field.shape), field.dtype)
+        return Field((k, *field.shape), field.dtype).coerce_loosely(values[which], name)
+
+
+class Episodes(EpisodeValues):
     """What a writer of `n` environments is given of their episodes; `has_axis` as of its lane."""
 
     def __init__(self, log: EpisodeLog, n: int, *, has_axis: bool) -> None:
-        self._log, self._n, self._has_axis = log, n, has_axis
+        super().__init__(log.path, log.fields, n, has_axis=has_axis)
+        self._log = log
         self._begun = log.head
         # Of the episode of each environment's newest step.
         self._numbers = np.full(n, -1)
@@ -150,35 +189,6 @@ class Episodes:
             )
         kept = (numbers >= self._log.base).nonzero()[0]  # of evicted ones nothing is left
         self._log.put(numbers[kept], {path: rows[kept] for path, rows in values.items()})
-
-    def checked(self, given: Mapping[str, Any], which: Ids) -> dict[str, Array]:
-        """(k, ...) by path, of k environments; SchemaError for what does not fit."""
-        return {episode_path(name): self._rows(name, value, which) for name, value in given.items()}
-
-    def _rows(self, name: str, value: Any, which: Ids) -> Array:
-        field = self._log.fields.get(name)
-        if field is None:
-            raise SchemaError(
-                f"{self._log.path}: {name}: not a field of episodes of this store, which has "
-                f"{sorted(self._log.fields) or 'none'}; declare it at creation (episode=), or add "
-                f"it to the closed store with mmreplay.tag"
-            )
-        k, is_text = which.size, isinstance(field, Text)
-        is_one = isinstance(value, (str, bytes)) if is_text else np.ndim(value) == len(field.shape)
-        if is_one or not self._has_axis:  # the same for all of them
-            return np.broadcast_to(field.coerce_loosely(value, name), (k, *field.shape))
-        values = value if is_text else as_array(value, name)
-        if np.ndim(values) == 0 or len(values) != self._n:
-            raise SchemaError(
-                f"{name}: expected one for all environments, or one for each of {self._n}; found "
-                f"{value!r:.80}"
-            )
-        if isinstance(field, Text):
-            texts = [field.coerce_loosely(values[e], name) for e in which.tolist()]
-            return np.array(texts, np.uint8).reshape(k, *field.shape)
-        if not k:
-            return np.empty((0, *field.shape), field.dtype)
-        return Field((k, *field.shape), field.dtype).coerce_loosely(values[which], name)
 
 
 _STARTED = episode_path(STARTED)

@@ -231,13 +231,13 @@ class VectorWriter(LaneWriter):
         self._is_settled = True
         self._cache_border()
 
-    def end_episodes(self, mask: npt.ArrayLike) -> None:
-        """End the running episodes of some environments with the newest step, as truncated."""
+    def end_episodes(self, mask: npt.ArrayLike | None = None) -> None:
+        """End running episodes, of all or of some environments, with the newest step."""
         self._guard()
-        chosen = self._values.flags("mask", mask)
+        which = self._environments(mask)
         self._settle()
         self._border, self._is_settled = 0, False
-        self._end(chosen.nonzero()[0])
+        self._end(which)
         self._is_settled = True  # the next step prepares itself
 
     def _end(self, which: Ids) -> None:

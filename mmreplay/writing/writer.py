@@ -170,6 +170,14 @@ class Writer(LaneWriter):
             _publish()
         self._head = self._words[COMMITTED] = t + 1
 
+    def end_episodes(self) -> None:
+        """End the running episode with the newest step, as truncated."""
+        self._guard()
+        self._settle()
+        self._border, self._is_settled = 0, False
+        self._end_all()
+        self._is_settled = True  # the next step prepares itself
+
     def _end_with(self, t: int) -> None:
         rows = self._rows
         frames = {path: rows.stored(path, t + 1)[None] for path in self.schema.frame_paths.values()}

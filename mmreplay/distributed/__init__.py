@@ -1,0 +1,11 @@
+"""Actors on many machines, one store beside the learner: see docs/distributed.md.
+
+Invariant: blocks, sender, receiver and limiter know nothing of what carries their calls, and
+nothing here imports Ray before it is used.
+"""
+
+from mmreplay.distributed.buffer import RunBuffer, buffer
+from mmreplay.distributed.run import Run
+from mmreplay.distributed.sender import SendingVectorWriter, SendingWriter
+
+__all__ = ["Run", "RunBuffer", "SendingVectorWriter", "SendingWriter", "buffer"]
