@@ -94,6 +94,7 @@ OWN = {
     "Text.row_bytes",
     "Text.same_data",
     "VectorWriter.end_episodes",
+    "Writer.end_episodes",
 }
 """Public by their names, for the rest of the package only."""
 
