@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from mmreplay.exchange.convert import Exported, Imported, export_dataset, import_dataset
     from mmreplay.exchange.formats import ExchangeFormat, exchange_formats
     from mmreplay.exchange.losses import Loss
-    from mmreplay.maintenance.columns import add_column, drop_column
+    from mmreplay.maintenance.added_columns import add_column, drop_column
     from mmreplay.maintenance.pack import Packed, pack
     from mmreplay.maintenance.repair.lane import LaneRepair
     from mmreplay.maintenance.repair.store import Repair, repair
@@ -168,7 +168,7 @@ _LAZY = {
         "exchange.convert": "export_dataset Exported import_dataset Imported",
         "exchange.formats": "exchange_formats ExchangeFormat",
         "exchange.losses": "Loss",
-        "maintenance.columns": "add_column drop_column",
+        "maintenance.added_columns": "add_column drop_column",
         "maintenance.pack": "pack Packed",
         "maintenance.repair.lane": "LaneRepair",
         "maintenance.repair.store": "repair Repair",

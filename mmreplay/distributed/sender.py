@@ -27,7 +27,7 @@ from mmreplay.format.episode_fields import STARTED
 from mmreplay.format.layout import episode_path
 from mmreplay.ids import Array
 from mmreplay.schema import Field
-from mmreplay.writing.episodes import EpisodeValues
+from mmreplay.writing.episode_log import EpisodeValues
 from mmreplay.writing.row_values import Overlap, RowValues, VectorValues
 
 BLOCK_STEPS = 16

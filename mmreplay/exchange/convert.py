@@ -39,7 +39,7 @@ from mmreplay.exchange.sources import (
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.format.episode_fields import STARTED
-from mmreplay.maintenance.episodes import row_bytes, write_runs
+from mmreplay.maintenance.episode_runs import row_bytes, write_runs
 from mmreplay.reading.store import Store
 from mmreplay.storage.lane_metadata import kept_extras, path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths

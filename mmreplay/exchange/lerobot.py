@@ -21,9 +21,9 @@ from mmreplay.exchange.arrow_files import KEY, from_arrow, open_parquet, small_t
 from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.episodes import PREFIX
 from mmreplay.exchange.fields import key_name, need
+from mmreplay.exchange.images import VideoFrames, decoded
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import columns_below, files_below
-from mmreplay.exchange.pictures import VideoFrames, decoded
 from mmreplay.exchange.source_files import add_other_files, inside, read_json
 from mmreplay.exchange.tables import Block, Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation

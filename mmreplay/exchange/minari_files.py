@@ -19,8 +19,8 @@ from mmreplay.exchange.arrow_files import arrow_table, from_arrow, open_parquet,
 from mmreplay.exchange.columns import ArrayColumn, Column, Unreadable
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.hdf5_files import Hdf5Source, open_hdf5
+from mmreplay.exchange.images import decoded
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.pictures import decoded
 from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array

@@ -26,8 +26,8 @@ from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Shape, row_bytes
 from mmreplay.exchange.episodes import PREFIX, is_text
 from mmreplay.exchange.fields import has_values, is_numeric, need
+from mmreplay.exchange.images import decoded
 from mmreplay.exchange.losses import Losses
-from mmreplay.exchange.pictures import decoded
 from mmreplay.exchange.source_files import add_other_files, checked_name, open_file, read_json
 from mmreplay.exchange.tables import Block, Incoming, Tables, final_name
 from mmreplay.exchange.transitions import FinalObservation

@@ -16,7 +16,7 @@ from mmreplay.batches.runs import Steps
 from mmreplay.exchange.episodes import PREFIX
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
-from mmreplay.maintenance.episodes import read_runs, row_bytes
+from mmreplay.maintenance.episode_runs import read_runs, row_bytes
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.texts import Text

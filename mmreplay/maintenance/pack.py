@@ -32,7 +32,7 @@ from mmreplay.errors import (
 from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import LANE_SHIFT, environments
 from mmreplay.maintenance.copy_lane import check_intact
-from mmreplay.maintenance.episodes import read_runs, row_bytes, write_runs
+from mmreplay.maintenance.episode_runs import read_runs, row_bytes, write_runs
 from mmreplay.maintenance.snapshot import snapshot
 from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.episode_columns import joined_fields, joined_tables

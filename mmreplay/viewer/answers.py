@@ -16,9 +16,9 @@ from mmreplay.batches.settings import Settings
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.viewer import documents
-from mmreplay.viewer.columns import shown_columns
 from mmreplay.viewer.documents import pack
 from mmreplay.viewer.episode import find_episode, read_rows, stacks_of
+from mmreplay.viewer.shown_columns import shown_columns
 from mmreplay.viewer.viewed_store import ViewedStore, sentence
 
 _LEAST, _MOST = 1 << 10, 1 << 18

@@ -22,8 +22,13 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.pictures import limits_of
 from mmreplay.reading.info import action_names, shared_metadata
 from mmreplay.reading.store import Store
-from mmreplay.viewer.columns import ShownColumn, has_priorities, read_priorities, shown_columns
 from mmreplay.viewer.episode import kept_episodes
+from mmreplay.viewer.shown_columns import (
+    ShownColumn,
+    has_priorities,
+    read_priorities,
+    shown_columns,
+)
 from mmreplay.viewer.viewed_store import finite
 
 _ENDS = ("open", "terminated", "truncated")

@@ -23,7 +23,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.episode_columns import joined_tables
 from mmreplay.reading.store import Store
 from mmreplay.schema import Schema
-from mmreplay.viewer.columns import ShownColumn, read_priorities
+from mmreplay.viewer.shown_columns import ShownColumn, read_priorities
 from mmreplay.viewer.viewed_store import GoneError
 
 _PIECES = 64  # into how many pieces rows are divided, at most, to find the damaged ones

@@ -23,10 +23,10 @@ from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
 from mmreplay.viewer.answers import Answers
-from mmreplay.viewer.columns import FRAME_ROWS, shown_columns
 from mmreplay.viewer.documents import episode_table
 from mmreplay.viewer.episode import kept_episodes
 from mmreplay.viewer.page import page_files
+from mmreplay.viewer.shown_columns import FRAME_ROWS, shown_columns
 from mmreplay.viewer.view import Paths, first_id, listed
 from mmreplay.viewer.viewed_store import GoneError
 

@@ -18,7 +18,7 @@ from mmreplay.errors import MmreplayError
 from mmreplay.reading.lane_reader import lane_state, store_state
 from mmreplay.reading.store import Store, open_store
 from mmreplay.system import checked_reads
-from mmreplay.viewer.columns import has_priorities
+from mmreplay.viewer.shown_columns import has_priorities
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.locks import DirectoryLock, holder
 from mmreplay.writing import build_lane, recover
-from mmreplay.writing.episodes import EpisodeLog
+from mmreplay.writing.episode_log import EpisodeLog
 from mmreplay.writing.log import Log
 from mmreplay.writing.request import Resume, merged
 

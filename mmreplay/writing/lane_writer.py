@@ -29,7 +29,7 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.threads import Thread
 from mmreplay.writing import close, flush
 from mmreplay.writing.appender import Appender
-from mmreplay.writing.episodes import Episodes
+from mmreplay.writing.episode_log import Episodes
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.seal import Background
 

@@ -33,7 +33,7 @@ from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
-from mmreplay.writing.episodes import EpisodeLog
+from mmreplay.writing.episode_log import EpisodeLog
 from mmreplay.writing.log import Arrays, Log, syncing_rows
 
 _LOG = logging.getLogger("mmreplay")

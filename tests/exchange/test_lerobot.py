@@ -226,7 +226,7 @@ SHAPES = {
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("play_into", [write, write_vector])
 def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, kind, play_into):
-    monkeypatch.setattr("mmreplay.maintenance.episodes.block_steps", lambda row_bytes: 4)
+    monkeypatch.setattr("mmreplay.maintenance.episode_runs.block_steps", lambda row_bytes: 4)
     monkeypatch.setattr("mmreplay.exchange.lerobot_files._GROUP_BYTES", 500)
     monkeypatch.setattr("mmreplay.exchange.lerobot_files._EPISODES_PER_GROUP", 2)
     frames, action = SHAPES[kind]

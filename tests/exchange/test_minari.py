@@ -244,7 +244,7 @@ def test_jpeg_images_are_decoded_as_minari_decodes_them(tmp_path, quick_disk):
 )
 @pytest.mark.parametrize("play_into", [write, write_vector])
 def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, frames, play_into):
-    monkeypatch.setattr("mmreplay.maintenance.episodes.block_steps", lambda row_bytes: 4)
+    monkeypatch.setattr("mmreplay.maintenance.episode_runs.block_steps", lambda row_bytes: 4)
     episodes = play(frames=frames, action=Field((), "int64"))
     store = play_into(tmp_path / "a.zarr", episodes)
     export_dataset(store, "minari", tmp_path / "own", data_format=data_format)

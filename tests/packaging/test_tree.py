@@ -1,5 +1,6 @@
 """The tree: nothing of a machine in it, and nothing too large."""
 
+import collections
 import functools
 import os
 import re
@@ -74,6 +75,12 @@ def test_the_package_has_at_most_18_rooms_and_8_modules_beside_them():
     rooms = [one.name for one in PACKAGE.iterdir() if (one / "__init__.py").is_file()]
     beside = [one.name for one in modules() if one.parent == PACKAGE and one.name != "_version.py"]
     assert (len(rooms) <= 18, len(beside) <= 8) == (True, True), (rooms, beside)
+
+
+def test_no_name_of_a_file_is_used_three_times():
+    paths = [*modules(), *(ROOT / "cli").glob("*.py")]
+    names = collections.Counter(one.name for one in paths if one.name != "__init__.py")
+    assert [name for name, n in names.items() if n > 2] == []
 
 
 def test_no_module_is_longer_than_500_lines():

@@ -17,7 +17,7 @@ from mmreplay.batches.runs import BLOCK_BYTES
 from mmreplay.format import layout
 from mmreplay.ids import Array
 from mmreplay.maintenance.copy_lane import copy_lane, durable_part, empty_lane, read_rows
-from mmreplay.maintenance.episodes import row_bytes
+from mmreplay.maintenance.episode_runs import row_bytes
 from mmreplay.maintenance.repair.damage import Damage, blocks
 from mmreplay.maintenance.verify.report import Span, as_json
 from mmreplay.reading.lane_reader import LaneReader

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay import FormatError
-from mmreplay.exchange.pictures import decoded
+from mmreplay.exchange.images import decoded
 
 Image = pytest.importorskip("PIL.Image")
 

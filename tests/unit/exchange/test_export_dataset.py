@@ -106,8 +106,8 @@ def test_something_that_gets_the_name_meanwhile_is_not_replaced(
 
 CHILD = """
 import os, sys, signal, mmreplay
-from mmreplay.maintenance import episodes
-episodes.block_steps = lambda row_bytes: 10
+from mmreplay.maintenance import episode_runs
+episode_runs.block_steps = lambda row_bytes: 10
 left = 30
 def die(done, total):
     global left

@@ -26,7 +26,7 @@ from tests.support.played_episodes import (
 def test_there_and_back_every_byte_is_the_same(
     tmp_path, quick_disk, monkeypatch, make, block, frames
 ):
-    for module in ("maintenance.episodes", "exchange.columns"):
+    for module in ("maintenance.episode_runs", "exchange.columns"):
         monkeypatch.setattr(f"mmreplay.{module}.block_steps", lambda row_bytes: block)
     episodes = play(frames=frames)
     out = export_dataset(make(tmp_path / "a.zarr", episodes), "robomimic", tmp_path / "a.hdf5")

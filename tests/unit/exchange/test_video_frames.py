@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmreplay import FormatError
-from mmreplay.exchange.pictures import VideoFrames
+from mmreplay.exchange.images import VideoFrames
 
 av = pytest.importorskip("av")
 

@@ -5,8 +5,8 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, InvalidIdError, SchemaError
-from mmreplay.viewer.columns import shown_columns
 from mmreplay.viewer.episode import Episode, find_episode, kept_episodes, read_rows
+from mmreplay.viewer.shown_columns import shown_columns
 from mmreplay.viewer.viewed_store import GoneError
 from tests.support.viewed import FRAME, frame_of, play, record_pictures
 

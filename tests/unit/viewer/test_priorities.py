@@ -3,7 +3,7 @@
 import numpy as np
 
 import mmreplay
-from mmreplay.viewer.columns import has_priorities, read_priorities
+from mmreplay.viewer.shown_columns import has_priorities, read_priorities
 
 
 def test_priorities_are_those_that_were_given(prioritized_of, story):

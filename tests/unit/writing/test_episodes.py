@@ -6,7 +6,7 @@ import pytest
 import mmreplay
 from mmreplay import Field, Text
 from mmreplay.errors import SchemaError
-from mmreplay.writing import episodes
+from mmreplay.writing import episode_log
 
 FIELDS = {"task": Text(8), "success": Field((), "int8"), "goal": Field((2,), "float32")}
 N = 3
@@ -112,7 +112,7 @@ def test_an_episode_without_a_step_has_no_fields_to_change(path):
 
 
 def test_when_an_episode_started(path, monkeypatch):
-    monkeypatch.setattr(episodes, "time_ns", lambda: 11)
+    monkeypatch.setattr(episode_log, "time_ns", lambda: 11)
     with create(path) as writer:
         for given in ({}, {"started": 5}, {}):
             writer.reset(frames(None), **given)
