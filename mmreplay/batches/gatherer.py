@@ -99,7 +99,7 @@ class BatchGatherer(Generic[Made]):
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
             parts = self._rewards(columns, ahead) * self._powers[:n, None]
             if type(m) is int and size > 1:  # of a single column, `reduce` adds in pairs
-                reward[:] = np.add.reduce(parts)
+                reward[:] = np.add.reduce(parts, initial=-0.0)  # to which -0.0 adds as to none
                 discount.fill(self._powers[m])
             else:
                 sums = np.add.accumulate(parts)

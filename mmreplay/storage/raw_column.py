@@ -325,9 +325,11 @@ def _check_zeros(
 
     So it is in a column that may change, where it has no checksum: a power cut may take it.
     """
-    is_missing = isinstance(error, FileNotFoundError)
-    why = lane.missing(path, (chunk + 1) * spec.chunk_rows) if is_missing else error
-    if isinstance(why, EvictedError) or not spec.may_change:
-        raise why from error
-    if stored_checksum(lane.path, spec, chunk):
-        raise why from error
+    # No name for what is raised: with its traceback it would keep this frame, and maps with it.
+    stop, is_missing = (chunk + 1) * spec.chunk_rows, isinstance(error, FileNotFoundError)
+    is_evicted = is_missing and isinstance(lane.missing(path, stop), EvictedError)
+    if spec.may_change and not is_evicted and not stored_checksum(lane.path, spec, chunk):
+        return
+    if is_missing:
+        raise lane.missing(path, stop) from error
+    raise error

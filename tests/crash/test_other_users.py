@@ -191,6 +191,8 @@ def test_store_of_another_user_is_read_as_far_as_rights_go_and_never_changed(ope
             counts["calls"] += 1
             counts["refused"] += bool(told)
             assert not told or REFUSED.search(told), f"{where}: {name}: {told}"
+        if kind == "closed" and not below:
+            assert writing.pop("repair") == ""  # there is nothing to write
         assert all(writing.values()), f"{where}: {writing}"
         if not below:
             assert not any(reading.values()), f"{where}: {reading}"
