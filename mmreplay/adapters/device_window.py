@@ -11,9 +11,8 @@ import dataclasses
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, NoReturn, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,7 @@ from mmreplay.adapters.tensors import AnyTensors, sent_together, to_tensors
 from mmreplay.batches.batch import arrays_of
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.windows import FieldWindows, WindowBatch
+from mmreplay.datasets.around import Around
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.datasets.read_ahead import ReadAhead
@@ -43,7 +43,6 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import MmreplayError, SchemaError, UnsupportedError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.lazy_frames import joined_shape
-from mmreplay.reading.store import Store
 from mmreplay.sampling.draws import Windows
 from mmreplay.schema import Schema
 from mmreplay.system.threads import Flag, Workers
@@ -111,7 +110,7 @@ class _Filler:
                 done.set()
 
     def _read_piece(self) -> bool:
-        """Read the next piece; False if there is none."""
+        """Read the next piece; return False when nothing is left."""
         this: Any = self
         reads: dict[str, _Piece] = self._window.store.live.gather(self._choose, this)
         if not any(indices.size for indices, _ in reads.values()):
@@ -155,7 +154,7 @@ class _Filler:
         }
 
 
-class DeviceWindow(WindowSource["DeviceWindow"]):
+class DeviceWindow(Around["DeviceWindow"], WindowSource["DeviceWindow"]):
     """A dataset or buffer whose batches are on a device; made by `on_device`.
 
     It draws from the data's own random state, with its settings, selection and priorities. For one
@@ -169,6 +168,8 @@ class DeviceWindow(WindowSource["DeviceWindow"]):
         piece: entries that are read ahead at once.
     """
 
+    data: Dataset
+
     _lacks = "use the data that it was made of, in `data`"
 
     def __init__(self, data: Any, device: torch.device, memory: int) -> None:
@@ -177,7 +178,8 @@ class DeviceWindow(WindowSource["DeviceWindow"]):
                 f"on_device: expected a dataset or a buffer, found a {type(data).__name__}; give "
                 f"the data that it wraps, and change batches on the device"
             )
-        self.data, self.device = data, device
+        super().__init__(data)
+        self.device = device
         # The axis of a stack is moved on the device.
         self._alike = dataclasses.replace(data.settings, stack_axis=0)
         self._gatherers = StoreDraws(data.store, self._alike, None)
@@ -198,43 +200,9 @@ class DeviceWindow(WindowSource["DeviceWindow"]):
         self._filler = _Filler(self)
 
     @property
-    def settings(self) -> Settings:
-        """How transitions are rebuilt: the data's."""
-        return self.data.settings
-
-    @property
-    def generator(self) -> np.random.Generator:
-        """Draws the samples: the data's."""
-        return self.data.generator
-
-    @property
-    def store(self) -> Store:
-        """The store that is read."""
-        return self.data.store
-
-    @property
     def schema(self) -> Schema:
         """What a row holds."""
         return self.data.schema
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """See `Source`."""
-        return self.data.paths
-
-    @property
-    def ids(self) -> Ids:
-        """See `Source`."""
-        return self.data.ids
-
-    @property
-    def episodes(self) -> npt.NDArray[np.void]:
-        """See `Source`."""
-        return self.data.episodes
-
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
-        return len(self.data)
 
     # ------------------------------------------------------------ the caches
 
@@ -416,15 +384,6 @@ class DeviceWindow(WindowSource["DeviceWindow"]):
         """See `Source.update`; tensors of any device, or arrays."""
         self.data.update(_on_host(ids), **{name: _on_host(x) for name, x in columns.items()})
 
-    @property
-    def n_late_updates(self) -> int:
-        """The data's; see `Source`."""
-        return self.data.n_late_updates
-
-    def flush(self) -> None:
-        """See `Source.flush`."""
-        self.data.flush()
-
     def _select(self, *_: Any) -> NoReturn:
         raise UnsupportedError(
             "DeviceWindow: select or split the data, and give on_device each part, with its share "
@@ -433,18 +392,6 @@ class DeviceWindow(WindowSource["DeviceWindow"]):
 
     def _split(self, *_: Any) -> NoReturn:
         self._select()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The data's; see `Source`."""
-        return self.data.state_dict()
-
-    def _restoring(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        return self.data._restoring(state)  # noqa: SLF001 (as the other wrappers do)
-
-    def refresh(self) -> Self:
-        """See `Source`."""
-        self.data.refresh()
-        return self
 
     def close(self) -> None:
         """Free the memory on the device, and leave the data open; a second call does nothing."""

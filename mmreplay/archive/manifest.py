@@ -40,8 +40,8 @@ class Piece(NamedTuple):
 class Lane:
     """A lane of an archive: its name, "" of the only one, and its objects.
 
-    `state` says of which state of which lane it is a copy, its uuid first; `rest` is a zip of all
-    files that are not among the chunk files.
+    `state` identifies the lane, by its uuid, and the moment of the copy; `rest` is a zip of all
+    files other than the chunk files.
     """
 
     name: str
