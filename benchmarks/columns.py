@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import mmreplay
-from benchmarks.experience import made, recorded
+from benchmarks.experience import light_rows, made, recorded
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
@@ -37,20 +37,9 @@ def run(result: Result, scale: Scale, data: Path) -> None:
 
 
 def _rows(data: Path, n: int, length: int) -> Path:
-    """A copy of a store of `n` transitions in episodes of `length` steps, each with a reward."""
-
-    def write(there: Path) -> None:
-        frame = np.zeros((), np.uint8)
-        with mmreplay.create(
-            there, frame=mmreplay.Field((), "uint8"), action=mmreplay.Field((), "uint8")
-        ) as writer:
-            for step in range(n):
-                if not step % length:
-                    writer.reset(frame)
-                writer.step(0, step % 7, frame, False, step % length == length - 1)
-
-    kept = made(data / f"episodes-of-{length}-{n}.zarr", write)
-    copy = data / f"episodes-of-{length}-{n}-copy.zarr"
+    """A copy of such a store, as it is changed."""
+    kept = light_rows(data, n, length)
+    copy = kept.with_name(f"{kept.stem}-copy.zarr")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(kept, copy)
     return copy

@@ -345,6 +345,22 @@ def made(path: Path, make: Callable[[Path], None]) -> Path:
     return path
 
 
+def light_rows(data: Path, n: int, length: int = 1_000) -> Path:
+    """A store of `n` transitions that hold next to nothing, in episodes of `length` steps."""
+
+    def write(there: Path) -> None:
+        frame = np.zeros((), np.uint8)
+        with mmreplay.create(
+            there, frame=mmreplay.Field((), "uint8"), action=mmreplay.Field((), "uint8")
+        ) as writer:
+            for step in range(n):
+                if not step % length:
+                    writer.reset(frame)
+                writer.step(0, step % 7, frame, False, step % length == length - 1)
+
+    return made(data / f"transitions-{n}-of-{length}.zarr", write)
+
+
 def _counted(
     path: Path, write: Callable[[Path], None], *, in_peace: bool
 ) -> tuple[Path, dict[str, int]]:

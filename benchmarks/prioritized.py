@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
-from benchmarks.experience import Tape, made, play, read_tape, recorded
+from benchmarks.experience import Tape, light_rows, made, play, read_tape, recorded
 from benchmarks.naive import check_batch
 from benchmarks.peers import installed as peers
 from benchmarks.results import Result
@@ -31,7 +31,6 @@ BATCH = 32
 LARGE = 256
 STACK = 4
 ALPHA, BETA = 0.6, 0.4
-EPISODE = 1_000
 _SAMPLE, _UPDATE, _GROWTH = 1.5, 2.0, 2.0
 _CHECK_EVERY = 50
 _EPSILON = 1e-6
@@ -43,22 +42,6 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     _trees(result, scale, data, has_peer=has_peer)
     _batches(result, scale, data, has_peer=has_peer)
     _growth(result, scale, data)
-
-
-def _rows(data: Path, n: int) -> Path:
-    """A store of `n` transitions that hold next to nothing; made if it is not there."""
-
-    def write(there: Path) -> None:
-        frame = np.zeros((), np.uint8)
-        with mmreplay.create(
-            there, frame=mmreplay.Field((), "uint8"), action=mmreplay.Field((), "uint8")
-        ) as writer:
-            for step in range(n):
-                if not step % EPISODE:
-                    writer.reset(frame)
-                writer.step(0, 0.0, frame, False, step % EPISODE == EPISODE - 1)
-
-    return made(data / f"transitions-{n}.zarr", write)
 
 
 @contextmanager
@@ -101,7 +84,7 @@ def _check_update(buffer: Any, ids: Any, errors: Any) -> None:
 
 def _trees(result: Result, scale: Scale, data: Path, *, has_peer: bool) -> None:
     n = scale.priority_rows
-    path = _rows(data, n)
+    path = light_rows(data, n)
     clock, random = Clock(), np.random.default_rng(1)
     peer = peers.tree(n, ALPHA) if has_peer else None
     with one_core(), _opened(path) as buffer:
@@ -189,7 +172,7 @@ def _write(path: Path, tape: Tape, n: int) -> None:
 def _growth(result: Result, scale: Scale, data: Path) -> None:
     """The same update in a small and in a large buffer, in turns."""
     sizes = (scale.few_rows, scale.many_rows)
-    paths = [_rows(data, n) for n in sizes]
+    paths = [light_rows(data, n) for n in sizes]
     clock, random = Clock(), np.random.default_rng(1)
     with one_core(), _opened(paths[0]) as few, _opened(paths[1]) as many:
         turns = [("few", few, few.ids), ("many", many, many.ids)]
