@@ -87,10 +87,11 @@ class BatchGatherer(Generic[Made]):
         n, size = ahead.shape
         flags = columns["non_terminals"].take(ahead)
         m = left
-        if np.count_nonzero(flags) < flags.size:
+        step, ended = (flags == 0).nonzero()
+        if step.size:
             # The first step with a False flag ends the return: it is set last.
-            step, ended = (flags == 0).nonzero()
-            first = np.full(size, n + 1)
+            first: Ids = np.empty(size, np.int64)
+            first.fill(n + 1)
             first[ended[::-1]] = step[::-1] + 1
             m = np.minimum(left, first)
             np.greater(first, left, out=non_terminal)
