@@ -31,6 +31,8 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, **_):
     """Links between pages, for those between files."""
     source = Path(page.file.abs_src_path)
+    if source.name == "README.md":
+        page.meta["hide"] = ["toc"]  # room for the wide tables of a README
     start = Path(page.file.src_uri).parent
 
     def on_site(link):

@@ -33,9 +33,8 @@ def classes():
 
 
 def listed(cls):
-    """The attributes that its docstring names."""
-    text = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
-    names = re.findall(r"^    (\w[\w, ]*):", text, re.MULTILINE)
+    """The arguments and attributes that its docstring explains."""
+    names = re.findall(r"^    (\w[\w, ]*):", inspect.getdoc(cls) or "", re.MULTILINE)
     return {name for line in names for name in line.split(", ")}
 
 
