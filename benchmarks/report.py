@@ -277,7 +277,7 @@ def documents(root: Path) -> dict[Path, str]:
 
 def table(root: Path) -> str:
     """The few figures of docs/performance.md, each with the file that it comes from."""
-    lines = ["| | mmreplay | beside it | results |", "|---|---:|---|---|"]
+    lines = ["", "| | mmreplay | beside it | results |", "|---|---:|---|---|"]
     machines = {}
     for row in _ROWS:
         files = [_file(root, subject) for subject, _ in _QUOTE.findall(" ".join(row))]

@@ -2,8 +2,8 @@
 
     python examples/learning.py [--folder DIR] [--processes 2] [--only online killed]
 
-Writes examples/results/learning.json and the pictures docs/images/learning*.svg. A run whose result is in DIR, as
-NAME-SEED.json, is not run again: so what was stopped goes on. Seconds are those of the processor.
+Writes examples/results/learning.json and docs/images/learning*.svg. A run whose result is in DIR,
+as NAME-SEED.json, is not run again: so what was stopped goes on. Seconds are the processor's.
 """
 
 import argparse
@@ -24,7 +24,8 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parents[1]
 RESULTS, IMAGES = ROOT / "examples/results/learning.json", ROOT / "docs/images"
-PICTURES = {"learning.svg": "default", "learning-dark.svg": "dark_background"}
+DARK = ["dark_background", {"axes.prop_cycle": mpl.rcParamsDefault["axes.prop_cycle"]}]
+PICTURES = {"learning.svg": "default", "learning-dark.svg": DARK}
 SEEDS = dict.fromkeys(("online", "killed"), range(8))  # two that are compared; others have three
 RUNS = {  # in this order, as `offline` needs the store of `online`
     "online": "online_minatar.py {folder}/online-{seed} --seed {seed}",

@@ -13,15 +13,11 @@ MAX_N_STEP = 1 << 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How transitions are rebuilt: the settings of `mmreplay.load`.
+    """How transitions are rebuilt: the settings of `load`; SchemaError for one out of its range.
 
     Args:
-        stack, n_step, gamma, padding, stack_axis, clip_reward: as for `mmreplay.load`.
         stacked: the keys of dict observations that are stacked; None for all.
         episode: the fields of episodes that are among the extras, as ``episode.NAME``.
-
-    Raises:
-        SchemaError: a value out of its range.
     """
 
     stack: int | None = None

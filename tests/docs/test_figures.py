@@ -60,7 +60,11 @@ def test_table_has_at_most_eight_rows_and_each_names_its_files():
 def test_another_result_changes_the_documents_that_show_it(root):
     before = report.documents(root)
     for file, figure, changed in (
-        ("benchmarks/results/disk", "breakout-lz4-on-disk", ["benchmarks/README.md", "docs/performance.md"]),
+        (
+            "benchmarks/results/disk",
+            "breakout-lz4-on-disk",
+            ["benchmarks/README.md", "docs/performance.md"],
+        ),
         ("tests/crash/results/simulator", "violations", ["docs/performance.md", "docs/tested.md"]),
     ):
         path = root / f"{file}.json"

@@ -257,7 +257,9 @@ def test_shown_output_must_be_what_is_printed():
 
 
 def test_words_are_those_that_are_read():
-    assert n_words("| a | b |\n|---|---|\n<!-- no -->\n```python\nno\n```\n- one, two -- three") == 5
+    assert (
+        n_words("| a | b |\n|---|---|\n<!-- no -->\n```python\nno\n```\n- one, two -- three") == 5
+    )
 
 
 def test_link_that_leads_nowhere_is_noticed(tmp_path):

@@ -44,7 +44,7 @@ def test_every_public_name_stands_in_the_reference_once():
 
 
 def test_names_that_are_hidden_are_no_attribute_that_a_class_promises():
-    assert HIDDEN <= {name for cls in classes() for name in dir(cls)}
+    assert {name for cls in classes() for name in dir(cls)} >= HIDDEN
     assert {f"{cls.__name__}.{name}" for cls in classes() for name in listed(cls) & HIDDEN} == set()
 
 
@@ -53,7 +53,7 @@ def test_what_the_reference_shows_of_a_class_has_a_docstring():
         f"{cls.__name__}.{name}"
         for cls in classes()
         for name, one in vars(cls).items()
-        if not name.startswith("_") and name not in HIDDEN | listed(cls)
+        if not name.startswith("_") and name not in HIDDEN | listed(cls) | listed(mmreplay.load)
         if not isinstance(one, (str, int)) and not inspect.getdoc(getattr(cls, name))
     }
     assert bare == set()
