@@ -108,7 +108,7 @@ test-distributed: $(RAY)/.installed
 
 # The notice of mkdocs-material about the next mkdocs says nothing about these documents.
 docs: $(DOCS)/.installed
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 	@echo 'The site is build/site/index.html'
 
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest \
