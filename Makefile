@@ -10,6 +10,7 @@ LEROBOT := .venv-lerobot
 ADAPTERS := .venv-adapters
 ARCHIVE := .venv-archive
 RAY := .venv-ray
+DOCS := .venv-docs
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-archive \
     test-browser test-distributed examples \
-    learning crash lint format types bench bench-peers clean
+    learning docs crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
@@ -35,6 +36,7 @@ help:
 	@echo 'make test-distributed  kill actors, receivers and nodes of Ray: 800 MB of packages, two minutes'
 	@echo 'make examples   run the examples, shortly, with the packages of test-adapters: two minutes'
 	@echo 'make learning   run those that learn, for an hour, and write examples/results'
+	@echo 'make docs       build the site of the documents into build/site: 50 MB of packages'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
@@ -67,17 +69,18 @@ quick: $(VENV)/.extras-test
 test-deep: $(VENV)/.extras-test
 	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
 
-# What needs the frameworks, and the document that shows them. JAX, which Grain imports, has threads:
-# what forks runs in a process without it. 5: ARGS chose no test of these.
+# What needs the frameworks, and the pages that show them. JAX, which Grain imports, has threads: what
+# forks runs in a process without it, and its page last. 5: ARGS chose no test of these.
 WITH_JAX = tests/unit/adapters/test_grain.py tests/unit/adapters/test_jax.py
 test-adapters: $(ADAPTERS)/.installed
 	$(ADAPTERS)/bin/python -m pytest tests/unit/adapters \
 	    $(addprefix --ignore=, $(WITH_JAX)) $(ARGS) || [ $$? = 5 ]
 	$(ADAPTERS)/bin/python -m pytest \
-	    "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/training.md]" \
+	    $(patsubst %, "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/train/%.md]", \
+	        pytorch gpu stable-baselines3 torchrl huggingface learning jax) \
 	    $(WITH_JAX) $(ARGS) || [ $$? = 5 ]
 
-# Short settings; what a training reaches is in docs/training.md, and from `make learning`.
+# Short settings; what a training reaches is in docs/train/learning.md, and from `make learning`.
 examples: $(ADAPTERS)/.installed
 	$(ADAPTERS)/bin/python -m pytest tests/examples $(ARGS)
 
@@ -102,6 +105,11 @@ test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
 # Without the adapters' frameworks, as a machine of actors has it.
 test-distributed: $(RAY)/.installed
 	$(RAY)/bin/python -m pytest tests/distributed/ray $(ARGS)
+
+# The notice of mkdocs-material about the next mkdocs says nothing about these documents.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo 'The site is build/site/index.html'
 
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest \
     --timeout=0
@@ -142,7 +150,7 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) $(ADAPTERS) $(ARCHIVE) $(EXCHANGE) $(LEROBOT) $(RAY) build dist demo
+	rm -rf .venv $(PEERS) $(ADAPTERS) $(ARCHIVE) $(EXCHANGE) $(LEROBOT) $(RAY) $(DOCS) build dist demo
 	rm -rf *.egg-info .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -238,6 +246,12 @@ $(RAY)/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory VENV=$(RAY) $(RAY)/bin/python
 	@echo "Installing Ray into $(RAY): about a minute"
 	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,test]' pandas pyarrow
+	@touch $@
+
+$(DOCS)/.installed: pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(DOCS) $(DOCS)/bin/python
+	@echo "Installing mkdocs-material into $(DOCS): half a minute"
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.

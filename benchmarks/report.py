@@ -257,29 +257,31 @@ def documents(root: Path) -> dict[Path, str]:
     """The documents that show figures, as they should be by the results under `root`.
 
     Raises:
-        LookupError: the README has no block for them, or a file of results lacks a figure.
+        LookupError: docs/performance.md has no block for them, or a result lacks a figure.
     """
-    readme = root / "README.md"
-    names = ("reliability.md", "exchange.md", "training.md", "performance.md", "semantics.md")
-    quoting = [root / "docs" / name for name in names]
-    before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    page = root / "docs" / "performance.md"
+    made = {
+        path: quoted(path.read_text(encoding="utf-8"), root)
+        for path in (root / "README.md", *(root / "docs").rglob("*.md"))
+    }
+    before, begin, rest = made[page].partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise LookupError(f"{readme} has no lines {BEGIN.strip()} and {END.strip()}")
+        raise LookupError(f"{page} has no lines {BEGIN.strip()} and {END.strip()}")
     return {
         root / "benchmarks" / "README.md": render(root / "benchmarks" / "results"),
-        readme: before + begin + table(root) + end + after,
-        **{path: quoted(path.read_text(encoding="utf-8"), root) for path in quoting},
+        **made,
+        page: before + begin + table(root) + end + after,
     }
 
 
 def table(root: Path) -> str:
-    """The few figures of the README, each with the file that it comes from."""
-    lines = ["| | mmreplay | beside it | results |", "|---|---:|---|---|"]
+    """The few figures of docs/performance.md, each with the file that it comes from."""
+    lines = ["", "| | mmreplay | beside it | results |", "|---|---:|---|---|"]
     machines = {}
     for row in _ROWS:
         files = [_file(root, subject) for subject, _ in _QUOTE.findall(" ".join(row))]
-        links = [f"[{file.name}]({file.relative_to(root).as_posix()})" for file in files]
+        links = [f"[{file.name}](../{file.relative_to(root).as_posix()})" for file in files]
         cells = [_QUOTE.sub(lambda at: _median(root, *at.groups()), cell) for cell in row]
         lines.append(f"| {' | '.join([*cells, ', '.join(dict.fromkeys(links))])} |")
         timed = [file for file in files if file.stem in SUBJECTS]

@@ -44,7 +44,7 @@ def columns(path: str, as_json: bool) -> None:
 def add_column(path: str, name: str, function: str, replace: bool) -> None:
     """Add the derived column NAME to the store at PATH, which nobody may be writing.
 
-    MODULE:FUNCTION is called with each whole episode (see Store.trajectory in docs/api.md) and
+    MODULE:FUNCTION is called with each whole episode, a Trajectory (docs/reference/reading.md), and
     returns an array with a value for each of its steps. Other steps have 0.
     """
     import_from_here()

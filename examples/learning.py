@@ -1,9 +1,9 @@
-"""All examples that learn, at full length, with the seeds below: their results, and a picture.
+"""All examples that learn, at full length, with the seeds below: their results, and pictures.
 
     python examples/learning.py [--folder DIR] [--processes 2] [--only online killed]
 
-Writes examples/results/learning.json and docs/images/learning.svg. A run whose result is in DIR, as
-NAME-SEED.json, is not run again: so what was stopped goes on. Seconds are those of the processor.
+Writes examples/results/learning.json and docs/images/learning*.svg. A run whose result is in DIR,
+as NAME-SEED.json, is not run again: so what was stopped goes on. Seconds are the processor's.
 """
 
 import argparse
@@ -23,7 +23,9 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PICTURE = ROOT / "examples/results/learning.json", ROOT / "docs/images/learning.svg"
+RESULTS, IMAGES = ROOT / "examples/results/learning.json", ROOT / "docs/images"
+DARK = ["dark_background", {"axes.prop_cycle": mpl.rcParamsDefault["axes.prop_cycle"]}]
+PICTURES = {"learning.svg": "default", "learning-dark.svg": DARK}
 SEEDS = dict.fromkeys(("online", "killed"), range(8))  # two that are compared; others have three
 RUNS = {  # in this order, as `offline` needs the store of `online`
     "online": "online_minatar.py {folder}/online-{seed} --seed {seed}",
@@ -89,8 +91,13 @@ def summary(returns):
     return {"lowest": min(returns), "mean": mean, "highest": max(returns)}
 
 
-def draw(runs, path):
+def draw(runs, path, style="default"):
     """Curves of the online trainings, and a point for each seed of the others."""
+    with plt.style.context(style):
+        _draw(runs, path)
+
+
+def _draw(runs, path):
     mpl.rcParams |= {"svg.hashsalt": "learning", "font.size": 8, "axes.titlesize": 9}
     figure, axes = plt.subplot_mosaic("AAAB;CDEF", figsize=(12, 5.4), layout="constrained")
     first, *others = axes.values()
@@ -134,7 +141,8 @@ def main():
                 list(threads.map(lambda each: run(*each, folder), todo))
         results = collect(folder)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    draw(results["runs"], PICTURE)
+    for name, style in PICTURES.items():
+        draw(results["runs"], IMAGES / name, style)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class CorruptStoreError(MmreplayError):
 
 
 class LockedError(MmreplayError):
-    """Another writer holds this lane."""
+    """Another writer holds this lane, or this column."""
 
 
 class DiskFullError(MmreplayError, OSError):
@@ -70,7 +70,11 @@ class DiskFullError(MmreplayError, OSError):
 
 
 class FailedStoreError(MmreplayError):
-    """A write or fsync failed; writing is over, and what was flushed before is kept."""
+    """A write or fsync failed: this writer is finished, and what was flushed before is kept.
+
+    Or the store's directory was removed. Or a limit of the process was reached (open files, memory,
+    threads), which the message names: then nothing was changed, and the same call works later.
+    """
 
 
 class ClosedError(MmreplayError, ValueError):

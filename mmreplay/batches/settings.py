@@ -13,11 +13,11 @@ MAX_N_STEP = 1 << 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How transitions are rebuilt: the settings of `mmreplay.load`.
+    """How transitions are rebuilt: the settings of `load`; SchemaError for one out of its range.
 
-    `stacked` are the keys of dict observations that are stacked; None for all. `episode` are the
-    fields of episodes that are among the extras, as ``episode.NAME``. SchemaError for a value out
-    of its range.
+    Args:
+        stacked: the keys of dict observations that are stacked; None for all.
+        episode: the fields of episodes that are among the extras, as ``episode.NAME``.
     """
 
     stack: int | None = None

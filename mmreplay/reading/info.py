@@ -34,8 +34,8 @@ _FLAG_BYTES = 1
 def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     """What is in a store; every value is a plain one that JSON holds.
 
-    The keys are in docs/api.md. `last_row_s` is known to about half a minute: the time of a mapped
-    file changes only when it is written to disk.
+    The keys are in docs/commands.md. `last_row_s` is known to about half a minute: the time of a
+    mapped file changes only when it is written to disk.
     """
     states = _settled_states(lanes)
     # The newest rows, and all that is counted: whatever looks again later sees newer ones.

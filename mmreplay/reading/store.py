@@ -208,7 +208,7 @@ class Store(RowColumns):
         return live.retrying(read)
 
     def info(self) -> dict[str, Any]:
-        """What is in it: the dict that ``mmreplay info --json`` prints; see docs/api.md."""
+        """What is in it: the dict that ``mmreplay info --json`` prints; see docs/commands.md."""
         return info.describe(self.live, self.padding)
 
     def endings(self, episodes: npt.NDArray[np.void]) -> npt.NDArray[np.str_]:

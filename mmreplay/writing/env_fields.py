@@ -349,7 +349,7 @@ def advice_for_a_loop(env: object) -> str | None:
     )
     return (
         f"{env}: its autoreset mode is {mode}: {what}; let mmreplay.RecordExperience(env, buffer) "
-        f"write the steps, as docs/tutorial.md shows under 'In a loop of your own'. If your loop "
+        f"write the steps, as docs/record.md shows under 'A wrapper'. If your loop "
         f"handles this itself, give frame=, action= and lanes= instead of env="
     )
 

@@ -10,8 +10,9 @@ import pytest
 from benchmarks import report, results, timing
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("reliability.md", "exchange.md", "training.md", "performance.md", "semantics.md")
-SHOWING = ("README.md", "benchmarks/README.md", *(f"docs/{name}" for name in DOCUMENTS))
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+SHOWING = ("README.md", "benchmarks/README.md", *PAGES)
+CLAIMING = ("README.md", "docs/reliability.md", "docs/tested.md", "docs/comparison.md")
 # A number with a unit that somebody must have measured: 1.8x, 12 times, 4 us, 60 %, 3 GB/s.
 MEASURED = re.compile(
     r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?\s?(?:x|times|R|ns|us|µs|ms|%|[kKMGT]i?B|\w+/s)(?!\w)"
@@ -31,7 +32,7 @@ def unsourced(markdown):
 def root(tmp_path):
     """A copy of the documents and of the results."""
     for name in SHOWING:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("benchmarks/results", "examples/results", "tests/crash/results"):
         shutil.copytree(ROOT / name, tmp_path / name)
@@ -45,7 +46,7 @@ def test_documents_show_the_figures_of_the_results():
         assert shown == made[ROOT / name], f"{name}: make it: python -m benchmarks report"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/reliability.md"])
+@pytest.mark.parametrize("name", CLAIMING)
 def test_measured_numbers_name_their_source(name):
     assert unsourced((ROOT / name).read_text(encoding="utf-8")) == []
 
@@ -53,14 +54,18 @@ def test_measured_numbers_name_their_source(name):
 def test_table_has_at_most_eight_rows_and_each_names_its_files():
     rows = [line for line in report.table(ROOT).splitlines() if line.startswith("| ")][1:]
     assert 1 <= len(rows) <= 8
-    assert all(re.search(r"\[\w+\.json\]\([\w/]+\.json\) \|$", row) for row in rows)
+    assert all(re.search(r"\[\w+\.json\]\(\.\./[\w/]+\.json\) \|$", row) for row in rows)
 
 
 def test_another_result_changes_the_documents_that_show_it(root):
     before = report.documents(root)
     for file, figure, changed in (
-        ("benchmarks/results/disk", "breakout-lz4-on-disk", ["README.md", "benchmarks/README.md"]),
-        ("tests/crash/results/simulator", "violations", ["README.md", "docs/reliability.md"]),
+        (
+            "benchmarks/results/disk",
+            "breakout-lz4-on-disk",
+            ["benchmarks/README.md", "docs/performance.md"],
+        ),
+        ("tests/crash/results/simulator", "violations", ["docs/performance.md", "docs/tested.md"]),
     ):
         path = root / f"{file}.json"
         whole, result = path.read_text(encoding="utf-8"), results.load(path)
@@ -71,9 +76,9 @@ def test_another_result_changes_the_documents_that_show_it(root):
         assert [name for name in SHOWING if after[root / name] != before[root / name]] == changed
 
 
-def test_readme_without_a_block_is_left_alone(root):
-    (root / "README.md").write_text(f"a\n{report.BEGIN}b\n")
-    with pytest.raises(LookupError, match=r"README\.md has no lines"):
+def test_page_without_a_block_is_left_alone(root):
+    (root / "docs" / "performance.md").write_text(f"a\n{report.BEGIN}b\n")
+    with pytest.raises(LookupError, match=r"performance\.md has no lines"):
         report.documents(root)
 
 

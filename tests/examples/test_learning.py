@@ -29,7 +29,7 @@ def test_the_picture_is_that_of_the_results(learning, tmp_path):
     learning.draw(results["runs"], tmp_path / "learning.svg")
     drawn = [
         re.sub(r"<metadata>.*?</metadata>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for path in (tmp_path / "learning.svg", learning.PICTURE)
+        for path in (tmp_path / "learning.svg", learning.IMAGES / "learning.svg")
     ]
     assert drawn[0] == drawn[1], "make it: make learning ARGS='--folder …'"
 

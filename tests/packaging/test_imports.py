@@ -23,7 +23,7 @@ EXTRAS = {
 }
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
 LAZY = {"click", "numcodecs", "rich", "zarr"}
-# Attributes of public objects that docs/api.md does not list.
+# Attributes of public objects that users are not promised.
 INSIDE = {"index", "live", "readers", "sampler", "specs"}
 PUBLIC = {"mmreplay", *(f"mmreplay.{name}" for name in mmreplay.__all__)}
 

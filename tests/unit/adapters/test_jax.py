@@ -1,4 +1,4 @@
-"""What docs/training.md says of batches in JAX: which of them are safe, and what becomes of ids."""
+"""What docs/train/jax.md says of batches in JAX: which of them are safe, and what becomes of ids."""
 
 import contextlib
 import warnings
@@ -15,7 +15,7 @@ from mmreplay.batches.batch import arrays_of
 @pytest.fixture(scope="module", autouse=True)
 def _trees():
     for kind in (mmreplay.Batch, mmreplay.SequenceBatch, mmreplay.WindowBatch):
-        with contextlib.suppress(ValueError):  # docs/training.md did it in the same process
+        with contextlib.suppress(ValueError):  # docs/train/jax.md did it in the same process
             jax.tree_util.register_dataclass(kind)
 
 
