@@ -43,12 +43,9 @@ _HUB = re.compile(r"hf://")
 class Objects:
     """Objects below a URL, or in a store object of obstore, which may have settings of its own.
 
-    `make` makes the directory of a ``file://`` URL. Raises SchemaError for anything else,
-    MissingExtraError without obstore. All methods raise FailedStoreError when the storage fails for
-    longer than obstore tries again.
-
-    Attributes:
-        url: for messages.
+    `make` makes the directory of a ``file://`` URL; `url` is for messages. SchemaError for anything
+    else. All methods raise FailedStoreError when the storage fails for longer than obstore tries
+    again.
     """
 
     def __init__(self, url: Any, *, make: bool = False) -> None:

@@ -50,14 +50,9 @@ _PATIENCE_S = 3600.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull did.
+    """The store at `path`, `transitions` of which can be sampled, and its objects.
 
-    Attributes:
-        path: the store.
-        lanes: in it.
-        transitions: that can be sampled.
-        bytes: of its objects.
-        received_bytes: of these, those that were not there yet.
+    They have `bytes`; of these, `received_bytes` were not there yet.
     """
 
     path: str
@@ -153,9 +148,7 @@ def _digest(store: Path) -> int:
 class _Mirror:
     """What an older pull left at a path, which is locked meanwhile; see `pull` for the errors.
 
-    Attributes:
-        is_there: whether there is one.
-        archive: the digest of the manifest that it was made of.
+    `archive` is the digest of the manifest that it was made of.
     """
 
     def __init__(self, where: Path, work: Path) -> None:

@@ -52,17 +52,9 @@ _AHEAD = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import made.
+    """What an import made: a store, and the `losses` that could not be converted.
 
-    Attributes:
-        path: the new store.
-        format: of the source.
-        transitions: number of transitions that can be sampled.
-        episodes: number of whole episodes.
-        terminated: how many of these terminated.
-        truncated: how many of these were truncated.
-        bytes_on_disk: of the new store.
-        losses: what could not be converted.
+    `transitions` can be sampled; `terminated` and `truncated` count how its whole `episodes` ended.
     """
 
     path: str
@@ -94,19 +86,16 @@ def import_dataset(
 
     Args:
         format: one of `exchange_formats`.
-        src: a file or directory; a list of them or a pattern, which is read one after the other;
-            of ``arrays`` also a mapping of arrays by name, of ``minari`` also the id of a dataset
-            in Minari's folder.
+        src: a file or directory, or a list or pattern of them, which are read one after the other;
+            of ``arrays`` also a mapping of arrays by name, of ``minari`` also the id of a dataset.
         dst: a directory that does not exist yet.
         columns: names of the columns to convert, as in the source, besides actions, rewards and
-            ends of episodes; None for all. A name also stands for all below it: "infos" for
-            "infos/x".
+            ends of episodes; None for all. A group's name includes all below it.
         leave_out: names of columns that are not converted, or read.
         codec: of frames, as for `create`.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows
             if the source says how many there are.
-        options: of the format; see docs/exchange.md. ``observations="images"`` and the like name
-            columns that are called otherwise in the source.
+        options: of the format; see docs/exchange.md.
 
     Raises:
         SchemaError: no such format, option or column, or the target is inside a store.
@@ -114,8 +103,7 @@ def import_dataset(
         StoreExistsError: the target exists.
         FormatError: the source is not of that format, or has data that a store cannot hold.
         MissingExtraError: a library that reads the format is not installed.
-        DiskFullError, FailedStoreError: as of `create`, or a limit of open files or memory was
-            reached; nothing is left behind.
+        DiskFullError, FailedStoreError: as of `create`; nothing is left behind.
     """
     chosen = named(format)
     if chosen.read is None:
@@ -231,16 +219,7 @@ def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> It
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote.
-
-    Attributes:
-        path: the file or directory.
-        format: of it.
-        transitions: number of exported transitions.
-        episodes: number of their episodes.
-        bytes_on_disk: of what was written.
-        losses: what could not be converted.
-    """
+    """What an export wrote: a file or directory, and the `losses` that could not be converted."""
 
     path: str
     format: str
@@ -266,25 +245,22 @@ def export_dataset(
     """Write all episodes of a store as a dataset of another library.
 
     A live store is exported as it was at one moment. If a capacity may evict its steps before they
-    are read, `snapshot` the store first.
+    are read (InvalidIdError), `snapshot` the store first.
 
     Args:
         src: the store: closed, live or left by a crash.
         format: one of `exchange_formats`.
         dst: a file or directory, depending on the format, that does not exist yet; of ``minari``
-            also a dataset id, which is put into Minari's folder.
+            also the id of a dataset.
         leave_out: names of extra columns, derived ones too, that are not written.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows.
         options: of the format; see docs/exchange.md.
 
     Raises:
-        SchemaError: no such format or option, rows that the format cannot hold, or the target is
-            inside a store.
-        StoreNotFoundError: no store there, or no directory above the target.
+        SchemaError: no such format or option, or rows that the format cannot hold.
+        StoreNotFoundError, FormatError, CorruptStoreError, EmptyBufferError: there is no store, a
+            damaged one, or one without an episode.
         StoreExistsError: the target exists.
-        EmptyBufferError: the store has no episode.
-        FormatError, CorruptStoreError: not a store, or a damaged one.
-        InvalidIdError: steps were evicted before they were read.
         MissingExtraError: a library that writes the format is not installed.
         DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
     """

@@ -17,12 +17,7 @@ _SHOWN = 8  # names that one loss lists
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that could not be converted.
-
-    Attributes:
-        what: a description.
-        count: how often.
-    """
+    """Something that could not be converted, in words, and how often."""
 
     what: str
     count: int
@@ -35,8 +30,7 @@ class Loss:
 class Losses:
     """Counts the losses of one import or export, and knows which columns to convert.
 
-    `called` has the names of columns by what they are, ``{"observations": ("images",)}``; None if
-    nobody can say so.
+    `called` has the names of columns by their roles; None if the format has no such option.
     """
 
     def __init__(

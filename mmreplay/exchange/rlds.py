@@ -162,10 +162,9 @@ def read(
     last_step: Literal["observation", "step"] = "observation",
     final_observation: FinalObservation = "repeat",
 ) -> Iterator[Incoming]:
-    """A directory with ``features.json``, or one above it.
+    """A directory with ``features.json``, or one above it; `split` None joins all splits.
 
-    `split` None joins all splits; `action` chooses one of several action arrays; `last_step`
-    ``"step"`` keeps the last step of an episode as a step, with `final_observation` after it.
+    `last_step` ``"step"`` keeps the last step of an episode as a step, before `final_observation`.
     """
     need("google.protobuf", package="protobuf")
     folder = _folder(source)

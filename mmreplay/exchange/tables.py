@@ -63,14 +63,10 @@ _ENDS = ("terminations", "truncations", "dones", "episode", "episode_starts")
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Incoming:
-    """An opened foreign dataset.
+    """An opened foreign dataset: fields, and `steps` in order, read when they are asked for.
 
-    Attributes:
-        frames: fields of observations by key, the sole one under `FRAME`.
-        steps: in order; read as they are asked for.
-        metadata: JSON values for the store's metadata.
-        n_steps: about how many; 0 if unknown.
-        episode: the fields of episodes.
+    `frames` are by key, the only one under `FRAME`; `metadata` is JSON for the store; `n_steps`
+    about how many steps there are, 0 if unknown; `episode` the fields of episodes.
     """
 
     frames: Mapping[str, Field]
@@ -330,8 +326,8 @@ class Tables:
     ) -> Incoming:
         """The table as a dataset, from blocks of the columns in `used`.
 
-        Final observations by their keys are ``final KEY`` in the blocks, or what `final` returns,
-        `n_final` of them.
+        Final observations are ``final KEY`` in the blocks, or what `final` returns, `n_final` of
+        them.
         """
         tables = self.tables(rows, final, n_final)
         return Incoming(

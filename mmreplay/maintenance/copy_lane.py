@@ -140,8 +140,8 @@ class _Copy:
     def _share_values(self, base: int) -> None:
         """Link the files of the columns that may change; closing the copy makes them its own.
 
-        After the head is read, as the rows below it have theirs; before the base moves, as files
-        that are missing stand for zeros.
+        After the head is read, as the rows below it have theirs; before the base moves, as missing
+        files stand for zeros.
         """
         reader, rows = self._reader, self._reader.rows
         lost = None if self._index is None else self._remade
@@ -214,8 +214,8 @@ class _Copy:
     ) -> None:
         """Copy rows [base, stop) of a log into an open, empty one, and write its checkpoint.
 
-        Uncompressed rows below `settled` do not change; `before` episodes began below `base`; of
-        some arrays the rows are `given`.
+        Raw rows below `settled` do not change; `before` episodes began below `base`; `given` has
+        the rows of some arrays.
         """
         target, tail_start = self._folder(log), _tail_start(log, stop)
         whole = {

@@ -28,15 +28,10 @@ _ATTEMPTS = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a snapshot took.
+    """What a snapshot took: all lanes, their kept rows, and the transitions that can be sampled.
 
-    Attributes:
-        path: the copy.
-        lanes: copied.
-        rows: kept ones, over all lanes.
-        transitions: that can be sampled.
-        shared_bytes: of files that the copy shares with its source, as allocated.
-        own_bytes: of files of its own.
+    `shared_bytes` are allocated for files that the copy shares with its source, `own_bytes` for its
+    own.
     """
 
     path: str

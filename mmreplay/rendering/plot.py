@@ -68,8 +68,8 @@ class Curves(Figure):
 class _Shown(NamedTuple):
     """A store, its label and colour, and what is drawn of it.
 
-    returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
-    actions, all their numbers.
+    returns, lengths: (E,) of the episodes that ended, in that order. columns: (n,) rewards and
+    actions.
     """
 
     name: str

@@ -29,8 +29,7 @@ _LEAST, _MOST = 1 << 10, 1 << 18
 class Answer:
     """Bytes for the page: JSON, or packed arrays (see `pack`).
 
-    If it is not final, it may change: the page asks again, with `etag`. Browsers must not keep an
-    answer without etag.
+    If it is not final, the page asks again, with `etag`. Browsers keep no answer without one.
     """
 
     body: bytes
@@ -42,13 +41,8 @@ class Answer:
 class Answers:
     """Answers about some stores, which the page names by their index in the list. Thread-safe.
 
-    Args:
-        paths: the stores.
-        start: what the page shows first: {"store": 0, "episode": id}, or nothing.
-        is_static: whether the page reads files instead of asking a server.
-
-    Raises:
-        As `mmreplay.open`.
+    `start` is what the page shows first, {"store": 0, "episode": id}, or {}; `is_static` means that
+    the page reads files instead of asking a server. Raises as `mmreplay.open`.
     """
 
     def __init__(

@@ -28,10 +28,10 @@ _HEADERS = {
 
 
 class Guard:
-    """An ASGI application in front of another one.
+    """An ASGI application in front of another one, which is reached with the token only.
 
-    The token is required in the address, and then in the cookie, whose name has the port: cookies
-    ignore ports. If `host` means all addresses, names of this machine are allowed too.
+    The token is in the address, then in a cookie, whose name has the port: cookies ignore ports. If
+    `host` means all addresses, names of this machine are allowed too.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int, host: str) -> None:

@@ -31,8 +31,8 @@ _SCALAR_ROWS = 4096
 class ShownColumn:
     """One column: `number` in requests, `block` the most rows per request.
 
-    `kind` is frame, action, reward, flag, extra or priority; `name` the key of the frames or the
-    name of the extra, else the kind; `path` that in the store.
+    `kind` is frame, action, reward, flag, extra or priority; `name` the key or name of a frame or
+    extra, else the kind; `path` that in the store.
     """
 
     number: int

@@ -30,15 +30,7 @@ class GoneError(MmreplayError):
 class ViewedStore:
     """A store that is read for pages, and opened again when it was replaced. Thread-safe.
 
-    Args:
-        path: its directory.
-        salt: makes the versions of this server differ from those of others.
-
-    Raises:
-        As `mmreplay.open`.
-
-    Attributes:
-        store: the open store.
+    `salt` makes the versions of this server differ from those of others. Raises as `mmreplay.open`.
     """
 
     def __init__(self, path: str | os.PathLike[str], salt: str = "") -> None:
@@ -57,7 +49,7 @@ class ViewedStore:
     def head(self) -> dict[str, Any]:
         """Its state, which the page asks for once a second.
 
-        ``key`` changes with the rows; ``look`` when their number has doubled or they have
+        ``key`` changes with the rows, ``look`` when their number has doubled or they have
         priorities; ``error`` is a sentence if the store cannot be read now.
         """
         try:

@@ -47,7 +47,6 @@ class Repair:
     """What a repair did.
 
     Attributes:
-        path: the store.
         changed: whether there was anything to do.
         before: where the damaged store is now; None if nothing was damaged.
         kept: transitions, over all lanes, that are in the store now.
