@@ -25,8 +25,7 @@ from mmreplay.system.user_paths import is_url
 
 Progress: TypeAlias = Callable[[int, int], None] | None
 
-SMALL_BYTES = 256 << 20
-"""The most that is read of an object that has no known size."""
+SMALL_BYTES = 256 << 20  # the most that is read of an object that has no known size
 _AT_ONCE = 16
 _PIECE_BYTES = 8 << 20
 _ONE_REQUEST_BYTES = 64 << 20

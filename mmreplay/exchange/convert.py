@@ -19,12 +19,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
-from mmreplay.errors import (
-    EmptyBufferError,
-    FormatError,
-    SchemaError,
-    StoreExistsError,
-)
+from mmreplay.errors import EmptyBufferError, FormatError, SchemaError, StoreExistsError
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.source_files import check_claim, check_row
@@ -40,14 +35,14 @@ from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.format.episode_fields import STARTED
 from mmreplay.maintenance.episode_runs import row_bytes, write_runs
+from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.store import Store
 from mmreplay.storage.lane_metadata import kept_extras, path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
 
-_AHEAD = 8
-"""Runs that are read ahead."""
+_AHEAD = 8  # runs that are read ahead
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,9 +61,7 @@ class Imported:
     bytes_on_disk: int
     losses: tuple[Loss, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self) | {"losses": [one.to_json() for one in self.losses]}
+    to_json = as_json
 
 
 def import_dataset(
@@ -228,9 +221,7 @@ class Exported:
     bytes_on_disk: int
     losses: tuple[Loss, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self) | {"losses": [one.to_json() for one in self.losses]}
+    to_json = as_json
 
 
 def export_dataset(

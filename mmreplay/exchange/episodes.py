@@ -109,8 +109,3 @@ def is_text(feature: Mapping[str, Any]) -> bool:
     tensor = feature.get("tensor") or {}
     is_tensor = tensor.get("dtype") == "string" and not tensor.get("shape", {}).get("dimensions")
     return "text" in feature or is_tensor
-
-
-def exported(fields: Mapping[str, EpisodeField], what: str, losses: Losses) -> None:
-    """Count fields of episodes that a format does not have."""
-    losses.add_names(f"fields of episodes: {what}", fields)

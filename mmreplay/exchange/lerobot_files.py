@@ -20,7 +20,6 @@ from mmreplay.arguments import whole_number_or_none
 from mmreplay.batches.runs import BLOCK_BYTES, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.arrow_files import KEY
-from mmreplay.exchange.episodes import exported
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
@@ -190,8 +189,8 @@ class _Out:
         self, stored: Stored, target: Path, losses: Losses, fps: int | None, task: str | None
     ) -> None:
         self._stored, self._target = stored, target
-        known = stored.metadata.get("lerobot")
-        self._known: Mapping[str, Any] = known if isinstance(known, dict) else {}
+        own = stored.metadata.get("lerobot")
+        self._known: Mapping[str, Any] = own if isinstance(own, dict) else {}
         self._fps = int(fps or self._known.get("fps") or _FPS)
         tasks = self._known.get("tasks")
         one = task or str(stored.metadata.get("id") or "mmreplay")
@@ -204,10 +203,9 @@ class _Out:
         )
         if self._has_tasks:
             self._tasks = []
-        others = (
-            stored.fields.keys() - {STARTED} - ({"task"} if tasks or self._has_tasks else set())
-        )
-        exported({name: stored.fields[name] for name in others}, "LeRobot has only tasks", losses)
+        known = {STARTED, "task"} if tasks or self._has_tasks else {STARTED}
+        others = stored.fields.keys() - known
+        losses.add_names("fields of episodes: LeRobot has only tasks", others)
         self._features = self._chosen(losses)
         losses.add("final observations: LeRobot has none", stored.n_episodes)
         self._totals, self._stats = self._new_stats(), self._new_stats()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from mmreplay.errors import SchemaError, printable
 
@@ -22,9 +21,7 @@ class Loss:
     what: str
     count: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self)
+    to_json = dataclasses.asdict
 
 
 class Losses:

@@ -109,12 +109,9 @@ class Hdf5Episodes:
                 continue
             one = out[name] = self._file.column(path)
             if leaf is not None:
-                out[name] = _Jpegs(one.shape[0], _values_of(one), leaf, path)
+                dataset = self._file.file[path]
+                out[name] = _Jpegs(one.shape[0], dataset.__getitem__, leaf, path)
         return out
-
-
-def _values_of(column: Column) -> Callable[[int], Any]:
-    return lambda number: column.read(number, number + 1)[0]
 
 
 class ArrowEpisodes:

@@ -37,8 +37,7 @@ from mmreplay.ids import Array
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
 _LOOKED_AT = 8
-_KEYS = {"ARROW:schema", "pandas", "huggingface"}
-"""Metadata that says only how columns are written."""
+_KEYS = {"ARROW:schema", "pandas", "huggingface"}  # metadata that says only how columns are written
 
 Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
 

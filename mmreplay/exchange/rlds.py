@@ -177,9 +177,9 @@ def read(
 
 def _folder(source: Path) -> Path:
     """The only folder with ``features.json``; raises FormatError."""
-    if (source / "features.json").exists():
-        return source
     found = sorted(path.parent for path in source.rglob("features.json"))
+    if source in found:
+        return source
     if len(found) != 1:
         which = ", ".join(str(one.relative_to(source)) for one in found[:9])
         raise FormatError(
@@ -206,8 +206,7 @@ class _Rows:
         self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
         if leaf.is_image:
             self._values: Any = list(example.values(leaf.path, is_bytes=True))
-            return
-        if leaf.dtype.kind == "S":
+        elif leaf.dtype.kind == "S":
             texts = [one.rstrip(b"\0") for one in example.values(leaf.path, is_bytes=True)]
             if max(map(len, texts), default=0) > _MOST_TEXT:
                 raise FormatError(
@@ -215,13 +214,14 @@ class _Rows:
                     f"(leave_out)"
                 )
             self._values = np.array(texts, leaf.dtype)
-            return
-        values = example.numbers(leaf.path, leaf.dtype)
-        if len(values) % max(math.prod(leaf.shape), 1):
-            raise FormatError(
-                f"{self._where}: expected rows of shape {leaf.shape}, found {len(values)} numbers"
-            )
-        self._values = values.reshape(-1, *leaf.shape)
+        else:
+            values = example.numbers(leaf.path, leaf.dtype)
+            if len(values) % max(math.prod(leaf.shape), 1):
+                raise FormatError(
+                    f"{self._where}: expected rows of shape {leaf.shape}, found {len(values)} "
+                    f"numbers"
+                )
+            self._values = values.reshape(-1, *leaf.shape)
 
     def __len__(self) -> int:
         return len(self._values)

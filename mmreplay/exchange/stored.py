@@ -38,7 +38,8 @@ class Stored:
         episodes, n_transitions = contents.episodes, sum(contents.n_transitions)
         self._episodes, self.fields = episodes, dict(store.live.fields)
         self.lengths = episodes["length"].astype(np.int64)
-        self.n_steps = int(self.lengths.sum())
+        self.n_steps, self.n_episodes = int(self.lengths.sum()), len(episodes)
+        self.row_bytes = row_bytes(store.schema)  # uncompressed
         losses.add(
             "episodes that are still running: exported as truncated",
             int((~episodes["terminated"] & ~episodes["truncated"]).sum()),
@@ -47,16 +48,6 @@ class Stored:
             "steps of episodes whose beginning was evicted: left out",
             max(n_transitions - self.n_steps, 0),
         )
-
-    @property
-    def n_episodes(self) -> int:
-        """Including running episodes."""
-        return len(self.lengths)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, uncompressed."""
-        return row_bytes(self.schema)
 
     def runs(self) -> Iterator[Steps]:
         """All steps, a block at a time; a run ends where its episode does."""

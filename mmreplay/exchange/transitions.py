@@ -17,8 +17,7 @@ from mmreplay.batches.runs import Steps
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 
-Frames = dict[str, Array]
-"""Observations by key, (n, *frame) each; a single one under `FRAME`."""
+Frames = dict[str, Array]  # observations by key, (n, *frame) each; a single one under `FRAME`
 FinalObservation = Literal["repeat", "drop"]
 """Whether a last step without a known next observation repeats its own, or is left out."""
 

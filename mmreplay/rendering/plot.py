@@ -28,20 +28,16 @@ except ImportError as error:
     raise MissingExtraError('curves need matplotlib: pip install "mmreplay[pictures]"') from error
 
 SUFFIXES = (".svg", ".png")
-MOST_STORES = 10
-"""The number of different colours."""
+MOST_STORES = 10  # the number of different colours
 
 Numbers = npt.NDArray[np.float64]
 
 _MOST_VALUES = 1_000_000
-_LARGEST = 1e300
-"""matplotlib cannot draw larger values."""
+_LARGEST = 1e300  # matplotlib cannot draw larger values
 _MOST_BARS = 24
-_MOST_DOTS = 2_000
-"""In an SVG, more dots become a bitmap."""
+_MOST_DOTS = 2_000  # in an SVG, more dots become a bitmap
 _BINS = 60
-_POINTS, _LEAST_EPISODES = 25, 5
-"""A running mean is over a 25th of the episodes, and at least five."""
+_POINTS, _LEAST_EPISODES = 25, 5  # a running mean is over a 25th of the episodes, and at least five
 _STYLE: Any = {
     "font.size": 9,
     "axes.titlelocation": "left",

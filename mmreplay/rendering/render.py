@@ -38,8 +38,7 @@ MOST_FPS = {".gif": 50, ".mp4": 100}
 SUFFIXES = (*MOST_FPS, ".png")
 MOST_SCALE = 64
 
-_LAST = 100
-"""How long a GIF shows its last frame, in hundredths of a second."""
+_LAST = 100  # how long a GIF shows its last frame, in hundredths of a second
 
 Progress = Callable[[int, int], None]
 

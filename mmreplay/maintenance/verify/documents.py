@@ -23,8 +23,7 @@ from mmreplay.storage.lane_metadata import LaneDocument, read_array, read_docume
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-OWN_DIGEST = "attributes.mmreplay: expected crc32c"
-"""How a finding about damaged attributes begins."""
+OWN_DIGEST = "attributes.mmreplay: expected crc32c"  # how a finding about damaged attributes begins
 _NONE: dict[str, Any] = {"attributes": {}}
 _TYPES = {"env": dict, "versions": dict, "name": str}
 

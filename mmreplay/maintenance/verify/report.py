@@ -23,11 +23,9 @@ NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
 """The file is sound: a flipped bit in it would change many bits of its crc32c."""
 
-PAST_THE_END = "expected zeros past the last"
-"""The rows before are sound."""
+PAST_THE_END = "expected zeros past the last"  # the rows before are sound
 
-Span = tuple[int, int]
-"""Rows [start, stop)."""
+Span = tuple[int, int]  # rows [start, stop)
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
