@@ -36,7 +36,6 @@ _SETTING = re.compile(
     r"(?:aws|azure|google)_(allow_http|allow_invalid_certificates|http1_only|http2_only|proxy_\w+|"
     r"(?:connect_|read_|pool_idle_)?timeout|user_agent)"
 )
-_HUB = re.compile(r"hf://")
 
 
 class Objects:
@@ -200,4 +199,4 @@ def do_all(jobs: Iterable[tuple[Callable[[], object], int]], progress: Progress)
 
 def is_hub(url: object) -> bool:
     """Whether a URL names a repository of the Hugging Face Hub."""
-    return isinstance(url, (str, os.PathLike)) and bool(_HUB.match(str(url)))
+    return str(url).startswith("hf://")

@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mmreplay.archive import hub
 from mmreplay.archive.manifest import (
     MANIFEST,
@@ -32,21 +30,16 @@ from mmreplay.archive.manifest import (
 )
 from mmreplay.archive.objects import Objects, Progress, do_all, is_hub
 from mmreplay.arguments import check_number
-from mmreplay.errors import CorruptStoreError, StoreExistsError
+from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
 from mmreplay.format import layout
 from mmreplay.format.layout import FINALS
 from mmreplay.maintenance.snapshot import copy_now
 from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.lane_reader import LaneReader, file_stamp
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checksums import crc32c_of_file
+from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import (
-    hold_store,
-    lane_paths,
-    read_lane,
-    read_metadata,
-)
+from mmreplay.storage.lane_metadata import hold_store, lane_paths, read_lane, read_metadata
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import locked_temporary_directory, staging_directory
@@ -107,9 +100,10 @@ def push(
     check_number("grace_s", grace_s)
     named = user_paths.as_path(path)
     if is_hub(url):
-        sent = hub.push_to_hub(named, str(url), page)
-        return Pushed(str(url), sent.lanes, sent.files, sent.n_bytes, sent.files, sent.n_bytes, 0)
-    hub.check_no_page(page)
+        lanes, files, n_bytes = hub.push_to_hub(named, str(url), page)
+        return Pushed(str(url), lanes, files, n_bytes, files, n_bytes, 0)
+    if page is not None:
+        raise SchemaError("page: only hf:// takes a page; copy the folder to any static host")
     objects = Objects(url, make=True)
     for _ in range(_ATTEMPTS):
         try:
@@ -198,26 +192,13 @@ def chunk_pieces(folder: AnyPath) -> dict[str, Piece]:
         (f"{FINALS}/", document.finals, own["finals"]),
     ):
         for path, spec in specs.items():
-            sums = _checksums(folder / log, spec)
             for chunk in chunk_files.chunk_files(folder / log, spec):
                 # The newest row may still end.
-                if (chunk + 1) * spec.chunk_rows >= n_rows or not sums.get(chunk):
-                    continue
-                file = chunk_files.chunk_path(folder / log, spec, chunk)
-                name = f"{log}{path}/{file.name}"
-                out[name] = Piece(name, sums[chunk], file.lstat().st_size)
-    return out
-
-
-def _checksums(log: AnyPath, spec: layout.ArraySpec) -> dict[int, int]:
-    """The checksums of an array's chunk files."""
-    sums, out = layout.checksum_spec(spec.path), dict[int, int]()
-    with contextlib.suppress(FileNotFoundError):
-        for file in chunk_files.chunk_files(log, sums):
-            path = chunk_files.chunk_path(log, sums, file)
-            data = checked_reads.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
-            values = np.frombuffer(data, sums.dtype).tolist()
-            out |= dict(enumerate(values, file * sums.chunk_rows))
+                is_settled = (chunk + 1) * spec.chunk_rows < n_rows
+                if is_settled and (crc := stored_checksum(folder / log, spec, chunk)):
+                    file = chunk_files.chunk_path(folder / log, spec, chunk)
+                    name = f"{log}{path}/{file.name}"
+                    out[name] = Piece(name, crc, file.lstat().st_size)
     return out
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from mmreplay.errors import FormatError, MissingExtraError
 from mmreplay.ids import Array
-from mmreplay.schema import Field
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
 _ARGUMENTS = frozenset(
@@ -23,7 +22,6 @@ _ARGUMENTS = frozenset(
 )
 _LONGEST = 100
 _MOST_BYTES = 8
-_DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")
 
 
 def need(module: str, extra: str | None = "exchange", package: str | None = None) -> Any:
@@ -45,16 +43,6 @@ def is_numeric(dtype: Any) -> bool:
     return kind.kind in "biuf" and kind.itemsize <= _MOST_BYTES
 
 
-def field(shape: Any, dtype: Any, name: str) -> Field:
-    """The field of a foreign column with rows of this shape; raises FormatError."""
-    if not is_numeric(dtype):
-        raise FormatError(
-            f"{name}: expected numbers of at most 64 bits, found {np.dtype(dtype)}; a store cannot "
-            f"hold these"
-        )
-    return Field(tuple(shape), dtype)
-
-
 def key_name(name: str) -> str:
     """A foreign name as the key of an observation: ``pixels/left`` is ``pixels.left``."""
     out = _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
@@ -65,12 +53,6 @@ def extra_name(name: str) -> str:
     """The same for an extra column, whose name is also an argument of ``step``."""
     out = key_name(name)
     return f"{out}_" if out in _ARGUMENTS else out
-
-
-def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """float32 for what it holds exactly, else float64; raises FormatError if not numeric."""
-    field((), dtype, name)
-    return np.dtype("float64" if np.dtype(dtype).name in _DOUBLES else "float32")
 
 
 def has_values(rows: Array) -> Array:

@@ -18,7 +18,7 @@ from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import RowShape
 from mmreplay.exchange.episodes import PREFIX, EpisodeColumns
-from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, key_name, reward_dtype
+from mmreplay.exchange.fields import extra_name, flags, is_numeric, key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.transitions import FinalObservation, Frames, Table, to_steps
 from mmreplay.format.episode_fields import EpisodeField
@@ -53,6 +53,7 @@ ROLES = tuple(_NAMES)
 
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
 _OF_NUMBERS = _NAMES.keys() - {*_OF_FRAMES, "actions"}
+_DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")  # which float32 does not hold exactly
 _ROLES = {name: role for role, names in _NAMES.items() for name in names}
 _JAXRL_ENDS, _MASKS = "dones_float", "masks"
 _LIKE_ENDS = {"is_first", "is_last", "is_terminal", "step_type", _MASKS}
@@ -141,15 +142,14 @@ class Tables:
         for name, role in others.items():
             self._add_extra(name, role, columns[name])
         self._fields = {
-            key: field(columns[name].shape[1:], columns[name].dtype, name)
+            key: Field(tuple(columns[name].shape[1:]), columns[name].dtype)
             for key, name in self.frames["observations"].items()
         }
-        action = columns[self._roles["actions"]]
-        self._action = field(action.shape[1:], action.dtype, "actions")
-        self._rewards = np.dtype("float32")
-        if "rewards" in self._roles:
-            self._rewards = reward_dtype(columns[self._roles["rewards"]].dtype, "rewards")
-        else:
+        action, rewards = columns[self._roles["actions"]], self._roles.get("rewards")
+        self._action = Field(tuple(action.shape[1:]), action.dtype)
+        is_double = rewards is not None and columns[rewards].dtype.name in _DOUBLES
+        self._rewards = np.dtype("float64" if is_double else "float32")
+        if rewards is None:
             losses.add("rewards: the source has none, so they are 0", max(self.n_rows, 1))
 
     def _role(self, name: str) -> tuple[str, str]:
