@@ -65,14 +65,14 @@ class Pulled:
 
 
 def pull(url: Any, path: str | os.PathLike[str], *, progress: Progress = None) -> Pulled:
-    """Make a store of the newest push to an archive; or bring one up to date that a pull has made.
+    """Make a store of the newest push to an archive, or bring one up to date that a pull has made.
 
-    Every byte is compared with its checksum. If it is interrupted, the next call continues. What an
-    older pull left at the path is linked where it is the same; what is open of it stays readable.
+    Every byte is compared with its checksum. If it is interrupted, the next call continues.
+    Unchanged files of an older pull are linked; readers that have it open keep it.
 
     Args:
         url: as for `push`, or ``https://``.
-        path: where no store is yet, or what a pull left there.
+        path: where there is no store yet, or what a pull left there.
         progress: called with bytes that are there and bytes in all.
 
     Raises:

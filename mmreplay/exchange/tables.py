@@ -117,12 +117,12 @@ class Tables:
         self._called, self._problem = called or {}, ""
         self._roles: dict[str, str] = {}
         self._is_jaxrl = _JAXRL_ENDS in columns
-        of_episodes = {name: one for name, one in columns.items() if self._is_of_episode(name)}
-        usable = {
-            name: one
-            for name, one in columns.items()
-            if not name.startswith(PREFIX) and self._is_usable(name, one)
-        }
+        of_episodes, usable = dict[str, RowShape](), dict[str, RowShape]()
+        for name, one in columns.items():
+            if not name.startswith(PREFIX) and self._is_usable(name, one):
+                usable[name] = one
+            elif name.startswith(PREFIX) and losses.takes(self._called.get(name, name)):
+                of_episodes[name] = one
         others = self._assign_roles(usable)
         # The columns of observations, next and final ones, by the keys of observations.
         self.frames = {role: self._parts_of(role) for role in _OF_FRAMES}
@@ -167,10 +167,6 @@ class Tables:
         base, _, key = name.partition("/")
         role = _ROLES.get(base, "")
         return ("", "") if role in self._losses.called else (role, key)
-
-    def _is_of_episode(self, name: str) -> bool:
-        """Whether a column is a field of episodes, and asked for."""
-        return name.startswith(PREFIX) and self._losses.takes(self._called.get(name, name))
 
     def _is_usable(self, name: str, column: RowShape) -> bool:
         """Whether a column is asked for and can be read; everything else is a loss."""

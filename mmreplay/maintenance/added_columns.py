@@ -54,24 +54,21 @@ def add_column(
 ) -> int:
     """Add a derived column to a store that nobody is writing.
 
-    `extras` of batches and trajectories have it from the next opening on; readers that are open
-    keep their columns. Transitions without a value have 0. If it is interrupted, the store is as
-    before: call it again.
+    `extras` of batches and trajectories have it from the next opening on. Transitions without a
+    value have 0. If it is interrupted, the store is as before: call it again.
 
     Args:
         path: the store; one that a crash left open is closed first.
         name: of the column; no field of a `Batch` and no extra column has it.
         source: an array (n, *field shape) in the order of `Store.ids`; a function of a trajectory
-            of T steps, as of `Store.trajectory`, that returns (T, *field shape), or its name,
-            ``module:function``; or an iterator over pairs of ids, of any shape, and values. Of an
-            id that comes twice the last value counts, and those of -1 are skipped.
+            of T steps that returns (T, *field shape), or its name, ``module:function``; or an
+            iterator over pairs of ids, of any shape, and values. Of an id that comes twice the last
+            value counts, and those of -1 are skipped.
         field: shape, dtype and rows per chunk; None: shape and dtype of the first values.
-        replace: also if there is a derived column of that name. If that is interrupted, the store
-            may be without it.
+        replace: also if there is a derived column of that name, which an interruption may remove.
         progress: called with the number of values stored, and of transitions.
 
-    Returns:
-        the number of values stored.
+    Returns the number of values stored.
 
     Raises:
         StoreNotFoundError, FormatError, CorruptStoreError: there is no store, or it is damaged.
@@ -79,8 +76,7 @@ def add_column(
             store.
         InvalidIdError: an id that is not a transition.
         LockedError: a process writes the store, or updates the column to be replaced.
-        DiskFullError: no room; nothing was changed.
-        FailedStoreError: a write or fsync failed.
+        DiskFullError, FailedStoreError: no room, or a write failed.
     """
     with _unwritten(path) as (root, lanes), Store([root]) as store:
         if name in store.schema.derived and not replace:
@@ -108,19 +104,10 @@ def add_column(
 
 
 def drop_column(path: str | os.PathLike[str], name: str) -> None:
-    """Remove a derived column from a store that nobody is writing.
+    """Remove the derived column `name` from a store that nobody is writing.
 
-    Readers that have it open get a SchemaError within a second.
-
-    Args:
-        path: the store; one that a crash left open is closed first.
-        name: of the column.
-
-    Raises:
-        SchemaError: there is no such derived column, or the path is within a store.
-        LockedError: a process writes the store, or updates the column.
-        StoreNotFoundError, FormatError, CorruptStoreError, DiskFullError, FailedStoreError: as
-            `add_column`.
+    Readers that have it open get a SchemaError within a second. A store that a crash left open is
+    closed first. SchemaError if there is no such derived column; otherwise raises as `add_column`.
     """
     with _unwritten(path) as (root, lanes):
         if not _drop(root, lanes, name):

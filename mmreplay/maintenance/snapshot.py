@@ -51,9 +51,9 @@ def snapshot(
 ) -> Snapshot:
     """Copy a store as it is at this moment: closed, live or left by a crash.
 
-    Writers of the source are not disturbed and need not be there. What no writer will change any
-    more is shared with the source by hard links, where the file system has them, and takes no
-    room; row ids are the same. Each lane of a live store is copied as of a moment of its own.
+    Writers of the source are not disturbed. What no writer will change any more is shared with the
+    source by hard links, where the file system has them, and takes no space; row ids are the same.
+    Each lane of a live store is copied as of a moment of its own.
 
     Args:
         path: the store.
@@ -62,13 +62,11 @@ def snapshot(
 
     Raises:
         StoreNotFoundError: no store there, or no directory above the target.
-        FormatError: something there that is not a store.
+        FormatError, CorruptStoreError: something there that is not a store, rows that cannot be
+            read, or a lane that evicts faster than it can be copied.
         StoreExistsError: the target exists.
         SchemaError: the target lies within a store, or nothing can have its name.
-        DiskFullError: no room; nothing is left behind.
-        FailedStoreError: a write or fsync failed.
-        CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
-            copied.
+        DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
     """
     named, copy = user_paths.as_path(path), path_of_new_store(target)
     source = hold_store(named).root

@@ -42,17 +42,13 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
     """Give fields of episodes of a closed store a value; a field that it does not have is added.
 
     A text that is longer than those before makes room for it. If this is interrupted, the store is
-    as it was, or has all of the values.
+    as it was, or has all of the values. Returns the number of episodes.
 
     Args:
         path: the store, which no process may be writing.
-        episodes: as for `Dataset.select`: a mask over `Dataset.episodes`, numbers in it, or a
-            function of it that returns either; None for all.
+        episodes: as for `Dataset.select`; None for all.
         fields: one value for all of these episodes, or one for each: texts, bools, whole numbers
             (a new field is int64), other numbers (float64), or arrays.
-
-    Returns:
-        The number of episodes.
 
     Raises:
         StoreNotFoundError, FormatError, CorruptStoreError: there is no store, or a damaged one.

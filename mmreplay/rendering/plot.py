@@ -81,19 +81,15 @@ def plot(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Figure:
-    """Draw returns and episode lengths over time, and how often rewards and actions occur.
+    """Draw returns and lengths over time, rewards and actions, of stores on the same axes.
 
-    Several stores are drawn into the same axes. Only episodes that ended have a return and a
-    length. Rewards and actions are counted from at most a million transitions. Time counts the
-    retained transitions of all lanes, as if they had been recorded at the same time.
+    Time is counted in transitions of all lanes, as if they had been recorded at the same time.
+    Returns the figure, which a notebook shows.
 
     Args:
         paths: a store, several or a glob pattern; closed or live.
         out: the file to make, whose name ends in .svg or .png; None makes none.
         progress: called with stores read and stores in all.
-
-    Returns:
-        The figure, which a notebook shows.
 
     Raises:
         SchemaError: too many stores, or another format.

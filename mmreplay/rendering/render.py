@@ -87,10 +87,9 @@ def render(
     Raises:
         SchemaError: no such episode, key, format or setting; its frames are not images, or too
             large at this scale.
-        EmptyBufferError: there is no episode yet.
+        EmptyBufferError, InvalidIdError: there is no episode yet, or it was evicted meanwhile.
         StoreNotFoundError: no store there, or no directory above `out`.
         StoreExistsError: `out` exists.
-        InvalidIdError: the episode was evicted meanwhile.
         CorruptStoreError: frames that cannot be read.
         DiskFullError, FailedStoreError: it cannot be written. No error leaves a file behind.
     """

@@ -95,11 +95,10 @@ def repair(
 
     Raises:
         StoreNotFoundError, FormatError: there is no store, or a part of it may not be read.
-        SchemaError: the path is a lane of a store or a part of a lane, or its name is too long.
+        SchemaError: the path is a part of a store, or its name is too long.
         LockedError: it is being written, or a column of it updated.
         CorruptStoreError: the damage leaves nothing to start from.
-        DiskFullError: no room; nothing was changed.
-        FailedStoreError: a write or fsync failed.
+        DiskFullError, FailedStoreError: no room, or a write failed; nothing was changed.
     """
     site = RepairSite(place_of(user_paths.as_path(path)))
     root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
