@@ -131,10 +131,7 @@ def _card(name: str, url: str, made: Snapshot, page: Any) -> str:
 
 
 def pull_from_hub(url: str, new: Path) -> int:
-    """Make the store of a repository at `new`, by links into the cache of the library; its bytes.
-
-    The library asks for what it does not have yet. Every checksum of the store is compared.
-    """
+    """Make a repository's store at `new`, verified, by links to the library's cache; its bytes."""
     name = _repository(url)
     with _hub(url) as hub:
         folder = Path(hub.snapshot_download(name, repo_type=_KIND, allow_patterns=[f"{_STORE}/*"]))

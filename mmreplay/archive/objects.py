@@ -116,10 +116,7 @@ class Objects:
             self._api.put(self._store, key, path, use_multipart=size > _ONE_REQUEST_BYTES)
 
     def exchange(self, key: str, data: bytes, tag: str | None) -> None:
-        """Replace a small object, which has to be the one with this ETag; None: not to be there.
-
-        Raises LockedError if it is another by now.
-        """
+        """Replace the small object with this ETag, or none for None; LockedError if it changed."""
         mode: Any = "create" if tag is None else {"e_tag": tag}
         with self._explained(f"writing {key}"):
             try:
@@ -134,10 +131,7 @@ class Objects:
                     raise _overtaken(self.url) from error
 
     def _exchange_file(self, key: str, data: bytes, tag: str) -> None:
-        """The same in a directory, where obstore does not know it: under a lock on the directory.
-
-        Other hosts see the lock where the file system tells them (NFS 4; Lustre with flock).
-        """
+        """The same in a directory, under a lock that other hosts see if the file system has it."""
         lock = DirectoryLock(
             self._local, patience_s=_LOCK_S, who=lambda: ": another push is ending"
         )

@@ -50,10 +50,7 @@ _PATIENCE_S = 3600.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pulled:
-    """The store at `path`, `transitions` of which can be sampled, and its objects.
-
-    They have `bytes`; of these, `received_bytes` were not there yet.
-    """
+    """The store at `path`, and its objects: `received_bytes` of `bytes` were not there yet."""
 
     path: str
     lanes: int
@@ -124,10 +121,7 @@ def _pulled(where: Path, size: int, received: int) -> Pulled:
 
 
 def pull_to_cache(url: str, cache: Any) -> Path:
-    """Pull to a directory below `cache` that belongs to this URL; returns its path.
-
-    Several processes may do so at once: one receives the store.
-    """
+    """Pull to a directory of this URL below `cache`; several processes may do so at once."""
     folder = user_paths.absolute_path(cache, "cache")
     durable_writes.make_directory(folder)
     last = "".join(one if one.isalnum() else "-" for one in url.rstrip("/").rpartition("/")[2])
@@ -146,10 +140,7 @@ def _digest(store: Path) -> int:
 
 
 class _Mirror:
-    """What an older pull left at a path, which is locked meanwhile; see `pull` for the errors.
-
-    `archive` is the digest of the manifest that it was made of.
-    """
+    """What an older pull left at a path, made of the manifest with digest `archive`; locked."""
 
     def __init__(self, where: Path, work: Path) -> None:
         self.where, self._work = where, work

@@ -162,10 +162,7 @@ def _state(reader: LaneReader) -> str:
 
 
 def chunk_pieces(folder: AnyPath) -> dict[str, Piece]:
-    """The chunk files of a closed lane that no writer will change again, by path below it.
-
-    All others, and all other arrays, may change in place.
-    """
+    """The chunk files of a closed lane that no writer will change again, by path below it."""
     document, out = read_lane(folder), dict[str, Piece]()
     own = document.metadata
     for log, specs, n_rows in (

@@ -78,10 +78,7 @@ class ReplayBuffer(DeferredStore):
         return idx
 
     def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
-        """Store the action and reward of the newest frame; `done` ends the episode.
-
-        SchemaError if `idx` is not that of the newest frame, or its episode has ended.
-        """
+        """Store the action and reward of the newest frame, at `idx`; `done` ends the episode."""
         if self._recent is None or idx != self._waiting:
             raise SchemaError(
                 f"store_effect: expected the index that store_frame() returned last, "

@@ -86,10 +86,7 @@ def _field(column: RowShape) -> EpisodeField:
 
 
 def common_type(values: Sequence[Any]) -> np.dtype[Any] | None:
-    """The dtype of a column with these values, one per episode; None if no dtype has room for all.
-
-    Texts become bytes, integers int64 or uint64.
-    """
+    """The dtype of a column with these values, (u)int64 of integers; None if none holds all."""
     arrays = [np.asarray(one) for one in values]
     kinds = {one.dtype.kind for one in arrays}
     if kinds <= {"U", "S", "O"} and all(isinstance(one, (str, bytes)) for one in values):

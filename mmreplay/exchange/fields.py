@@ -25,10 +25,7 @@ _MOST_BYTES = 8
 
 
 def need(module: str, extra: str | None = "exchange", package: str | None = None) -> Any:
-    """An optional library; raises MissingExtraError with the command that installs it.
-
-    `package` is its name for pip, if that differs; `extra` None means that no extra has it.
-    """
+    """An optional library, called `package` by pip, of an `extra`; raises MissingExtraError."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -61,10 +58,7 @@ def has_values(rows: Array) -> Array:
 
 
 def flags(values: Array, name: str) -> Array:
-    """(n,) bool of flags that are bools or numbers, (n,) or (n, 1).
-
-    Raises FormatError for a flag that is neither 0 nor 1, such as NaN or 2.
-    """
+    """(n,) bool of flags (n,) or (n, 1); FormatError for one that is neither 0 nor 1."""
     given = np.asarray(values).reshape(len(values))
     out: Array = given != 0
     if (other := given[out & (given != 1)]).size:

@@ -66,10 +66,7 @@ class Losses:
         return not _and_above(name).isdisjoint(self._leave_out)
 
     def takes(self, name: str, *, needed: bool = False) -> bool:
-        """Whether to convert a column; counts it otherwise.
-
-        `columns` has no effect on one that is `needed`.
-        """
+        """Whether to convert a column, else counts it; `columns` may leave out a `needed` one."""
         above = _and_above(name)
         self._unseen -= above
         if above.intersection(self._leave_out):

@@ -36,10 +36,7 @@ _NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
 @contextmanager
 def place(given: Any, options: dict[str, Any]) -> Iterator[Any]:
-    """A path as it is given, or the folder of an id, in a namespace as Minari makes one.
-
-    Then the option ``dataset_id`` is this id. After an error no new folder is left.
-    """
+    """A path as it is given, or the folder of an id, which is then the option ``dataset_id``."""
     folder = folder_of(given)
     if folder is None:
         yield given

@@ -40,10 +40,7 @@ def open_episodes(
     losses: Losses,
     stack: ExitStack,
 ) -> Hdf5Episodes | ArrowEpisodes:
-    """The `n` episodes below ``data/``; `images` are JPEG. Raises FormatError for another `kind`.
-
-    Other files, groups and datasets are losses.
-    """
+    """The `n` episodes below ``data/``, `images` as JPEG; everything else there is a loss."""
 
     def is_used(name: str) -> bool:
         number, _, inside = name.partition("/")

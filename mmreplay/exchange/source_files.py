@@ -31,10 +31,7 @@ _FREE_BYTES, _MOST_RATIO = 64 << 20, 1100
 
 
 def source_files(source: Path) -> dict[str, int]:
-    """The bytes of each file below a folder by its relative name, ascending; "" for a file.
-
-    Raises FormatError for links, which may lead to any file, and for pipes, which may block.
-    """
+    """The bytes of each file below a folder, by relative name ("" for a file); no links."""
     about = source.stat()
     if stat.S_ISREG(about.st_mode):
         return {"": about.st_size}

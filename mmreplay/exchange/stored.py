@@ -93,10 +93,7 @@ def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[An
 
 
 def table_rows(run: Steps, *, is_dict: bool) -> dict[str, Array]:
-    """The columns of some steps, by name; texts are bytes.
-
-    A final observation only where an episode ends, its fields only where it begins.
-    """
+    """The columns of some steps; final observations only where episodes end, texts as bytes."""
     n, out = len(run), {}
     last = np.zeros(n, np.bool_)
     last[-1] = run.ends

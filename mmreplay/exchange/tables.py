@@ -98,10 +98,7 @@ def final_name(key: str) -> str:
 
 
 class Tables:
-    """A table of columns by name; `called` has their names in the source, where these differ.
-
-    Raises FormatError if observations, actions or rewards are missing, or do not fit together.
-    """
+    """A table of columns by name, `called` so in the source; FormatError if they do not fit."""
 
     def __init__(
         self,
@@ -390,10 +387,7 @@ class Tables:
             self._losses.add("final observations after the last end", n_known - n_final)
 
     def _ends(self, block: Block, after: Block | None) -> tuple[Array, Array]:
-        """Which steps are terminal, and which are the last of their episodes; (n,) bool each.
-
-        `after` is the block after these steps.
-        """
+        """Which steps are terminal, and which end their episodes, (n,) bool; `after` follows."""
         roles = self._roles
         terminal = self._flags(block, "terminations")
         truncated = self._flags(block, "truncations")

@@ -53,10 +53,7 @@ class Table:
 
 
 def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses) -> Iterator[Steps]:
-    """The steps of a table that comes in blocks of rows; its last row ends an episode.
-
-    After a terminal step the observation does not count, so it is repeated whatever `missing` is.
-    """
+    """The steps of a table in blocks; observations after terminal steps are always repeated."""
     begins = True
     for block, after in itertools.pairwise(itertools.chain(tables, [None])):
         if block is None:

@@ -152,10 +152,7 @@ class _Copy:
             raise EvictedError(str(reader.path))
 
     def _copy_fields(self, base: int, stop: int, before: int) -> None:
-        """Copy the fields of the episodes that begin in rows [base, stop); they are never linked.
-
-        They may change in place, and are small.
-        """
+        """Copy the fields of the episodes that begin in rows [base, stop), as these may change."""
         reader, rows = self._reader, self._reader.rows
         pieces = chunk_files.filled_rows(rows, rows.specs["resets"], base, stop)
         head = before + sum(int(np.count_nonzero(values)) for _, values in pieces)
@@ -355,10 +352,7 @@ def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
 
 
 def check_intact(log: LogReader, spec: ArraySpec, chunk: int, head: int | None = None) -> None:
-    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum.
-
-    `head` is where they end, by default where those of the log do.
-    """
+    """Raise an error unless rows below `head` in a closed lane's raw file match its checksum."""
     if not log.is_closed:
         return
     path = chunk_files.chunk_path(log.path, spec, chunk)

@@ -28,11 +28,7 @@ _ATTEMPTS = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a snapshot took: all lanes, their kept rows, and the transitions that can be sampled.
-
-    `shared_bytes` are allocated for files that the copy shares with its source, `own_bytes` for its
-    own.
-    """
+    """What a snapshot took: kept `rows`, and the bytes shared with its source and of its own."""
 
     path: str
     lanes: int

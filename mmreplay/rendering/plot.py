@@ -62,11 +62,7 @@ class Curves(Figure):
 
 
 class _Shown(NamedTuple):
-    """A store, its label and colour, and what is drawn of it.
-
-    returns, lengths: (E,) of the episodes that ended, in that order. columns: (n,) rewards and
-    actions.
-    """
+    """A store, its label and colour; (E,) of its ended episodes; (n,) rewards and actions."""
 
     name: str
     ink: str

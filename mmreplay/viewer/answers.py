@@ -108,10 +108,7 @@ class Answers:
     def rows(
         self, number: int, version: str, first: int, column: int, start: int, stop: int
     ) -> Answer:
-        """Rows of one column of an episode: `rows` (n, ...), and ``damage``: [[start, stop, why]].
-
-        Damaged rows are zeros.
-        """
+        """Rows (n, ...) of one column of an episode; ``damage``, [[start, stop, why]], is zeros."""
 
         def read(store: Store) -> Answer:
             columns = shown_columns(store.schema)

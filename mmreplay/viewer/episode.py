@@ -77,10 +77,7 @@ def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
 
 
 def find_episode(store: Store, first: int) -> Episode:
-    """The episode whose first retained transition has this id.
-
-    Raises GoneError if it was evicted, InvalidIdError if none begins there.
-    """
+    """The episode whose first retained transition has this id; GoneError or InvalidIdError."""
     lane = first >> LANE_SHIFT
     n_lanes = len(store.live.readers)
     evicted = 0
@@ -200,10 +197,7 @@ class _PlaceColumn:
 
 
 class _Places:
-    """A gatherer of transitions of one episode with ids in place of frames.
-
-    `last` is the id of the episode's last step, if a transition has its final observation.
-    """
+    """A gatherer with ids in place of frames; `last` is that of the episode's last step."""
 
     def __init__(self, schema: Schema, gatherer: TransitionGatherer) -> None:
         self._paths, self._gatherer = schema.frame_paths.values(), gatherer

@@ -77,10 +77,7 @@ class Guard:
         return None
 
     def _is_own_name(self, host: str) -> bool:
-        """Whether a Host header names this server: by an address, or a name of this machine.
-
-        A page of a stranger whose own name leads here sends that name.
-        """
+        """Whether a Host header names this machine: the page of a stranger sends its own name."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         name = name.strip("[]").lower()
         if name in self._names:

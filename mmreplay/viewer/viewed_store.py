@@ -28,10 +28,7 @@ class GoneError(MmreplayError):
 
 
 class ViewedStore:
-    """A store that is read for pages, and opened again when it was replaced. Thread-safe.
-
-    `salt` makes the versions of this server differ from those of others. Raises as `mmreplay.open`.
-    """
+    """A store that pages read, opened again if it is replaced; `salt` is part of its versions."""
 
     def __init__(self, path: str | os.PathLike[str], salt: str = "") -> None:
         self.path = Path(path)

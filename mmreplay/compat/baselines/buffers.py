@@ -59,10 +59,7 @@ class LazyFrames:
 
 
 class ReplayBuffer(DeferredStore):
-    """The newest `size` transitions, sampled uniformly with replacement.
-
-    `path` is the store's directory; None for a temporary one.
-    """
+    """The newest `size` transitions, sampled uniformly with replacement; see `DeferredStore`."""
 
     _kind: type[CoreBuffer] = CoreBuffer
     _settings: Mapping[str, Any] = MappingProxyType({})
@@ -126,10 +123,7 @@ class ReplayBuffer(DeferredStore):
         self._n_added += 1
 
     def sample(self, batch_size: int) -> Any:
-        """Draw (B, ...) observations, actions, rewards, next observations and dones, each as added.
-
-        EmptyBufferError if the buffer is empty.
-        """
+        """Draw (B, ...) observations, actions, rewards, next observations and dones, as added."""
         return self._shaped(self.core.sample(batch_size))
 
     def _shaped(self, batch: Any) -> tuple[Array, Array, Array, Array, Array]:

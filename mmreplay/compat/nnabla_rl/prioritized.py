@@ -136,10 +136,7 @@ class Prioritized(ReplayBuffer):
 
 
 class PrioritizedReplayBuffer(Prioritized):
-    """Experiences drawn by priority: `variant` is ``proportional`` or ``rank_based``.
-
-    Arguments as for `mmreplay.PrioritizedReplayBuffer`; the two intervals have no effect.
-    """
+    """Experiences drawn by priority, proportional or rank based; both intervals have no effect."""
 
     def __init__(
         self,

@@ -127,10 +127,7 @@ class ReplayBuffer(Recorder):
         return 0
 
     def append(self, experience: Experience) -> None:
-        """Append an experience; the oldest goes if the buffer is full.
-
-        SchemaError if it is not an experience or does not fit the first one, else as `Writer.step`.
-        """
+        """Append an experience; SchemaError if it does not fit the first one."""
         self._append(experience)
 
     def append_all(self, experiences: Iterable[Experience]) -> None:

@@ -111,10 +111,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         return self._experiences(self.core.transitions(ids))
 
     def sample_trajectories(self, num_samples: int = 1) -> tuple[Any, Info]:
-        """Draw trajectories uniformly, without replacement; SchemaError if there are fewer.
-
-        Returns a trajectory, or a tuple of several, and ``{"weights": ones (B, 1)}``.
-        """
+        """Draw trajectories without replacement: one, or a tuple of several; and their weights."""
         whole_number("num_samples", num_samples)
         if num_samples > (count := self.trajectory_num):
             raise SchemaError(
@@ -195,11 +192,7 @@ class AtariTrajectory(Sequence[Experience]):
 
 
 class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
-    """A `TrajectoryReplayBuffer` of stacks of four screens, stored once as bytes, read when used.
-
-    A step that does not continue the previous one begins a game, whose first stack is one screen
-    repeated.
-    """
+    """A `TrajectoryReplayBuffer` of stacks of four screens, stored once as bytes, read on use."""
 
     _stacked_frames = 4
 
