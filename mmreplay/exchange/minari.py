@@ -20,8 +20,7 @@ import numpy as np
 from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
 from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
-from mmreplay.exchange.episodes import PREFIX, common_type
-from mmreplay.exchange.fields import is_numeric
+from mmreplay.exchange.fields import PREFIX, common_type, is_numeric
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json

@@ -26,8 +26,7 @@ from mmreplay.exchange.arrow_files import (
     to_arrow,
 )
 from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
-from mmreplay.exchange.episodes import PREFIX
-from mmreplay.exchange.fields import need
+from mmreplay.exchange.fields import PREFIX, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, by_numbers, source_files
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes

@@ -24,8 +24,7 @@ import numpy as np
 from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Shape, row_bytes
-from mmreplay.exchange.episodes import PREFIX, is_text
-from mmreplay.exchange.fields import has_values, is_numeric, need
+from mmreplay.exchange.fields import PREFIX, has_values, is_numeric, is_text, need
 from mmreplay.exchange.images import decoded
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, checked_name, open_file, read_json

@@ -17,7 +17,7 @@ import numpy as np
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
-from mmreplay.exchange.episodes import PREFIX, common_type
+from mmreplay.exchange.fields import PREFIX, common_type
 from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import by_numbers

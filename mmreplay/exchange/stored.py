@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
-from mmreplay.exchange.episodes import PREFIX
+from mmreplay.exchange.fields import PREFIX
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.maintenance.episode_runs import read_runs, row_bytes

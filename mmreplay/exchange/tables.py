@@ -17,8 +17,7 @@ import numpy.typing as npt
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import RowShape
-from mmreplay.exchange.episodes import PREFIX, EpisodeColumns
-from mmreplay.exchange.fields import extra_name, flags, is_numeric, key_name
+from mmreplay.exchange.fields import PREFIX, EpisodeColumns, extra_name, flags, is_numeric, key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.transitions import FinalObservation, Frames, Table, to_steps
 from mmreplay.format.episode_fields import EpisodeField
