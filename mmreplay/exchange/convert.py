@@ -22,12 +22,10 @@ from mmreplay.batches.runs import Steps
 from mmreplay.errors import EmptyBufferError, FormatError, SchemaError, StoreExistsError
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
-from mmreplay.exchange.source_files import check_claim, check_row
-from mmreplay.exchange.sources import (
-    fields_of,
+from mmreplay.exchange.source_files import (
+    check_claim,
+    check_row,
     find_sources,
-    observation_name,
-    one_after_the_other,
     reading,
     shown,
 )
@@ -37,9 +35,11 @@ from mmreplay.format.episode_fields import STARTED
 from mmreplay.maintenance.episode_runs import row_bytes, write_runs
 from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.store import Store
+from mmreplay.schema import FRAME, Field
 from mmreplay.storage.lane_metadata import kept_extras, path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
+from mmreplay.texts import Text
 from mmreplay.writing.create import create
 
 _AHEAD = 8  # runs that are read ahead
@@ -117,7 +117,7 @@ def import_dataset(
         if len(sources) == 1:
             losses.check_names(what)
         else:
-            steps = one_after_the_other(incoming, sources, read, format)
+            steps = _one_after_the_other(incoming, sources, read, format)
             incoming = dataclasses.replace(incoming, steps=steps, n_steps=0)
         folder = stack.enter_context(staging_directory(where))
         built = Path(str(folder)) / where.name
@@ -167,18 +167,17 @@ def import_dataset(
 
 def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
     """The steps; raises FormatError for rows that do not match the fields."""
-    runs, fields = iter(incoming.steps), fields_of(incoming)
-    del fields["rewards"]
+    runs, fields = iter(incoming.steps), _fields_of(incoming)
     while True:
         with reading(source, name):
             run = next(runs, None)
         if run is None:
             return
         columns = {"actions": run.action}
-        columns |= {observation_name(key): rows[:-1] for key, rows in run.observation.items()}
+        columns |= {_observation_name(key): rows[:-1] for key, rows in run.observation.items()}
         columns |= {f"column {name}": rows for name, rows in run.extras.items()}
-        for what, (shape, dtype) in fields.items():
-            rows, n = columns[what], len(run)
+        for what, rows in columns.items():
+            (shape, dtype), n = fields[what], len(run)
             if rows.shape != (n, *shape) or not np.can_cast(rows.dtype, dtype):
                 raise FormatError(
                     f"{source}: {what}: expected {n:,} rows of {shape} {dtype}, as in the "
@@ -186,11 +185,50 @@ def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
                     f"same way"
                 )
         frames = {
-            key: rows[:].astype(fields[observation_name(key)][1], copy=False)
+            key: rows[:].astype(fields[_observation_name(key)][1], copy=False)
             for key, rows in run.observation.items()
         }
         # Not the time of the import: when the episode began is known only if the source says so.
         yield dataclasses.replace(run, observation=frames, episode={STARTED: 0, **run.episode})
+
+
+def _one_after_the_other(
+    first: Incoming, sources: Sequence[Any], read: Callable[[Any], Any], name: str
+) -> Iterator[Steps]:
+    """The steps of several sources; raises FormatError unless they have the same fields."""
+    yield from first.steps
+    expected = _fields_of(first)
+    for source in sources[1:]:
+        with reading(shown(source), name), read(source) as incoming:
+            found = _fields_of(incoming)
+            for what in sorted(expected.keys() | found.keys()):
+                one, other = expected.get(what), found.get(what)
+                if not one or not other or one[0] != other[0] or not np.can_cast(other[1], one[1]):
+                    kinds = ("nothing" if it is None else f"{it[1]} {it[0]}" for it in (one, other))
+                    raise FormatError(
+                        f"{shown(source)}: {what}: expected {next(kinds)}, as in "
+                        f"{shown(sources[0])}, found {next(kinds)}; import it alone, or choose "
+                        f"columns"
+                    )
+            yield from incoming.steps
+
+
+def _fields_of(incoming: Incoming) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of a dataset's columns by what they are; texts may be of any length."""
+    fields: dict[str, Any] = {"actions": incoming.action}
+    fields |= {_observation_name(key): one for key, one in incoming.frames.items()}
+    fields |= {f"column {name}": one for name, one in incoming.extras.items()}
+    fields |= {f"field {name} of episodes": one for name, one in incoming.episode.items()}
+    fields["rewards"] = Field((), incoming.reward_dtype)
+    return {
+        name: (() if isinstance(one, Text) else one.shape, np.dtype(one.dtype))
+        for name, one in fields.items()
+    }
+
+
+def _observation_name(key: str) -> str:
+    """What an observation is called in messages."""
+    return "observations" if key == FRAME else f"observations {key}"
 
 
 def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:

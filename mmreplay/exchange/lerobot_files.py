@@ -99,14 +99,6 @@ _OWN = {
 Rows = Callable[[Steps], Array]  # a column of some steps
 
 
-def _extra(name: str) -> Rows:
-    return lambda run: run.extras[name]
-
-
-def _before(key: str) -> Rows:
-    return lambda run: run.observation[key][:-1]
-
-
 def _is_last(run: Steps) -> Array:
     out = np.zeros(len(run), np.bool_)
     out[-1] = run.ends
@@ -247,7 +239,7 @@ class _Out:
             is_image = _is_picture(one)
             last = key if key != FRAME else "image" if is_image else "state"
             name = called.get(key) or f"observation.{last}"
-            add(name, one, _before(key), is_image=is_image)
+            add(name, one, lambda run, key=key: run.observation[key][:-1], is_image=is_image)
         add("action", schema.action, operator.attrgetter("action"))
         add("next.reward", Field((), schema.reward_dtype), operator.attrgetter("reward"))
         add("next.done", Field((), "bool"), _is_last)
@@ -261,7 +253,7 @@ class _Out:
         }
         kept = set()
         if self._known and self._has("timestamp", "f"):
-            rows["timestamp"] = _extra("timestamp")
+            rows["timestamp"] = lambda run: run.extras["timestamp"]
             kept.add("timestamp")
         if self._is_numbered:
             rows["task_index"] = self._task_numbers
@@ -274,7 +266,7 @@ class _Out:
             elif name.partition(".")[0] == _OBSERVATION or name == _TRUNCATED:
                 losses.add(f"column {name}: this name has a meaning in LeRobot", stored.n_steps)
             else:
-                add(name, one, _extra(name))
+                add(name, one, lambda run, name=name: run.extras[name])
         for name, dtype in _OWN.items():
             out[name] = _Feature(dtype, (1,), (), rows[name])
         return out

@@ -108,19 +108,15 @@ class Example:
         self.where = where
         decode_error = need("google.protobuf.message", package="protobuf").DecodeError
         try:
-            self._features = _message().FromString(data).features.feature
+            self.features = _message().FromString(data).features.feature
         except decode_error as error:
             raise FormatError(f"{where}: not a tf.train.Example: {error!s:.200}") from error
 
-    def names(self) -> list[str]:
-        """The features that it has."""
-        return list(self._features)
-
     def values(self, name: str, *, is_bytes: bool) -> Any:
         """A feature that is a list of bytes, or of numbers."""
-        if name not in self._features:
+        if name not in self.features:
             raise FormatError(f"{self.where}: has no feature {name!r}, which features.json lists")
-        one = self._features[name]
+        one = self.features[name]
         found = getattr(one, one.WhichOneof("kind") or "float_list").value
         if len(found) and isinstance(found[0], bytes) != is_bytes:
             kinds = ("bytes", "numbers") if is_bytes else ("numbers", "bytes")
@@ -372,7 +368,7 @@ class _Dataset:
         counts = {self._steps[role].path: len(rows) for role, rows in columns.items()}
         if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
-        for name in example.names():
+        for name in example.features:
             above = (name[:at] for at, one in enumerate(name) if one == "/")
             if self._named.isdisjoint((name, *above)):
                 self._losses.add(f"feature {name}: not in features.json, left out")

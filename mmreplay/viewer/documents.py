@@ -196,11 +196,8 @@ def _chart(title: str, columns: Sequence[Array | None], *, action: bool = False)
 
 
 def _finite_values(values: Array | None) -> npt.NDArray[np.float64]:
-    if values is None:
-        return np.empty(0)
-    out = values.astype(np.float64)
-    kept: npt.NDArray[np.float64] = out[np.abs(out) < _LARGEST]
-    return kept
+    out = np.empty(0) if values is None else values.astype(np.float64)
+    return out[np.abs(out) < _LARGEST]
 
 
 _ALIGN = 8
