@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.exchange.columns import RowShape
+from mmreplay.exchange.columns import Column, RowShape
 from mmreplay.exchange.fields import PREFIX, EpisodeColumns, extra_name, flags, is_numeric, key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.transitions import FinalObservation, Frames, Table, to_steps
@@ -26,8 +26,6 @@ from mmreplay.schema import FRAME, Field
 
 Block = dict[str, Array]  # rows of columns by name
 OF_NEXT_FILE = "\0file"  # in a `Block` that begins a file, other than the first
-
-FinalRows = Callable[[int, int], Frames]  # the final observations of the episodes [start, stop)
 
 _NAMES = {
     "observations": ("observations", "observation", "obs"),
@@ -312,16 +310,14 @@ class Tables:
     def incoming(
         self,
         rows: Iterable[Block],
-        final: FinalRows | None = None,
+        final: Mapping[str, Column] | None = None,
         metadata: Mapping[str, Any] | None = None,
-        n_final: int | None = None,
     ) -> Incoming:
         """The table as a dataset, from blocks of the columns in `used`.
 
-        Final observations are ``final KEY`` in the blocks, or what `final` returns, `n_final` of
-        them.
+        Final observations are ``final KEY`` in the blocks, or rows of `final`, one per episode.
         """
-        tables = self.tables(rows, final, n_final)
+        tables = self.tables(rows, final or {})
         return Incoming(
             self._fields,
             self._action,
@@ -333,10 +329,9 @@ class Tables:
             self._episode.declared,
         )
 
-    def tables(
-        self, rows: Iterable[Block], final: FinalRows | None = None, n_known: int | None = None
-    ) -> Iterator[Table]:
+    def tables(self, rows: Iterable[Block], final: Mapping[str, Column]) -> Iterator[Table]:
         """Blocks of columns as tables."""
+        n_known = min((one.shape[0] for one in final.values()), default=0)
         if not any(role in self._roles for role in _ENDS):
             self._losses.add("ends of episodes: the source marks no end, so all is one episode")
         frames = self.frames["observations"]
@@ -350,15 +345,12 @@ class Tables:
             if after is None and not ends[-1]:
                 self._losses.add("an unfinished episode at the end of the source: truncated")
                 # A final observation that is left is that of this episode.
-                n_left = (n_known or 0) - n_final - int(ends.sum())
-                ends[-1] = n_left == 1
+                ends[-1] = n_known - n_final - int(ends.sum()) == 1
             elif not following and not ends[-1] and OF_NEXT_FILE in (after or {}):
                 self._losses.add("episodes that go on in the next file, as these are one table")
             stop = n_final + int(ends.sum())
-            if final is None:
-                last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}
-            else:
-                last = final(n_final, stop)
+            last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}
+            last |= {key: column.read(n_final, stop) for key, column in final.items()}
             for key, found in last.items():
                 if len(found) != stop - n_final:
                     raise FormatError(
@@ -382,8 +374,7 @@ class Tables:
                 last or None,
                 self._episode.rows(block, numbers),
             )
-        if n_known is not None:
-            self._losses.add("final observations after the last end", n_known - n_final)
+        self._losses.add("final observations after the last end", max(n_known - n_final, 0))
 
     def _ends(self, block: Block, after: Block | None) -> tuple[Array, Array]:
         """Which steps are terminal, and which end their episodes, (n,) bool; `after` follows."""

@@ -5,6 +5,7 @@ Invariant: a final answer never changes under its path, which contains the versi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -90,14 +91,11 @@ class Answers:
         """Histograms of rewards, actions and priorities of all stores, on the same axes."""
         samples: list[dict[str, Any] | None] = []
         for one in self.stores:
-            head = one.head()
-            try:
-                sample = None
+            head, sample = one.head(), None
+            with contextlib.suppress(MmreplayError, OSError):  # the list of stores says so
                 if head["error"] is None:
                     sample = one.kept("spread", head["key"], documents.spread_samples)
-                samples.append(sample)
-            except (MmreplayError, OSError):  # the list of stores says so
-                samples.append(None)
+            samples.append(sample)
         return _json(documents.distributions(samples))
 
     def episode(self, number: int, version: str, first: int) -> Answer:
