@@ -99,6 +99,10 @@ _OWN = {
 Rows = Callable[[Steps], Array]  # a column of some steps
 
 
+def _of_steps(part: str, name: str) -> Rows:
+    return lambda run: getattr(run, part)[name][: len(run)]  # without a final observation
+
+
 def _is_last(run: Steps) -> Array:
     out = np.zeros(len(run), np.bool_)
     out[-1] = run.ends
@@ -239,7 +243,7 @@ class _Out:
             is_image = _is_picture(one)
             last = key if key != FRAME else "image" if is_image else "state"
             name = called.get(key) or f"observation.{last}"
-            add(name, one, lambda run, key=key: run.observation[key][:-1], is_image=is_image)
+            add(name, one, _of_steps("observation", key), is_image=is_image)
         add("action", schema.action, operator.attrgetter("action"))
         add("next.reward", Field((), schema.reward_dtype), operator.attrgetter("reward"))
         add("next.done", Field((), "bool"), _is_last)
@@ -253,7 +257,7 @@ class _Out:
         }
         kept = set()
         if self._known and self._has("timestamp", "f"):
-            rows["timestamp"] = lambda run: run.extras["timestamp"]
+            rows["timestamp"] = _of_steps("extras", "timestamp")
             kept.add("timestamp")
         if self._is_numbered:
             rows["task_index"] = self._task_numbers
@@ -266,7 +270,7 @@ class _Out:
             elif name.partition(".")[0] == _OBSERVATION or name == _TRUNCATED:
                 losses.add(f"column {name}: this name has a meaning in LeRobot", stored.n_steps)
             else:
-                add(name, one, lambda run, name=name: run.extras[name])
+                add(name, one, _of_steps("extras", name))
         for name, dtype in _OWN.items():
             out[name] = _Feature(dtype, (1,), (), rows[name])
         return out
