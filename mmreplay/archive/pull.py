@@ -33,12 +33,12 @@ from mmreplay.errors import (
     StoreExistsError,
 )
 from mmreplay.format import compression, layout
+from mmreplay.maintenance.copy_lane import lock_all
 from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.store import Store
 from mmreplay.storage.checksums import crc32c_of_file
 from mmreplay.storage.lane_metadata import check_surroundings, lane_paths
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
-from mmreplay.writing.lane_files import holder_of
 
 _COPY_BYTES = 1 << 20
 _FREE_BYTES, _MOST_RATIO = 64 << 20, 1100
@@ -154,9 +154,7 @@ class _Mirror:
         try:
             data = checked_reads.read_bytes(self._work / "mark", _MARK_BYTES)
             self.archive, *stores = map(int, data.split())
-            for lane in lane_paths(self.where):
-                lock = locks.DirectoryLock(lane, who=functools.partial(holder_of, lane))
-                self._locked.callback(lock.release)
+            lock_all(lane_paths(self.where), self._locked)
             self.is_there = _digest(self.where) in stores
         except LockedError:
             self._locked.close()

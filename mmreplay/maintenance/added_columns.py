@@ -9,9 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,7 +18,7 @@ from mmreplay.errors import LockedError, SchemaError
 from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.column_values import Blocks, Source, blocks_of
-from mmreplay.maintenance.copy_lane import close_lane
+from mmreplay.maintenance.copy_lane import close_lane, lock_all
 from mmreplay.reading.lane_reader import Entries, LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field, Schema
@@ -36,9 +34,7 @@ from mmreplay.storage.lane_metadata import (
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.system.locks import DirectoryLock
 from mmreplay.writing import build_lane
-from mmreplay.writing.lane_files import holder_of
 
 _FOLDERS = "derived", "checksums/derived"
 
@@ -129,9 +125,7 @@ def _unwritten(path: Any) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
         if not read_metadata(lane)["closed"]:
             close_lane(lane)
     with contextlib.ExitStack() as held:
-        for folder in dict.fromkeys([root, *lanes]):
-            lock = DirectoryLock(folder, who=functools.partial(holder_of, folder))
-            held.callback(lock.release)
+        lock_all([root, *lanes], held)
         if lane_paths(root) != lanes or not all(read_metadata(lane)["closed"] for lane in lanes):
             raise LockedError(f"{path}: it was written at this moment; end its writers first")
         yield root, lanes
@@ -174,16 +168,21 @@ def _remove(lane: AnyPath, column: str) -> None:
     durable_writes.sync_directory(lane)
 
 
-def _write(
-    path: AnyPath,
-    column: str,
-    field: Field | None,
-    documents: Mapping[str, bytes] | None = None,
-    spec: ArraySpec | None = None,
-) -> None:
+def documents_below(lane: AnyPath) -> layout.Documents:
+    """The zarr.json files below that of a lane, by path, for the copy in it."""
+    out: layout.Documents = {}
+    for folder, _, names in checked_reads.walk(lane):
+        name = str(folder)[len(str(lane)) + 1 :].replace(os.sep, "/")
+        if name and "zarr.json" in names and not name.endswith(".tmp"):
+            data = checked_reads.read_bytes(folder / "zarr.json", layout.MAX_METADATA_BYTES)
+            out[name] = parse.parse_json(data, str(folder))
+    return out
+
+
+def _write(path: AnyPath, column: str, field: Field | None, spec: ArraySpec | None = None) -> None:
     """Let the zarr.json of a store or lane name a column, or, without a field, forget it.
 
-    `documents` are those of its arrays in a lane, `spec` its array in a further lane of a store.
+    `spec` is its array in a further lane of a store.
     """
     where = str(path / "zarr.json")
     document = parse.parse_json(read_document(path), where)
@@ -198,11 +197,8 @@ def _write(
         changed = {**own, "schema": schema, "layout": lengths}
         durable_writes.write_file(path / "zarr.json", layout.group_json(changed))
         return
-    copy = parse.find_copy(document, where)
-    if copy is not None:
-        gone = {column, f"checksums/{column}", *(() if derived else _FOLDERS)}
-        copy = {one: of for one, of in copy.items() if one not in gone}
-        copy |= {one: json.loads(data) for one, data in (documents or {}).items()}
+    gone = {column, f"checksums/{column}", *(() if derived else _FOLDERS)} if field is None else ()
+    copy = {one: of for one, of in documents_below(path).items() if one not in gone}
     build_lane.write_metadata(path, own, copy, schema=schema)
 
 
@@ -223,18 +219,18 @@ class _Column:
         in_group = self._readers[0].path != self._root
         return plan.plan_lane(alone, environments, capacity, in_group=in_group).rows[self._path]
 
-    def _arrays(self, reader: LaneReader, path: str) -> dict[str, tuple[ArraySpec, int]]:
-        """The column and its checksums in a lane, and their rows, as they are called at `path`."""
-        spec = dataclasses.replace(self._planned(reader), path=path)
-        sums, head = layout.checksum_spec(path), reader.rows.head
-        return {path: (spec, head), sums.path: (sums, -(-head // spec.chunk_rows))}
+    def _arrays(self, reader: LaneReader) -> dict[str, tuple[ArraySpec, int]]:
+        """The column and its checksums in a lane, and their rows, as they are staged."""
+        spec = dataclasses.replace(self._planned(reader), path=self._staged)
+        sums, head = layout.checksum_spec(self._staged), reader.rows.head
+        return {self._staged: (spec, head), sums.path: (sums, -(-head // spec.chunk_rows))}
 
     def fill(self, blocks: Blocks, progress: Callable[[int, int], None] | None) -> int:
         """Build it with these values, durably; returns how many there were."""
         self.remove()  # what an interrupted call left
         parts = []
         for reader in self._readers:
-            arrays = self._arrays(reader, self._staged)
+            arrays = self._arrays(reader)
             for path in arrays:
                 durable_writes.make_directory(reader.path / path)
             reader.rows.specs[self._staged] = arrays[self._staged][0]
@@ -246,7 +242,7 @@ class _Column:
             if progress is not None:
                 progress(n_values, total)
         for reader in self._readers:
-            self._finish(reader.path, self._arrays(reader, self._staged))
+            self._finish(reader.path, self._arrays(reader))
         return n_values
 
     def _finish(self, lane: AnyPath, arrays: Mapping[str, tuple[ArraySpec, int]]) -> None:
@@ -260,16 +256,14 @@ class _Column:
     def put_in_place(self) -> None:
         """Give it its name in each lane, and name it in the zarr.json; last in the store's."""
         for reader in self._readers:
-            lane, arrays = reader.path, self._arrays(reader, self._path)
-            documents = dict.fromkeys(_FOLDERS, layout.group_json())
-            for folder, data in documents.items():
+            lane = reader.path
+            for folder in _FOLDERS:
                 if not (lane / folder / "zarr.json").exists():
-                    durable_writes.write_file(lane / folder / "zarr.json", data)
-            for path in reversed(arrays):  # with its checksums first
+                    durable_writes.write_file(lane / folder / "zarr.json", layout.group_json())
+            for path in (f"checksums/{self._path}", self._path):  # with its checksums first
                 durable_writes.rename(lane / f"{path}.tmp", lane / path)
             durable_writes.sync_all(directories=[lane / folder for folder in ("", *_FOLDERS)])
-            documents |= {path: layout.array_json(*array) for path, array in arrays.items()}
-            _write(lane, self._path, self._field, documents)
+            _write(lane, self._path, self._field)
         if self._readers[0].path != self._root:
             _write(self._root, self._path, self._field, spec=self._planned(None))
 

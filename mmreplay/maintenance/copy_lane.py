@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +30,10 @@ from mmreplay.storage.state_page import Checkpoint, CheckpointFile
 from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.locks import DirectoryLock
 from mmreplay.writing import build_lane
 from mmreplay.writing.create import open_writer
+from mmreplay.writing.lane_files import holder_of
 
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
@@ -39,6 +43,15 @@ _NOTHING: Mapping[str, Ids] = {}
 def close_lane(lane: AnyPath) -> None:
     """Close a lane as its next writer would."""
     open_writer(lane, {}, 0).close()
+
+
+def lock_all(folders: Iterable[AnyPath], held: contextlib.ExitStack) -> dict[AnyPath, Any]:
+    """Lock a store and its lanes until `held` is left; the locks. LockedError names the writer."""
+    out = {}
+    for folder in dict.fromkeys(folders):
+        out[folder] = DirectoryLock(folder, who=functools.partial(holder_of, folder))
+        held.callback(out[folder].release)
+    return out
 
 
 def copy_lane(
