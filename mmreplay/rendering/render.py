@@ -19,7 +19,6 @@ from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.errors import MissingExtraError
 from mmreplay.reading.info import shared_metadata
 from mmreplay.reading.store import open_store
-from mmreplay.rendering.canvas import Canvas, FilmCanvas, chosen_steps, draw_sheet
 from mmreplay.rendering.episode import Episode, Moment
 from mmreplay.rendering.new_file import checked_path, new_file
 from mmreplay.system.disk_errors import writing
@@ -28,6 +27,8 @@ try:
     import av
     from PIL import GifImagePlugin
     from PIL import Image as Pictures
+
+    from mmreplay.rendering.canvas import Canvas, FilmCanvas, chosen_steps, draw_sheet
 except ImportError as error:
     raise MissingExtraError(
         'films need PyAV and Pillow: pip install "mmreplay[pictures]"'
