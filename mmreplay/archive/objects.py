@@ -171,7 +171,7 @@ def _overtaken(url: str) -> LockedError:
 
 
 def _first_line(error: Exception) -> str:
-    """What is of use in an error of obstore, whose messages go on with their data structures."""
+    """The first line of an error of obstore, whose messages continue with data structures."""
     return str(error).strip().split("\n")[0][:500]
 
 

@@ -192,7 +192,7 @@ class _Mirror:
         durable_writes.remove_tree(aside)
         if not self.is_there:
             if not durable_writes.replace_directory(new, self.where):
-                raise StoreExistsError(f"{self.where}: another process made it at this moment")
+                raise StoreExistsError(f"{self.where}: another process created it meanwhile")
         else:
             if durable_writes.exchange(self.where, new):
                 aside = new

@@ -234,7 +234,7 @@ def _send(
         progress,
     )
     objects.exchange(MANIFEST, new.to_json(), tag)
-    # Whoever pushes meanwhile finds another manifest now, and so cannot need what is removed.
+    # A push that runs meanwhile finds another manifest, so it cannot need what is removed.
     due |= {
         key
         for key, (_, written) in there.items()

@@ -93,7 +93,7 @@ def reading(source: object, name: str) -> Iterator[None]:
 
 
 def source_files(source: Path) -> dict[str, int]:
-    """The bytes of each file below a folder, by relative name ("" for a file); no links."""
+    """The bytes of each file below a folder, by relative name; "" for a file. Refuses links."""
     about = source.stat()
     if stat.S_ISREG(about.st_mode):
         return {"": about.st_size}

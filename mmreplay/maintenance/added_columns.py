@@ -127,7 +127,7 @@ def _unwritten(path: Any) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
     with contextlib.ExitStack() as held:
         lock_all([root, *lanes], held)
         if lane_paths(root) != lanes or not all(read_metadata(lane)["closed"] for lane in lanes):
-            raise LockedError(f"{path}: it was written at this moment; end its writers first")
+            raise LockedError(f"{path}: a writer has just opened it; end its writers first")
         yield root, lanes
 
 

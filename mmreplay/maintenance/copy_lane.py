@@ -331,7 +331,7 @@ def durable_part(reader: LaneReader, log: LogReader) -> Checkpoint:
     # What was read may have been written just now, and be lost with the power: not after this.
     try:
         durable_writes.sync_file(path, missing_ok=True)
-    except FailedSyncError:  # a disk that takes nothing any more can still be copied from
+    except FailedSyncError:  # a disk that accepts no writes can still be read
         return dataclasses.replace(best, head=0)
     return best
 

@@ -80,7 +80,7 @@ def snapshot(
                 copy_now(lane, built / lane.name, done.add)
         durable_writes.sync_tree(built)
         if not durable_writes.replace_directory(built, folder.with_name(copy.name)):
-            raise StoreExistsError(f"{copy}: another process made it at this moment")
+            raise StoreExistsError(f"{copy}: another process created it meanwhile")
     done.finish()
     return _describe(copy)
 

@@ -67,7 +67,7 @@ class Answers:
             described: dict[str, Any] = {"name": one.path.name}
             if head["error"] is None:
                 try:
-                    look = head["version"], head["look"]  # seldom, however fast it grows
+                    look = head["version"], head["look"]  # rarely, however fast it grows
                     described |= one.kept("about", look, documents.describe)
                 except (MmreplayError, OSError) as error:
                     head |= {"error": sentence(error), "key": ""}

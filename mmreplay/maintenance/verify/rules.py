@@ -180,7 +180,7 @@ def begins_of(
 
 
 def ends_of(row: int, step: Ids, ends: Mask, *, is_open: bool) -> tuple[Ids, Ids]:
-    """(ids, firsts) of the episodes that end in these rows; of a newest open row, all that may."""
+    """(ids, firsts) of the episodes that end in these rows, or may end in the newest open one."""
     over = (step > 0) & ends
     if is_open:
         over[-1] = step[-1] > 0
