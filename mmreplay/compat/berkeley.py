@@ -15,12 +15,11 @@ from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field
 
 __all__ = ["ReplayBuffer"]
-
-Array = npt.NDArray[Any]
 
 
 class ReplayBuffer(DeferredStore):

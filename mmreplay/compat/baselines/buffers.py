@@ -20,11 +20,10 @@ from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as CorePrioritizedBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import InvalidIdError, SchemaError
+from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.sampling.priority_draws import Prioritization
 from mmreplay.schema import Field
-
-Array = npt.NDArray[Any]
 
 
 class LazyFrames:
