@@ -34,7 +34,7 @@ _MOST_BYTES = 8
 
 
 def need(module: str, extra: str | None = "exchange", package: str | None = None) -> Any:
-    """An optional library, called `package` by pip, of an `extra`; raises MissingExtraError."""
+    """An optional library, `package` for pip; MissingExtraError says how to install the `extra`."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -69,7 +69,7 @@ def _refusal(path: AnyPath, text: str) -> CorruptStoreError:
 
 
 def read_own(path: AnyPath) -> dict[str, Any]:
-    """Attributes of a store or lane; CorruptStoreError if damaged, FormatError if not of ours."""
+    """Attributes of a store or lane; CorruptStoreError if damaged, FormatError if foreign."""
     where = str(path / "zarr.json")
     document: dict[str, Any] = {}
     try:
