@@ -25,43 +25,28 @@ except KeyboardInterrupt:
 __all__ = ["main"]
 
 _COMMANDS = {
-    "record": "Record a Gymnasium environment.",
-    "info": "Show what is in a store.",
-    "episodes": "List the episodes.",
-    "stats": "Show means, bounds and quantiles of the fields.",
-    "tag": "Give fields of episodes a value.",
-    "view": "Show every step in a web page.",
-    "verify": "Check a store for damage.",
-    "repair": "Make a damaged store sound again.",
-    "snapshot": "Copy a store, also while it is written.",
-    "push": "Send a store to object storage.",
-    "pull": "Get a store from object storage.",
-    "pack": "Copy, merge, filter and recompress stores.",
-    "columns": "List the extra columns.",
-    "add-column": "Add a column that a function computes.",
-    "drop-column": "Remove a column that was added.",
-    "render": "Draw an episode as a film or contact sheet.",
-    "plot": "Draw returns, lengths, rewards and actions.",
-    "import": "Convert another library's dataset to a store.",
-    "export": "Convert a store to another library's dataset.",
-    "bench": "Measure how fast this machine samples.",
+    "record": ("record", "Record a Gymnasium environment."),
+    "info": ("info", "Show what is in a store."),
+    "episodes": ("episodes", "List the episodes."),
+    "stats": ("stats", "Show means, bounds and quantiles of the fields."),
+    "tag": ("tag", "Give fields of episodes a value."),
+    "view": ("view", "Show every step in a web page."),
+    "verify": ("maintenance", "Check a store for damage."),
+    "repair": ("maintenance", "Make a damaged store sound again."),
+    "snapshot": ("maintenance", "Copy a store, also while it is written."),
+    "push": ("archive", "Send a store to object storage."),
+    "pull": ("archive", "Get a store from object storage."),
+    "pack": ("pack", "Copy, merge, filter and recompress stores."),
+    "columns": ("columns", "List the extra columns."),
+    "add-column": ("columns", "Add a column that a function computes."),
+    "drop-column": ("columns", "Remove a column that was added."),
+    "render": ("pictures", "Draw an episode as a film or contact sheet."),
+    "plot": ("pictures", "Draw returns, lengths, rewards and actions."),
+    "import": ("exchange", "Convert another library's dataset to a store."),
+    "export": ("exchange", "Convert a store to another library's dataset."),
+    "bench": ("bench", "Measure how fast this machine samples."),
 }
-"""Name -> help in the list of commands, without importing them all."""
-
-_MODULES = {
-    "add-column": "columns",
-    "drop-column": "columns",
-    "import": "exchange",
-    "export": "exchange",
-    "verify": "maintenance",
-    "repair": "maintenance",
-    "snapshot": "maintenance",
-    "push": "archive",
-    "pull": "archive",
-    "render": "pictures",
-    "plot": "pictures",
-}
-"""Module of each command that is not in a module of its name."""
+"""Name -> module, and help in the list of commands, which imports none of them."""
 
 
 @contextmanager
@@ -120,7 +105,7 @@ class _LazyGroup(click.Group):
             if near and not ctx.resilient_parsing:  # no completion
                 ctx.fail(f"No such command {cmd_name!r}. Did you mean {near[0]!r}?")
             return None
-        module = _MODULES.get(cmd_name, cmd_name)
+        module = _COMMANDS[cmd_name][0]
         name = f"{cmd_name}_dataset" if module == "exchange" else cmd_name.replace("-", "_")
         command: click.Command = getattr(import_module(f".{module}", __name__), name)
         return command
@@ -128,7 +113,7 @@ class _LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in the help, without importing what it lists."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         """Run, with the errors of this package as messages."""

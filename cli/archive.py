@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .wording import count, echo, echo_json, progress, size
+from .wording import count, echo_result, progress, size
 
 
 @click.command("push")
@@ -37,17 +37,15 @@ def push(path: str, url: str, grace_s: float, page: str | None, as_json: bool) -
 
     with progress("push") as show:
         done = mmreplay.push(path, url, grace_s=grace_s, page=page, progress=show)
-    if as_json:
-        echo_json(done.to_json())
-        return
     sent = "nothing to send"
     if done.sent_objects:
         sent = f"{size(done.sent_bytes)} in {count(done.sent_objects, 'object')} sent"
     gone = f"; {done.removed_objects:,} removed" if done.removed_objects else ""
-    echo(
+    text = (
         f"{done.url}: {count(done.lanes, 'lane')}, {size(done.bytes)} in "
         f"{count(done.objects, 'object')}; {sent}{gone}"
     )
+    echo_result(done, text, as_json=as_json)
 
 
 @click.command("pull")
@@ -64,10 +62,8 @@ def pull(url: str, path: str, as_json: bool) -> None:
 
     with progress("pull") as show:
         done = mmreplay.pull(url, path, progress=show)
-    if as_json:
-        echo_json(done.to_json())
-        return
-    echo(
+    text = (
         f"{done.path}: {count(done.transitions, 'transition')} in {count(done.lanes, 'lane')}, "
         f"{size(done.bytes)}; {size(done.received_bytes)} received"
     )
+    echo_result(done, text, as_json=as_json)

@@ -58,11 +58,7 @@ def bench(path: str, batch_size: int, stack: int | None, seconds: float, as_json
 
 
 def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str, Any]:
-    """Time batches for this many seconds, and at least one.
-
-    Raises:
-        EmptyBufferError: there is nothing to sample.
-    """
+    """Time batches for this many seconds, and at least one; EmptyBufferError if there is none."""
     import numpy as np
 
     times: list[int] = []

@@ -14,7 +14,6 @@ from .wording import Whole, aligned, echo, echo_json, number, typed
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
 _OWN = ("id", "length", "return", "terminated", "truncated")
@@ -75,17 +74,13 @@ def episodes(
         environments = [lane.environments for lane in store.lanes]
         has_evicted = any(lane.first for lane in store.lanes)
     keys = ends if sort == "end" else found[sort]
-    if sort in _LARGEST_FIRST:
-        # NaN counts as the smallest. Stable: equal ones stay in the order of their ids.
-        order = np.argsort(
-            np.where(np.isnan(keys), np.inf, -keys.astype(np.float64)), kind="stable"
-        )
-    else:
-        order = np.argsort(keys, kind="stable")
+    if sort in _LARGEST_FIRST:  # NaN counts as the smallest
+        keys = np.where(np.isnan(keys), np.inf, -keys.astype(np.float64))
+    order = np.argsort(keys, kind="stable")  # equal ones in the order of their ids
     order = order[::-1] if reverse else order
     rows = [_row(index, found[index], str(ends[index]), environments) for index in order.tolist()]
     if where is not None:
-        rows = [row for row, fits in zip(rows, _fitting(where, rows, found), strict=True) if fits]
+        rows = _fitting(where, rows, found.dtype)
     n_found, rows = len(rows), rows[:limit]
     if as_json:
         echo_json({"path": path, "total": n_found, "episodes": [_plain(row) for row in rows]})
@@ -133,10 +128,13 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _fitting(where: str, rows: list[dict[str, Any]], found: npt.NDArray[np.void]) -> list[bool]:
-    """Which rows fulfil a condition."""
-    out, at = [True] * len(rows), 0
-    shown = {"running": "open"}
+def _fitting(
+    where: str, rows: list[dict[str, Any]], dtype: np.dtype[np.void]
+) -> list[dict[str, Any]]:
+    """The rows that fulfil a condition; `dtype` has the names of the columns."""
+    at, own = 0, dtype.names or ()
+    names = {"number", "lane", "row", "environment", "end", *own}
+    texts = {"end", *(name for name in own if dtype[name].kind == "U")}
     while at < len(where) or not at:
         match = _COMPARISON.match(where, at)
         if match is None:
@@ -147,17 +145,13 @@ def _fitting(where: str, rows: list[dict[str, Any]], found: npt.NDArray[np.void]
             )
         name, sign, text = match.groups()
         name, at = "environment" if name == "env" else name, match.end()
-        kinds = {"number", "lane", "row", "environment", "end", *(found.dtype.names or ())}
-        if name not in kinds:
-            raise click.BadParameter(
-                f"{name}: there is no such column; expected one of {', '.join(sorted(kinds))}",
-                param_hint="--where",
-            )
-        is_text = name == "end" or (name in _names(found) and found.dtype[name].kind == "U")
+        is_text = name in texts
         value: Any = text[1:-1] if text[0] in "'\"" else text if is_text else typed(text)
-        if is_text and sign not in ("==", "!="):
+        if name not in names:
+            problem = f"there is no such column; expected one of {', '.join(sorted(names))}"
+        elif is_text and sign not in ("==", "!="):
             problem = f"is a text, which is compared with == and !=; found {sign}"
-        elif name in _names(found) and found.dtype[name].shape:
+        elif name in own and dtype[name].shape:
             problem = "has several values for each episode, which cannot be compared"
         elif isinstance(value, str) is not is_text:
             problem = f"expected a number, found {text}"
@@ -165,14 +159,10 @@ def _fitting(where: str, rows: list[dict[str, Any]], found: npt.NDArray[np.void]
             problem = ""
         if problem:
             raise click.BadParameter(f"{name}: {problem}", param_hint="--where")
-        value = shown.get(value, value) if name == "end" else value
-        fits = _OPERATORS[sign]
-        out = [known and bool(fits(row[name], value)) for known, row in zip(out, rows, strict=True)]
-    return out
-
-
-def _names(found: npt.NDArray[np.void]) -> tuple[str, ...]:
-    return found.dtype.names or ()
+        if (name, value) == ("end", "running"):
+            value = "open"
+        rows = [row for row in rows if _OPERATORS[sign](row[name], value)]
+    return rows
 
 
 def _cell(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .wording import count, echo, echo_json, progress, size
+from .wording import count, echo_result, progress, size
 
 _BOOLS = {"True": True, "yes": True, "False": False, "no": False}
 """Accepted in addition to JSON's true and false."""
@@ -145,12 +145,9 @@ def export_dataset(
 
 
 def _print(made: Any, ends: str, *, as_json: bool) -> None:
-    if as_json:
-        echo_json(made.to_json())
-        return
-    echo(
+    text = (
         f"{made.path}: {count(made.transitions, 'transition')}, {count(made.episodes, 'episode')}"
         f"{ends}; {size(made.bytes_on_disk)}"
     )
-    for one in made.losses:
-        echo(f"not converted, {count(one.count, 'time')}: {one.what}")
+    lost = [f"not converted, {count(one.count, 'time')}: {one.what}" for one in made.losses]
+    echo_result(made, "\n".join([text, *lost]), as_json=as_json)

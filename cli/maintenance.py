@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .wording import count, echo, echo_json, echo_table, progress, quoted, size, table
+from .wording import count, echo_json, echo_result, echo_table, progress, quoted, size, table
 
 if TYPE_CHECKING:
     from mmreplay import Finding, LaneRepair, Repair, Report
@@ -181,11 +181,9 @@ def snapshot(path: str, target: str, as_json: bool) -> None:
 
     with progress("snapshot") as show:
         made = mmreplay.snapshot(path, target, show)
-    if as_json:
-        echo_json(made.to_json())
-        return
-    echo(
+    text = (
         f"{made.path}: {count(made.rows, 'row')}, {count(made.transitions, 'transition')} in "
         f"{count(made.lanes, 'lane')}; {size(made.shared_bytes)} shared with {path}, "
         f"{size(made.own_bytes)} its own"
     )
+    echo_result(made, text, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .wording import Whole, count, echo, echo_json, progress, size, times
+from .wording import Whole, count, echo_result, progress, size, times
 
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?\Z")
 _MOST = 100_000_000
@@ -24,13 +24,11 @@ def numbers(
     for part in value.split(","):
         found = _RANGE.match(part.strip())
         first, last = (int(one or found[1]) for one in found.groups()) if found else (1, 0)
-        if first > last:
-            raise click.BadParameter(
-                f"expected numbers and ranges such as 3,10-19, found {value!r}"
-            )
         out.append(range(first, last + 1))
-    if sum(map(len, out)) > _MOST:
-        raise click.BadParameter(f"expected at most {_MOST:,} numbers, found {value!r}")
+    if not all(out) or sum(map(len, out)) > _MOST:
+        raise click.BadParameter(
+            f"expected numbers and ranges such as 3,10-19, at most {_MOST:,}; found {value!r}"
+        )
     return list(itertools.chain.from_iterable(out))
 
 
@@ -74,15 +72,13 @@ def pack(sources: tuple[str, ...], target: str, as_json: bool, **settings: Any) 
 
     with progress("pack") as show:
         made = mmreplay.pack(sources, target, progress=show, **settings)
-    if as_json:
-        echo_json(made.to_json())
-        return
     left = f", {made.left_out:,} left out" if made.left_out else ""
     than = f"the {'sources' if len(sources) > 1 else 'source'}"
     more = made.bytes_on_disk / max(made.source_bytes, 1)
     grown = f"; {times(1 / more)} {than}" if more > 1 else ""
-    echo(
+    text = (
         f"{made.path}: {count(made.transitions, 'transition')} in "
         f"{count(made.episodes, 'episode')}{left}; {size(made.bytes_on_disk)}, {than} "
         f"{size(made.source_bytes)}{grown}"
     )
+    echo_result(made, text, as_json=as_json)

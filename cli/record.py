@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .wording import Whole, age, count, echo, echo_json, import_from_here, progress, size
+from .wording import Whole, age, count, echo_result, import_from_here, progress, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay import RecordProgress, RecordResult
@@ -104,10 +104,7 @@ def record(env_id: str, path: str, steps: int, as_json: bool, **settings: Any) -
         raise mmreplay.DiskFullError(
             f"{error}\nAll steps before that are kept in {path}: continue with --append"
         ) from error
-    if as_json:
-        echo_json(result.to_json())
-    else:
-        echo(_summary(result, steps))
+    echo_result(result, _summary(result, steps), as_json=as_json)
 
 
 def _show(show: Callable[..., None], done: RecordProgress) -> None:

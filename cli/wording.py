@@ -43,6 +43,14 @@ def echo_json(document: Mapping[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
+def echo_result(result: Any, text: str, *, as_json: bool) -> None:
+    """What a function of `mmreplay` returned: as one JSON object, or this text about it."""
+    if as_json:
+        echo_json(result.to_json())
+    else:
+        echo(text)
+
+
 def plain(text: str) -> str:
     """The text with control characters escaped: a store may hold any characters."""
     if text.isprintable():

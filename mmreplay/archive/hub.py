@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmreplay.archive.manifest import is_of_rest
 from mmreplay.errors import (
@@ -58,20 +58,6 @@ it, or upload it to a static Space.
 """
 
 
-class Sent(NamedTuple):
-    """What was pushed: lanes, files and their bytes."""
-
-    lanes: int
-    files: int
-    n_bytes: int
-
-
-def check_no_page(page: object) -> None:
-    """Refuse the web page for an archive, which has nothing but a store."""
-    if page is not None:
-        raise SchemaError("page: only hf:// takes a page; copy the folder to any static host")
-
-
 def _repository(url: str) -> str:
     found = _URL.fullmatch(url)
     if found is None:
@@ -108,8 +94,8 @@ def _hub(url: str) -> Iterator[Any]:
         ) from error
 
 
-def push_to_hub(path: Path, url: str, page: Any) -> Sent:
-    """Make a commit with a closed copy of a store; see `push`."""
+def push_to_hub(path: Path, url: str, page: Any) -> tuple[int, int, int]:
+    """Make a commit with a closed copy of a store; its lanes, files and bytes. See `push`."""
     name = _repository(url)
     if page is not None and not Path(page, "index.html").is_file():
         raise SchemaError(f"page: expected a folder that export_view has written, found {page!r}")
@@ -132,7 +118,7 @@ def push_to_hub(path: Path, url: str, page: Any) -> Sent:
             delete_patterns=[f"{_STORE}/*", *([f"{_PAGE}/*"] if page is not None else [])],
             parent_commit=parent,
         )
-    return Sent(made.lanes, len(files), sum(files))
+    return made.lanes, len(files), sum(files)
 
 
 def _card(name: str, url: str, made: Snapshot, page: Any) -> str:
@@ -145,10 +131,7 @@ def _card(name: str, url: str, made: Snapshot, page: Any) -> str:
 
 
 def pull_from_hub(url: str, new: Path) -> int:
-    """Make the store of a repository at `new`, by links into the cache of the library; its bytes.
-
-    The library asks for what it does not have yet. Every checksum of the store is compared.
-    """
+    """Make a repository's store at `new`, verified, by links to the library's cache; its bytes."""
     name = _repository(url)
     with _hub(url) as hub:
         folder = Path(hub.snapshot_download(name, repo_type=_KIND, allow_patterns=[f"{_STORE}/*"]))

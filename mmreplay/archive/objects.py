@@ -25,8 +25,7 @@ from mmreplay.system.user_paths import is_url
 
 Progress: TypeAlias = Callable[[int, int], None] | None
 
-SMALL_BYTES = 256 << 20
-"""The most that is read of an object that has no known size."""
+SMALL_BYTES = 256 << 20  # the most that is read of an object that has no known size
 _AT_ONCE = 16
 _PIECE_BYTES = 8 << 20
 _ONE_REQUEST_BYTES = 64 << 20
@@ -37,18 +36,14 @@ _SETTING = re.compile(
     r"(?:aws|azure|google)_(allow_http|allow_invalid_certificates|http1_only|http2_only|proxy_\w+|"
     r"(?:connect_|read_|pool_idle_)?timeout|user_agent)"
 )
-_HUB = re.compile(r"hf://")
 
 
 class Objects:
     """Objects below a URL, or in a store object of obstore, which may have settings of its own.
 
-    `make` makes the directory of a ``file://`` URL. Raises SchemaError for anything else,
-    MissingExtraError without obstore. All methods raise FailedStoreError when the storage fails for
-    longer than obstore tries again.
-
-    Attributes:
-        url: for messages.
+    `make` makes the directory of a ``file://`` URL; `url` is for messages. SchemaError for anything
+    else. All methods raise FailedStoreError when the storage fails for longer than obstore tries
+    again.
     """
 
     def __init__(self, url: Any, *, make: bool = False) -> None:
@@ -121,10 +116,7 @@ class Objects:
             self._api.put(self._store, key, path, use_multipart=size > _ONE_REQUEST_BYTES)
 
     def exchange(self, key: str, data: bytes, tag: str | None) -> None:
-        """Replace a small object, which has to be the one with this ETag; None: not to be there.
-
-        Raises LockedError if it is another by now.
-        """
+        """Replace the small object with this ETag, or none for None; LockedError if it changed."""
         mode: Any = "create" if tag is None else {"e_tag": tag}
         with self._explained(f"writing {key}"):
             try:
@@ -139,10 +131,7 @@ class Objects:
                     raise _overtaken(self.url) from error
 
     def _exchange_file(self, key: str, data: bytes, tag: str) -> None:
-        """The same in a directory, where obstore does not know it: under a lock on the directory.
-
-        Other hosts see the lock where the file system tells them (NFS 4; Lustre with flock).
-        """
+        """The same in a directory, under a lock that other hosts see if the file system has it."""
         lock = DirectoryLock(
             self._local, patience_s=_LOCK_S, who=lambda: ": another push is ending"
         )
@@ -182,7 +171,7 @@ def _overtaken(url: str) -> LockedError:
 
 
 def _first_line(error: Exception) -> str:
-    """What is of use in an error of obstore, whose messages go on with their data structures."""
+    """The first line of an error of obstore, whose messages continue with data structures."""
     return str(error).strip().split("\n")[0][:500]
 
 
@@ -204,4 +193,4 @@ def do_all(jobs: Iterable[tuple[Callable[[], object], int]], progress: Progress)
 
 def is_hub(url: object) -> bool:
     """Whether a URL names a repository of the Hugging Face Hub."""
-    return isinstance(url, (str, os.PathLike)) and bool(_HUB.match(str(url)))
+    return str(url).startswith("hf://")

@@ -33,12 +33,12 @@ from mmreplay.errors import (
     StoreExistsError,
 )
 from mmreplay.format import compression, layout
+from mmreplay.maintenance.copy_lane import lock_all
 from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.store import Store
 from mmreplay.storage.checksums import crc32c_of_file
 from mmreplay.storage.lane_metadata import check_surroundings, lane_paths
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
-from mmreplay.writing.lane_files import holder_of
 
 _COPY_BYTES = 1 << 20
 _FREE_BYTES, _MOST_RATIO = 64 << 20, 1100
@@ -50,15 +50,7 @@ _PATIENCE_S = 3600.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull did.
-
-    Attributes:
-        path: the store.
-        lanes: in it.
-        transitions: that can be sampled.
-        bytes: of its objects.
-        received_bytes: of these, those that were not there yet.
-    """
+    """The store at `path`, and its objects: `received_bytes` of `bytes` were not there yet."""
 
     path: str
     lanes: int
@@ -70,14 +62,14 @@ class Pulled:
 
 
 def pull(url: Any, path: str | os.PathLike[str], *, progress: Progress = None) -> Pulled:
-    """Make a store of the newest push to an archive; or bring one up to date that a pull has made.
+    """Make a store of the newest push to an archive, or bring one up to date that a pull has made.
 
-    Every byte is compared with its checksum. If it is interrupted, the next call continues. What an
-    older pull left at the path is linked where it is the same; what is open of it stays readable.
+    Every byte is compared with its checksum. If it is interrupted, the next call continues.
+    Unchanged files of an older pull are linked; readers that have it open keep it.
 
     Args:
         url: as for `push`, or ``https://``.
-        path: where no store is yet, or what a pull left there.
+        path: where there is no store yet, or what a pull left there.
         progress: called with bytes that are there and bytes in all.
 
     Raises:
@@ -129,10 +121,7 @@ def _pulled(where: Path, size: int, received: int) -> Pulled:
 
 
 def pull_to_cache(url: str, cache: Any) -> Path:
-    """Pull to a directory below `cache` that belongs to this URL; returns its path.
-
-    Several processes may do so at once: one receives the store.
-    """
+    """Pull to a directory of this URL below `cache`; several processes may do so at once."""
     folder = user_paths.absolute_path(cache, "cache")
     durable_writes.make_directory(folder)
     last = "".join(one if one.isalnum() else "-" for one in url.rstrip("/").rpartition("/")[2])
@@ -151,12 +140,7 @@ def _digest(store: Path) -> int:
 
 
 class _Mirror:
-    """What an older pull left at a path, which is locked meanwhile; see `pull` for the errors.
-
-    Attributes:
-        is_there: whether there is one.
-        archive: the digest of the manifest that it was made of.
-    """
+    """What an older pull left at a path, made of the manifest with digest `archive`; locked."""
 
     def __init__(self, where: Path, work: Path) -> None:
         self.where, self._work = where, work
@@ -170,9 +154,7 @@ class _Mirror:
         try:
             data = checked_reads.read_bytes(self._work / "mark", _MARK_BYTES)
             self.archive, *stores = map(int, data.split())
-            for lane in lane_paths(self.where):
-                lock = locks.DirectoryLock(lane, who=functools.partial(holder_of, lane))
-                self._locked.callback(lock.release)
+            lock_all(lane_paths(self.where), self._locked)
             self.is_there = _digest(self.where) in stores
         except LockedError:
             self._locked.close()
@@ -210,7 +192,7 @@ class _Mirror:
         durable_writes.remove_tree(aside)
         if not self.is_there:
             if not durable_writes.replace_directory(new, self.where):
-                raise StoreExistsError(f"{self.where}: another process made it at this moment")
+                raise StoreExistsError(f"{self.where}: another process created it meanwhile")
         else:
             if durable_writes.exchange(self.where, new):
                 aside = new

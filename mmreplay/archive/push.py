@@ -12,13 +12,11 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shutil
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mmreplay.archive import hub
 from mmreplay.archive.manifest import (
@@ -32,21 +30,16 @@ from mmreplay.archive.manifest import (
 )
 from mmreplay.archive.objects import Objects, Progress, do_all, is_hub
 from mmreplay.arguments import check_number
-from mmreplay.errors import CorruptStoreError, StoreExistsError
+from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
 from mmreplay.format import layout
 from mmreplay.format.layout import FINALS
 from mmreplay.maintenance.snapshot import copy_now
 from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.lane_reader import LaneReader, file_stamp
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checksums import crc32c_of_file
+from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import (
-    hold_store,
-    lane_paths,
-    read_lane,
-    read_metadata,
-)
+from mmreplay.storage.lane_metadata import hold_store, lane_paths, read_lane, read_metadata
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import locked_temporary_directory, staging_directory
@@ -57,17 +50,7 @@ _COPY_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push did.
-
-    Attributes:
-        url: of the archive.
-        lanes: in it.
-        objects: in it, without the manifest.
-        bytes: of these.
-        sent_objects: of these, those that were sent.
-        sent_bytes: of these.
-        removed_objects: that had been out of use for long enough.
-    """
+    """What the archive at `url` has, without the manifest, and what was sent and removed."""
 
     url: str
     lanes: int
@@ -91,16 +74,14 @@ def push(
     """Send a store to object storage as it is now: closed, live or left by a crash.
 
     Only what is not there yet is sent: of a lane that has not changed since the last push nothing.
-    If it is interrupted, the archive is what it was before; the next call continues. Writers of the
-    store are not disturbed.
+    If it is interrupted, the archive is what it was before, and the next call continues. Writers of
+    the store are not disturbed.
 
     Args:
         path: the store.
-        url: of the archive, which belongs to this store: ``s3://bucket/pong``, ``gs://``, ``az://``
-            or ``file:///data/pong``, or a store object of obstore, which may have settings of its
-            own; or ``hf://datasets/OWNER/NAME``.
-        grace_s: for how long objects stay that the newest push does not need any more: a pull that
-            has begun before it has that long to end.
+        url: of the archive of this store only: ``s3://bucket/pong``, ``gs://``, ``az://``,
+            ``file:///data/pong``, ``hf://datasets/OWNER/NAME``, or a store object of obstore.
+        grace_s: how long objects stay that the newest push does not need: the time of a pull.
         page: a folder that `export_view` has written, which goes along to ``hf://``.
         progress: called with bytes that are there and bytes in all.
 
@@ -110,16 +91,17 @@ def push(
         SchemaError: not such a URL, or a wrong argument.
         StoreExistsError: another store was pushed to the URL.
         LockedError: another push ended meanwhile; nothing was changed.
-        FailedStoreError: the storage failed, or refused.
-        DiskFullError: no room for a copy of what a live lane may still change.
+        FailedStoreError, DiskFullError: the storage failed, or there is no room for a copy of what
+            a live lane may still change.
         MissingExtraError: ``mmreplay[s3]``, or ``mmreplay[huggingface]``, is not installed.
     """
     check_number("grace_s", grace_s)
     named = user_paths.as_path(path)
     if is_hub(url):
-        sent = hub.push_to_hub(named, str(url), page)
-        return Pushed(str(url), sent.lanes, sent.files, sent.n_bytes, sent.files, sent.n_bytes, 0)
-    hub.check_no_page(page)
+        lanes, files, n_bytes = hub.push_to_hub(named, str(url), page)
+        return Pushed(str(url), lanes, files, n_bytes, files, n_bytes, 0)
+    if page is not None:
+        raise SchemaError("page: only hf:// takes a page; copy the folder to any static host")
     objects = Objects(url, make=True)
     for _ in range(_ATTEMPTS):
         try:
@@ -143,8 +125,10 @@ def _push(named: Path, objects: Objects, grace_s: float, progress: Progress) -> 
             f"another URL, or remove {MANIFEST} there first"
         )
     with contextlib.ExitStack() as opened:
-        rests = _folder_for_rests(opened)
-        staged = _Staged(named, opened)
+        rests, lock = locked_temporary_directory()
+        opened.callback(lock.release)
+        opened.callback(durable_writes.remove_tree, rests)
+        staged: AnyPath | None = None  # copies of live lanes beside the store, to share its files
         new, files = Manifest(), dict[str, Path]()
         for number, lane in enumerate(lanes):
             name = "" if lane == source else lane.name
@@ -153,40 +137,21 @@ def _push(named: Path, objects: Objects, grace_s: float, progress: Progress) -> 
             if last is not None and last.state == state:
                 new.lanes.append(last)
                 continue
-            folder = lane if reader.is_closed else staged.copy(lane)
-            sent = _as_pieces(name, state, Path(str(folder)), rests / f"{number}.zip")
+            folder, packed = lane, Path(str(rests), f"{number}.zip")
+            if not reader.is_closed:
+                staged = staged or opened.enter_context(staging_directory(named.absolute()))
+                folder = staged / lane.name
+                copy_now(lane, folder, lambda _: None)
+            sent = _as_pieces(name, state, Path(str(folder)), packed)
             if reader.is_closed and reader.rows.replaced():
                 raise EvictedError(str(lane))
             new.lanes.append(sent)
-            files[sent.key(sent.rest)] = rests / f"{number}.zip"
+            files[sent.key(sent.rest)] = packed
             files |= {sent.key(one): Path(str(folder), one.path) for one in sent.chunks}
         if lanes != [source]:
             root = checked_reads.read_bytes(source / "zarr.json", layout.MAX_METADATA_BYTES)
             new.document = root.decode()
         return _send(objects, old, tag, new, files, grace_s, progress)
-
-
-class _Staged:
-    """Copies of live lanes beside the store, where files can be shared; made when needed."""
-
-    def __init__(self, named: Path, opened: contextlib.ExitStack) -> None:
-        self._named, self._opened = named, opened
-        self._folder: AnyPath | None = None
-
-    def copy(self, lane: AnyPath) -> AnyPath:
-        """A closed copy of a lane as it is now."""
-        if self._folder is None:
-            beside = staging_directory(self._named.absolute())
-            self._folder = self._opened.enter_context(beside)
-        copy_now(lane, self._folder / lane.name, lambda _: None)
-        return self._folder / lane.name
-
-
-def _folder_for_rests(opened: contextlib.ExitStack) -> Path:
-    folder, lock = locked_temporary_directory()
-    opened.callback(lock.release)
-    opened.callback(durable_writes.remove_tree, folder)
-    return Path(str(folder))
 
 
 def _state(reader: LaneReader) -> str:
@@ -197,10 +162,7 @@ def _state(reader: LaneReader) -> str:
 
 
 def chunk_pieces(folder: AnyPath) -> dict[str, Piece]:
-    """The chunk files of a closed lane that no writer will change again, by path below it.
-
-    All others, and all other arrays, may change in place.
-    """
+    """The chunk files of a closed lane that no writer will change again, by path below it."""
     document, out = read_lane(folder), dict[str, Piece]()
     own = document.metadata
     for log, specs, n_rows in (
@@ -208,26 +170,13 @@ def chunk_pieces(folder: AnyPath) -> dict[str, Piece]:
         (f"{FINALS}/", document.finals, own["finals"]),
     ):
         for path, spec in specs.items():
-            sums = _checksums(folder / log, spec)
             for chunk in chunk_files.chunk_files(folder / log, spec):
                 # The newest row may still end.
-                if (chunk + 1) * spec.chunk_rows >= n_rows or not sums.get(chunk):
-                    continue
-                file = chunk_files.chunk_path(folder / log, spec, chunk)
-                name = f"{log}{path}/{file.name}"
-                out[name] = Piece(name, sums[chunk], file.lstat().st_size)
-    return out
-
-
-def _checksums(log: AnyPath, spec: layout.ArraySpec) -> dict[int, int]:
-    """The checksums of an array's chunk files."""
-    sums, out = layout.checksum_spec(spec.path), dict[int, int]()
-    with contextlib.suppress(FileNotFoundError):
-        for file in chunk_files.chunk_files(log, sums):
-            path = chunk_files.chunk_path(log, sums, file)
-            data = checked_reads.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
-            values = np.frombuffer(data, sums.dtype).tolist()
-            out |= dict(enumerate(values, file * sums.chunk_rows))
+                is_settled = (chunk + 1) * spec.chunk_rows < n_rows
+                if is_settled and (crc := stored_checksum(folder / log, spec, chunk)):
+                    file = chunk_files.chunk_path(folder / log, spec, chunk)
+                    name = f"{log}{path}/{file.name}"
+                    out[name] = Piece(name, crc, file.lstat().st_size)
     return out
 
 
@@ -236,30 +185,21 @@ def _as_pieces(name: str, state: str, folder: Path, packed: Path) -> Lane:
     try:
         chunks = chunk_pieces(folder)
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as rest:
-            for file, size in _files_of(folder):
-                if file not in chunks:
-                    with rest.open(file, "w", force_zip64=size >= 1 << 31) as out:
-                        _copy(folder / file, out)
+            for path in sorted(folder.rglob("*")):
+                file = path.relative_to(folder).as_posix()
+                if file not in chunks and is_of_rest(file) and path.is_file():
+                    is_large = path.lstat().st_size >= 1 << 31
+                    descriptor = checked_reads.open_regular(path, os.O_RDONLY)
+                    with (
+                        os.fdopen(descriptor, "rb") as source,
+                        rest.open(file, "w", force_zip64=is_large) as out,
+                    ):
+                        shutil.copyfileobj(source, out, _COPY_BYTES)
     except FileNotFoundError as error:
         raise EvictedError(str(folder)) from error
     size = packed.stat().st_size
     piece = Piece("rest", crc32c_of_file(packed, size), size)
     return Lane(name, state, piece, list(chunks.values()))
-
-
-def _files_of(folder: Path) -> Iterator[tuple[str, int]]:
-    """(path below it, bytes) of the files of a lane that an archive has, in order."""
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if is_of_rest(name) and path.is_file():
-            yield name, path.lstat().st_size
-
-
-def _copy(path: Path, out: Any) -> None:
-    descriptor = checked_reads.open_regular(path, os.O_RDONLY)
-    with os.fdopen(descriptor, "rb") as file:
-        for piece in iter(functools.partial(file.read, _COPY_BYTES), b""):
-            out.write(piece)
 
 
 def _send(
@@ -294,7 +234,7 @@ def _send(
         progress,
     )
     objects.exchange(MANIFEST, new.to_json(), tag)
-    # Whoever pushes meanwhile finds another manifest now, and so cannot need what is removed.
+    # A push that runs meanwhile finds another manifest, so it cannot need what is removed.
     due |= {
         key
         for key, (_, written) in there.items()

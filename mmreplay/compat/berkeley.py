@@ -15,24 +15,18 @@ from mmreplay.arguments import whole_number
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field
 
 __all__ = ["ReplayBuffer"]
 
-Array = npt.NDArray[Any]
-
 
 class ReplayBuffer(DeferredStore):
     """Frames from `store_frame`, and their actions and rewards from `store_effect`.
 
-    Args:
-        size: most transitions to keep; indices run through [0, size).
-        frame_history_len: k, frames per observation.
-        path: the store's directory; None for a temporary one.
-
-    Raises:
-        SchemaError: a value out of its range.
+    Keeps `size` transitions, whose indices run through [0, size); an observation has
+    `frame_history_len` frames. `path` is the store's directory; None for a temporary one.
     """
 
     def __init__(self, size: int, frame_history_len: int, path: StorePath = None) -> None:
@@ -59,16 +53,11 @@ class ReplayBuffer(DeferredStore):
         )
 
     def store_frame(self, frame: npt.ArrayLike) -> int:
-        """Store the newest frame.
+        """Store the newest frame; returns its index in [0, size), for `store_effect`.
 
-        Args:
-            frame: (h, w, c) or (h, w) uint8, or floats in [0, 1]; or a low-dimensional observation
-                (d,), whose dtype is kept and which is not stacked.
-
-        Returns: its index in [0, size), for `store_effect`.
-
-        Raises:
-            SchemaError: a frame of another shape or dtype than the first one.
+        A frame is (h, w, c) or (h, w) uint8, or floats in [0, 1]. A low-dimensional observation
+        (d,) keeps its dtype and is not stacked. SchemaError for another shape or dtype than the
+        first one.
         """
         given = np.asarray(frame)
         if self._core is None:
@@ -88,11 +77,7 @@ class ReplayBuffer(DeferredStore):
         return idx
 
     def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
-        """Store the action and reward of the newest frame; `done` ends the episode.
-
-        Raises:
-            SchemaError: `idx` is not that of the newest frame, or its episode has ended.
-        """
+        """Store the action and reward of the newest frame, at `idx`; `done` ends the episode."""
         if self._recent is None or idx != self._waiting:
             raise SchemaError(
                 f"store_effect: expected the index that store_frame() returned last, "
@@ -109,10 +94,8 @@ class ReplayBuffer(DeferredStore):
     def encode_recent_observation(self) -> Array:
         """The newest k frames of this episode, after zeros if there are fewer: (h, w, c * k) uint8.
 
-        A low-dimensional observation comes back as it is.
-
-        Raises:
-            EmptyBufferError: no frame was stored since the buffer was created or opened.
+        A low-dimensional observation comes back as it is. EmptyBufferError if no frame was stored
+        since the buffer was created or opened.
         """
         if self._recent is None:
             raise EmptyBufferError(f"{self!r}: there is no frame yet; call store_frame() first")
@@ -124,15 +107,10 @@ class ReplayBuffer(DeferredStore):
         return batch_size <= len(self)
 
     def sample(self, batch_size: int) -> tuple[Array, Array, Array, Array, Array]:
-        """Draw distinct transitions.
+        """Draw distinct transitions; EmptyBufferError or SchemaError if there are fewer.
 
-        Returns:
-            observations (B, h, w, c * k) uint8, actions (B,) int32, rewards (B,) float32, next
-            observations, and (B,) float32, 1 where the episode ended.
-
-        Raises:
-            EmptyBufferError: the buffer is empty.
-            SchemaError: there are fewer than `batch_size` transitions.
+        Returns observations (B, h, w, c * k) uint8, actions (B,) int32, rewards (B,) float32, next
+        observations, and (B,) float32, 1 where the episode ended.
         """
         batch: Any = self.core.sample(batch_size, replace=False)
         done = (~batch.non_terminal).astype(np.float32)

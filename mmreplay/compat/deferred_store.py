@@ -74,12 +74,7 @@ class DeferredStore:
 
     @property
     def core(self) -> ReplayBuffer:
-        """The `mmreplay` buffer that holds the data.
-
-        Raises:
-            EmptyBufferError: nothing was added yet.
-            ClosedError: closed.
-        """
+        """The `mmreplay` buffer with the data; EmptyBufferError if nothing was added."""
         if self._core is not None:
             return self._core
         if self._closed:

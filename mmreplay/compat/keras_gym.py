@@ -26,16 +26,9 @@ __all__ = ["ExperienceReplayBuffer"]
 class ExperienceReplayBuffer(DeferredStore):
     """Experience of an environment whose states are stacks of frames, the newest last.
 
-    Args:
-        env: its `action_space`, and its `num_frames` (1 if it has none).
-        capacity: most transitions to keep.
-        batch_size: B.
-        bootstrap_n: steps of a return; fewer at the end of an episode.
-        gamma: discount per step.
-        random_seed: of the sampling; None for a random one.
-        path: the store's directory; None for a temporary one.
-
-    Raises: SchemaError, for a value out of its range.
+    `env` has an `action_space`, and `num_frames` unless that is 1. A return has `bootstrap_n`
+    steps, fewer at the end of an episode. Without `random_seed`, draws differ each time; without
+    `path`, the store is temporary.
     """
 
     def __init__(
@@ -82,15 +75,9 @@ class ExperienceReplayBuffer(DeferredStore):
     def add(self, s: Any, a: Any, r: float, done: bool, episode_id: int) -> None:
         """Add a step; it can be sampled once its next state is known.
 
-        Args:
-            s: (*frame, num_frames), whose last frame is stored; (*frame,) if that is 1.
-            a: action.
-            r: reward.
-            done: the episode ended with this step.
-            episode_id: a different one begins another episode.
-
-        Raises:
-            SchemaError: a value that does not fit what was added before.
+        The last frame of `s` (*frame, num_frames) is stored, or `s` (*frame,) if `num_frames` is 1.
+        `done` ends the episode, and a different `episode_id` begins another one. SchemaError for a
+        value that does not fit what was added before.
         """
         frame = np.asarray(s)
         if self.num_frames > 1:
@@ -111,15 +98,11 @@ class ExperienceReplayBuffer(DeferredStore):
             core.step(action, r, frame, terminated=True, next_action=none)
 
     def sample(self) -> tuple[Array, Array, Array, Array, Array, Array]:
-        """Draw `batch_size` transitions, with replacement.
+        """Draw `batch_size` transitions with replacement; EmptyBufferError if there are fewer.
 
-        Returns:
-            S (B, *frame, num_frames), without the last axis if that is 1; A (B, *action), one-hot
-            for a discrete space; Rn (B,) float64, returns over m steps, `bootstrap_n` or fewer; In
-            (B,) float64, gamma ** m, 0 where the episode ended; S_next and A_next, m steps later.
-
-        Raises:
-            EmptyBufferError: there are fewer than `batch_size` transitions.
+        Returns S (B, *frame, num_frames), without the last axis if that is 1; A (B, *action),
+        one-hot for a discrete space; Rn (B,) float64, returns over m steps, `bootstrap_n` or fewer;
+        In (B,) float64, gamma ** m, 0 where the episode ended; S_next and A_next, m steps later.
         """
         if len(self) < self.batch_size:
             raise EmptyBufferError(f"{self!r}: has {len(self)} of {self.batch_size} transitions")

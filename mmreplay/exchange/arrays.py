@@ -41,7 +41,7 @@ from mmreplay.exchange.source_files import (
 )
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
 from mmreplay.exchange.tables import Block, Incoming, Tables
-from mmreplay.exchange.transitions import FinalObservation, Frames
+from mmreplay.exchange.transitions import FinalObservation
 
 _SUFFIX = ".npy"
 _archives = files_named(".npz")
@@ -93,13 +93,8 @@ def read_columns(
         for key, name in tables.frames["observations"].items():
             final[key] = Part(columns[name], tables.n_rows, 1)
             columns = {**columns, name: Part(columns[name], 0, tables.n_rows)}
-
-    def final_rows(start: int, stop: int) -> Frames:
-        return {key: column.read(start, stop) for key, column in final.items()}
-
-    n_final = min((one.shape[0] for one in final.values()), default=None)
     rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows)
-    incoming = tables.incoming(rows, final_rows if final else None, n_final=n_final)
+    incoming = tables.incoming(rows, final)
     used = (*tables.used, *tables.frames["final_observations"].values())
     return _to_the_end(incoming, {name: given[name] for name in used})
 

@@ -157,11 +157,7 @@ _HEADER, _COMPRESSION = 2, 3  # fields of a message, and of a record batch
 
 
 def arrow_table(path: Path) -> Any:
-    """The table of an Arrow file.
-
-    Raises FormatError for compression and dictionaries, which take any amount of memory, and for
-    offsets of lists outside their data, which would end the process.
-    """
+    """The table of an Arrow file; FormatError for compression, dictionaries and wrong offsets."""
     pa = need("pyarrow")
     with pa.memory_map(checked_name(path)) as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -224,10 +220,7 @@ def arrow_field(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def shape_of(field: Any, first: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Shape and dtype of the rows of a column, from its metadata, or from `first`, some rows.
-
-    None if they are not numeric.
-    """
+    """Shape and dtype of the rows of a column, from its metadata or `first` rows; or None."""
     about = (field.metadata or {}).get(KEY)
     if about is not None:
         given = json.loads(about)
@@ -251,10 +244,7 @@ def shape_of(field: Any, first: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | 
 
 
 def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Array:
-    """Rows (n, *shape) of an arrow array.
-
-    Raises FormatError if one is missing, of another shape, or does not fit the dtype.
-    """
+    """Rows (n, *shape) of an arrow array; FormatError if one is missing or does not fit."""
     pa, n = need("pyarrow"), len(array)
     kind = array.type
     if np.dtype(dtype).kind == "S":

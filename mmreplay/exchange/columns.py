@@ -66,10 +66,7 @@ RowShape = Shape | Column  # what tells the shape and dtype of a column
 
 
 class ArrayColumn:
-    """A column that can be sliced: an array, or a dataset of HDF5.
-
-    Without the 1 in its shape, a column (n, 1) becomes (n,).
-    """
+    """A column that can be sliced; without the 1 in its shape, a column (n, 1) becomes (n,)."""
 
     def __init__(self, rows: Any) -> None:
         self.shape = tuple(rows.shape)
@@ -142,10 +139,7 @@ class _Joined:
 def joined(
     parts: Mapping[str, Shape | Unreadable | None], ends: Array, open: Callable[[int], Column]
 ) -> Column:
-    """The columns of all episodes, by the names of these, as one; None is a missing one.
-
-    `Unreadable` unless all have a row per step, of one shape and dtype.
-    """
+    """The columns of all episodes, None for a missing one, as one; `Unreadable` if they differ."""
     first: Shape | None = None
     n_missing = sum(one is None for one in parts.values())
     for (name, one), n_rows in zip(parts.items(), np.diff(ends, prepend=0).tolist(), strict=True):
@@ -165,10 +159,7 @@ def joined(
 
 
 class NpyColumn:
-    """An array in numpy's own format from any stream: a member of a zip, a gzipped file.
-
-    Raises FormatError for an invalid header, Python objects, and Fortran order.
-    """
+    """An array in numpy's format from any stream; FormatError for objects and Fortran order."""
 
     def __init__(self, stream: IO[bytes] | GzipFile, name: str) -> None:
         self._stream, self._name = stream, name
@@ -218,10 +209,7 @@ class NpyColumn:
         return rows.astype(self.dtype.newbyteorder("="), copy=False)
 
     def finish(self) -> None:
-        """Read to the end of the stream, where gzip has its checksum.
-
-        Raises FormatError if it is cut off, or continues after its rows.
-        """
+        """Read to the end, where gzip has its checksum; FormatError if more follows."""
         while self._row < self._n_rows:
             size = block_steps(self._row_bytes)
             self.read(self._row, min(self._row + size, self._n_rows))

@@ -19,20 +19,13 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
-from mmreplay.errors import (
-    EmptyBufferError,
-    FormatError,
-    SchemaError,
-    StoreExistsError,
-)
+from mmreplay.errors import EmptyBufferError, FormatError, SchemaError, StoreExistsError
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
-from mmreplay.exchange.source_files import check_claim, check_row
-from mmreplay.exchange.sources import (
-    fields_of,
+from mmreplay.exchange.source_files import (
+    check_claim,
+    check_row,
     find_sources,
-    observation_name,
-    one_after_the_other,
     reading,
     shown,
 )
@@ -40,29 +33,23 @@ from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import ROLES, Incoming
 from mmreplay.format.episode_fields import STARTED
 from mmreplay.maintenance.episode_runs import row_bytes, write_runs
+from mmreplay.maintenance.verify.report import as_json
 from mmreplay.reading.store import Store
+from mmreplay.schema import FRAME, Field
 from mmreplay.storage.lane_metadata import kept_extras, path_of_new_store
 from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
+from mmreplay.texts import Text
 from mmreplay.writing.create import create
 
-_AHEAD = 8
-"""Runs that are read ahead."""
+_AHEAD = 8  # runs that are read ahead
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import made.
+    """What an import made: a store, and the `losses` that could not be converted.
 
-    Attributes:
-        path: the new store.
-        format: of the source.
-        transitions: number of transitions that can be sampled.
-        episodes: number of whole episodes.
-        terminated: how many of these terminated.
-        truncated: how many of these were truncated.
-        bytes_on_disk: of the new store.
-        losses: what could not be converted.
+    `transitions` can be sampled; `terminated` and `truncated` count how its whole `episodes` ended.
     """
 
     path: str
@@ -74,9 +61,7 @@ class Imported:
     bytes_on_disk: int
     losses: tuple[Loss, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self) | {"losses": [one.to_json() for one in self.losses]}
+    to_json = as_json
 
 
 def import_dataset(
@@ -94,19 +79,16 @@ def import_dataset(
 
     Args:
         format: one of `exchange_formats`.
-        src: a file or directory; a list of them or a pattern, which is read one after the other;
-            of ``arrays`` also a mapping of arrays by name, of ``minari`` also the id of a dataset
-            in Minari's folder.
+        src: a file or directory, or a list or pattern of them, which are read one after the other;
+            of ``arrays`` also a mapping of arrays by name, of ``minari`` also the id of a dataset.
         dst: a directory that does not exist yet.
         columns: names of the columns to convert, as in the source, besides actions, rewards and
-            ends of episodes; None for all. A name also stands for all below it: "infos" for
-            "infos/x".
+            ends of episodes; None for all. A group's name includes all below it.
         leave_out: names of columns that are not converted, or read.
         codec: of frames, as for `create`.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows
             if the source says how many there are.
-        options: of the format; see docs/exchange.md. ``observations="images"`` and the like name
-            columns that are called otherwise in the source.
+        options: of the format; see docs/exchange.md.
 
     Raises:
         SchemaError: no such format, option or column, or the target is inside a store.
@@ -114,8 +96,7 @@ def import_dataset(
         StoreExistsError: the target exists.
         FormatError: the source is not of that format, or has data that a store cannot hold.
         MissingExtraError: a library that reads the format is not installed.
-        DiskFullError, FailedStoreError: as of `create`, or a limit of open files or memory was
-            reached; nothing is left behind.
+        DiskFullError, FailedStoreError: as of `create`; nothing is left behind.
     """
     chosen = named(format)
     if chosen.read is None:
@@ -136,7 +117,7 @@ def import_dataset(
         if len(sources) == 1:
             losses.check_names(what)
         else:
-            steps = one_after_the_other(incoming, sources, read, format)
+            steps = _one_after_the_other(incoming, sources, read, format)
             incoming = dataclasses.replace(incoming, steps=steps, n_steps=0)
         folder = stack.enter_context(staging_directory(where))
         built = Path(str(folder)) / where.name
@@ -186,18 +167,17 @@ def import_dataset(
 
 def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
     """The steps; raises FormatError for rows that do not match the fields."""
-    runs, fields = iter(incoming.steps), fields_of(incoming)
-    del fields["rewards"]
+    runs, fields = iter(incoming.steps), _fields_of(incoming)
     while True:
         with reading(source, name):
             run = next(runs, None)
         if run is None:
             return
         columns = {"actions": run.action}
-        columns |= {observation_name(key): rows[:-1] for key, rows in run.observation.items()}
+        columns |= {_observation_name(key): rows[:-1] for key, rows in run.observation.items()}
         columns |= {f"column {name}": rows for name, rows in run.extras.items()}
-        for what, (shape, dtype) in fields.items():
-            rows, n = columns[what], len(run)
+        for what, rows in columns.items():
+            (shape, dtype), n = fields[what], len(run)
             if rows.shape != (n, *shape) or not np.can_cast(rows.dtype, dtype):
                 raise FormatError(
                     f"{source}: {what}: expected {n:,} rows of {shape} {dtype}, as in the "
@@ -205,11 +185,50 @@ def _runs(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
                     f"same way"
                 )
         frames = {
-            key: rows[:].astype(fields[observation_name(key)][1], copy=False)
+            key: rows[:].astype(fields[_observation_name(key)][1], copy=False)
             for key, rows in run.observation.items()
         }
         # Not the time of the import: when the episode began is known only if the source says so.
         yield dataclasses.replace(run, observation=frames, episode={STARTED: 0, **run.episode})
+
+
+def _one_after_the_other(
+    first: Incoming, sources: Sequence[Any], read: Callable[[Any], Any], name: str
+) -> Iterator[Steps]:
+    """The steps of several sources; raises FormatError unless they have the same fields."""
+    yield from first.steps
+    expected = _fields_of(first)
+    for source in sources[1:]:
+        with reading(shown(source), name), read(source) as incoming:
+            found = _fields_of(incoming)
+            for what in sorted(expected.keys() | found.keys()):
+                one, other = expected.get(what), found.get(what)
+                if not one or not other or one[0] != other[0] or not np.can_cast(other[1], one[1]):
+                    kinds = ("nothing" if it is None else f"{it[1]} {it[0]}" for it in (one, other))
+                    raise FormatError(
+                        f"{shown(source)}: {what}: expected {next(kinds)}, as in "
+                        f"{shown(sources[0])}, found {next(kinds)}; import it alone, or choose "
+                        f"columns"
+                    )
+            yield from incoming.steps
+
+
+def _fields_of(incoming: Incoming) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of a dataset's columns by what they are; texts may be of any length."""
+    fields: dict[str, Any] = {"actions": incoming.action}
+    fields |= {_observation_name(key): one for key, one in incoming.frames.items()}
+    fields |= {f"column {name}": one for name, one in incoming.extras.items()}
+    fields |= {f"field {name} of episodes": one for name, one in incoming.episode.items()}
+    fields["rewards"] = Field((), incoming.reward_dtype)
+    return {
+        name: (() if isinstance(one, Text) else one.shape, np.dtype(one.dtype))
+        for name, one in fields.items()
+    }
+
+
+def _observation_name(key: str) -> str:
+    """What an observation is called in messages."""
+    return "observations" if key == FRAME else f"observations {key}"
 
 
 def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> Iterator[Steps]:
@@ -231,16 +250,7 @@ def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> It
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote.
-
-    Attributes:
-        path: the file or directory.
-        format: of it.
-        transitions: number of exported transitions.
-        episodes: number of their episodes.
-        bytes_on_disk: of what was written.
-        losses: what could not be converted.
-    """
+    """What an export wrote: a file or directory, and the `losses` that could not be converted."""
 
     path: str
     format: str
@@ -249,9 +259,7 @@ class Exported:
     bytes_on_disk: int
     losses: tuple[Loss, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self) | {"losses": [one.to_json() for one in self.losses]}
+    to_json = as_json
 
 
 def export_dataset(
@@ -266,25 +274,22 @@ def export_dataset(
     """Write all episodes of a store as a dataset of another library.
 
     A live store is exported as it was at one moment. If a capacity may evict its steps before they
-    are read, `snapshot` the store first.
+    are read (InvalidIdError), `snapshot` the store first.
 
     Args:
         src: the store: closed, live or left by a crash.
         format: one of `exchange_formats`.
         dst: a file or directory, depending on the format, that does not exist yet; of ``minari``
-            also a dataset id, which is put into Minari's folder.
+            also the id of a dataset.
         leave_out: names of extra columns, derived ones too, that are not written.
         progress: called with the uncompressed bytes of the rows that are done, and of all rows.
         options: of the format; see docs/exchange.md.
 
     Raises:
-        SchemaError: no such format or option, rows that the format cannot hold, or the target is
-            inside a store.
-        StoreNotFoundError: no store there, or no directory above the target.
+        SchemaError: no such format or option, or rows that the format cannot hold.
+        StoreNotFoundError, FormatError, CorruptStoreError, EmptyBufferError: there is no store, a
+            damaged one, or one without an episode.
         StoreExistsError: the target exists.
-        EmptyBufferError: the store has no episode.
-        FormatError, CorruptStoreError: not a store, or a damaged one.
-        InvalidIdError: steps were evicted before they were read.
         MissingExtraError: a library that writes the format is not installed.
         DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
     """

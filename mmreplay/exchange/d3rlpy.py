@@ -55,11 +55,7 @@ def _episodes(file: Hdf5Source, losses: Losses) -> dict[str, Column]:
             paths.setdefault(match[1] + part, {})[int(match[2])] = path
     used = {path for names in paths.values() for path in names.values()}
     file.add_rest({*used, *_COUNTS}, losses)
-    lengths = []
-    for number in range(n):
-        if number not in paths.get("rewards", ()):
-            raise FormatError(f"{file.path}: expected {n:,} episodes, found no rewards_{number}")
-        lengths.append(file.column(f"rewards_{number}").shape[0])
+    lengths = [file.column(f"rewards_{number}").shape[0] for number in range(n)]
     numbers = [number for number in range(n) if lengths[number]]
     losses.add("episodes without a step: left out", n - len(numbers))
     if not numbers:

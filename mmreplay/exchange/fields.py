@@ -1,20 +1,28 @@
-"""Foreign columns as fields: which arrays a store can hold, and under which names.
+"""Foreign columns as fields: what a store can hold of rows and of episodes, and under which names.
 
 Invariant: a column keeps its dtype and its values; one that cannot is refused, or left out and
-counted, and never cast silently.
+counted, and never cast silently. Columns called ``episodes/NAME`` are fields of episodes: they have
+a value per episode, or per step, of which the first of each episode is taken.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError, MissingExtraError
-from mmreplay.ids import Array
+from mmreplay.errors import FormatError, MissingExtraError, SchemaError
+from mmreplay.exchange.columns import RowShape
+from mmreplay.exchange.losses import Losses
+from mmreplay.format.episode_fields import MOST_BYTES, STARTED, EpisodeField, field_name
+from mmreplay.ids import Array, Ids
 from mmreplay.schema import Field
+from mmreplay.texts import Text
+
+PREFIX = "episodes/"
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
 _ARGUMENTS = frozenset(
@@ -23,14 +31,10 @@ _ARGUMENTS = frozenset(
 )
 _LONGEST = 100
 _MOST_BYTES = 8
-_DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")
 
 
 def need(module: str, extra: str | None = "exchange", package: str | None = None) -> Any:
-    """An optional library; raises MissingExtraError with the command that installs it.
-
-    `package` is its name for pip, if that differs; `extra` None means that no extra has it.
-    """
+    """An optional library, `package` for pip; MissingExtraError says how to install the `extra`."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -45,16 +49,6 @@ def is_numeric(dtype: Any) -> bool:
     return kind.kind in "biuf" and kind.itemsize <= _MOST_BYTES
 
 
-def field(shape: Any, dtype: Any, name: str) -> Field:
-    """The field of a foreign column with rows of this shape; raises FormatError."""
-    if not is_numeric(dtype):
-        raise FormatError(
-            f"{name}: expected numbers of at most 64 bits, found {np.dtype(dtype)}; a store cannot "
-            f"hold these"
-        )
-    return Field(tuple(shape), dtype)
-
-
 def key_name(name: str) -> str:
     """A foreign name as the key of an observation: ``pixels/left`` is ``pixels.left``."""
     out = _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
@@ -67,22 +61,13 @@ def extra_name(name: str) -> str:
     return f"{out}_" if out in _ARGUMENTS else out
 
 
-def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """float32 for what it holds exactly, else float64; raises FormatError if not numeric."""
-    field((), dtype, name)
-    return np.dtype("float64" if np.dtype(dtype).name in _DOUBLES else "float32")
-
-
 def has_values(rows: Array) -> Array:
     """(n,) bool: which rows are not all 0."""
     return np.asarray(rows.any(axis=tuple(range(1, rows.ndim))))
 
 
 def flags(values: Array, name: str) -> Array:
-    """(n,) bool of flags that are bools or numbers, (n,) or (n, 1).
-
-    Raises FormatError for a flag that is neither 0 nor 1, such as NaN or 2.
-    """
+    """(n,) bool of flags (n,) or (n, 1); FormatError for one that is neither 0 nor 1."""
     given = np.asarray(values).reshape(len(values))
     out: Array = given != 0
     if (other := given[out & (given != 1)]).size:
@@ -91,3 +76,89 @@ def flags(values: Array, name: str) -> Array:
             f"leave that column out"
         )
     return out
+
+
+class EpisodeColumns:
+    """Those of a table; `fields` by their names in a store, `used` by those in the table."""
+
+    def __init__(
+        self, columns: Mapping[str, RowShape], n_rows: int, where: object, losses: Losses
+    ) -> None:
+        self._where = where
+        self.fields: dict[str, EpisodeField] = {}
+        self.used: dict[str, str] = {}
+        self._values: dict[str, Array] = {}
+        for name, one in columns.items():
+            if name.startswith(PREFIX):
+                self._add(name, one, n_rows, losses)
+
+    def _add(self, name: str, column: RowShape, n_rows: int, losses: Losses) -> None:
+        own, problem = field_name(name.removeprefix(PREFIX)), ""
+        try:
+            field = _field(column)
+        except SchemaError as error:
+            problem = str(error)
+        else:
+            if own in self.fields:
+                problem = f"another one is called {own} already"
+            elif own != STARTED or field == Field((), "int64"):
+                self.fields[own] = field
+                if column.shape[0] == n_rows:
+                    self.used[own] = name
+                else:
+                    self._values[own] = column.read(0, column.shape[0])  # type: ignore[union-attr]
+            else:
+                problem = "expected int64, ns since 1970"
+        losses.add(f"field {name.removeprefix(PREFIX)} of episodes: {problem}", bool(problem))
+
+    @property
+    def declared(self) -> dict[str, EpisodeField]:
+        """As `create` takes them."""
+        return {name: one for name, one in self.fields.items() if name != STARTED}
+
+    def rows(self, block: Mapping[str, Array], numbers: Ids) -> dict[str, Array]:
+        """(n, ...) by name, of n steps of the episodes with these numbers."""
+        out = {own: block[name] for own, name in self.used.items()}
+        for own, values in self._values.items():
+            if len(values) <= numbers[-1]:
+                raise FormatError(
+                    f"{self._where}: {PREFIX}{own}: expected a value for each episode, found "
+                    f"{len(values):,}"
+                )
+            out[own] = values[numbers]
+        return out
+
+
+def _field(column: RowShape) -> EpisodeField:
+    """The field of a column; raises SchemaError if a store has none like that."""
+    if column.dtype.kind in "SU":
+        return Text(max(column.dtype.itemsize, 1))
+    if column.dtype.kind not in "biuf":
+        raise SchemaError(f"expected numbers or a text, found {column.dtype}")
+    field = Field(tuple(column.shape[1:]), column.dtype)
+    if field.row_bytes > MOST_BYTES:
+        raise SchemaError(f"expected at most {MOST_BYTES:,} bytes, found {field.row_bytes:,}")
+    return field
+
+
+def common_type(values: Sequence[Any]) -> np.dtype[Any] | None:
+    """The dtype of a column with these values, (u)int64 of integers; None if none holds all."""
+    arrays = [np.asarray(one) for one in values]
+    kinds = {one.dtype.kind for one in arrays}
+    if kinds <= {"U", "S", "O"} and all(isinstance(one, (str, bytes)) for one in values):
+        texts = [one if isinstance(one, bytes) else one.encode() for one in values]
+        longest = max(map(len, texts), default=0)
+        return np.dtype(f"S{max(longest, 1)}") if longest <= MOST_BYTES else None
+    if kinds <= {"i", "u"}:
+        fitting = (np.dtype(name) for name in ("int64", "uint64"))
+        return next((d for d in fitting if all((v.astype(d) == v).all() for v in arrays)), None)
+    if len(kinds) != 1 or not kinds <= set("bf"):
+        return None
+    return np.result_type(*(one.dtype for one in arrays))
+
+
+def is_text(feature: Mapping[str, Any]) -> bool:
+    """Whether a feature of TensorFlow Datasets is one text."""
+    tensor = feature.get("tensor") or {}
+    is_tensor = tensor.get("dtype") == "string" and not tensor.get("shape", {}).get("dimensions")
+    return "text" in feature or is_tensor

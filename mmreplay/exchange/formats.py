@@ -213,10 +213,7 @@ def named(name: object, *, to_export: bool = False) -> ExchangeFormat:
 def checked_options(
     call: Callable[..., Any], given: Mapping[str, Any], name: str, more: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The options of a format; raises SchemaError for unknown names, and values of other types.
-
-    Formats check numbers themselves. `more` are options that were taken before.
-    """
+    """The options of a format, besides `more`; SchemaError for unknown names and wrong types."""
     known = _options(call)
     for key, value in given.items():
         if key not in known:

@@ -45,10 +45,8 @@ def open_hdf5(path: Path) -> Iterator[Hdf5Source]:
 class Hdf5Source:
     """An opened file; read its datasets only by `column`.
 
-    Attributes:
-        columns: the datasets by their path, ascending; what cannot be read is `Unreadable`.
-        groups: the paths of groups.
-        attribute_names: of groups and datasets, as ``PATH@NAME``.
+    `columns` are the datasets by path, ascending, `Unreadable` those that cannot be read; `groups`
+    the paths of groups; `attribute_names` those of both, as ``PATH@NAME``.
     """
 
     def __init__(self, file: Any, path: Path) -> None:

@@ -19,8 +19,7 @@ from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_files import KEY, from_arrow, open_parquet, small_table
 from mmreplay.exchange.columns import Shape, row_bytes
-from mmreplay.exchange.episodes import PREFIX
-from mmreplay.exchange.fields import key_name, need
+from mmreplay.exchange.fields import PREFIX, key_name, need
 from mmreplay.exchange.images import VideoFrames, decoded
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import columns_below, files_below

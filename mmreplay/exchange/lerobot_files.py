@@ -20,7 +20,6 @@ from mmreplay.arguments import whole_number_or_none
 from mmreplay.batches.runs import BLOCK_BYTES, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.exchange.arrow_files import KEY
-from mmreplay.exchange.episodes import exported
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
@@ -100,12 +99,8 @@ _OWN = {
 Rows = Callable[[Steps], Array]  # a column of some steps
 
 
-def _extra(name: str) -> Rows:
-    return lambda run: run.extras[name]
-
-
-def _before(key: str) -> Rows:
-    return lambda run: run.observation[key][:-1]
+def _of_steps(part: str, name: str) -> Rows:
+    return lambda run: getattr(run, part)[name][: len(run)]  # without a final observation
 
 
 def _is_last(run: Steps) -> Array:
@@ -190,8 +185,8 @@ class _Out:
         self, stored: Stored, target: Path, losses: Losses, fps: int | None, task: str | None
     ) -> None:
         self._stored, self._target = stored, target
-        known = stored.metadata.get("lerobot")
-        self._known: Mapping[str, Any] = known if isinstance(known, dict) else {}
+        own = stored.metadata.get("lerobot")
+        self._known: Mapping[str, Any] = own if isinstance(own, dict) else {}
         self._fps = int(fps or self._known.get("fps") or _FPS)
         tasks = self._known.get("tasks")
         one = task or str(stored.metadata.get("id") or "mmreplay")
@@ -204,10 +199,9 @@ class _Out:
         )
         if self._has_tasks:
             self._tasks = []
-        others = (
-            stored.fields.keys() - {STARTED} - ({"task"} if tasks or self._has_tasks else set())
-        )
-        exported({name: stored.fields[name] for name in others}, "LeRobot has only tasks", losses)
+        known = {STARTED, "task"} if tasks or self._has_tasks else {STARTED}
+        others = stored.fields.keys() - known
+        losses.add_names("fields of episodes: LeRobot has only tasks", others)
         self._features = self._chosen(losses)
         losses.add("final observations: LeRobot has none", stored.n_episodes)
         self._totals, self._stats = self._new_stats(), self._new_stats()
@@ -249,7 +243,7 @@ class _Out:
             is_image = _is_picture(one)
             last = key if key != FRAME else "image" if is_image else "state"
             name = called.get(key) or f"observation.{last}"
-            add(name, one, _before(key), is_image=is_image)
+            add(name, one, _of_steps("observation", key), is_image=is_image)
         add("action", schema.action, operator.attrgetter("action"))
         add("next.reward", Field((), schema.reward_dtype), operator.attrgetter("reward"))
         add("next.done", Field((), "bool"), _is_last)
@@ -263,7 +257,7 @@ class _Out:
         }
         kept = set()
         if self._known and self._has("timestamp", "f"):
-            rows["timestamp"] = _extra("timestamp")
+            rows["timestamp"] = _of_steps("extras", "timestamp")
             kept.add("timestamp")
         if self._is_numbered:
             rows["task_index"] = self._task_numbers
@@ -276,7 +270,7 @@ class _Out:
             elif name.partition(".")[0] == _OBSERVATION or name == _TRUNCATED:
                 losses.add(f"column {name}: this name has a meaning in LeRobot", stored.n_steps)
             else:
-                add(name, one, _extra(name))
+                add(name, one, _of_steps("extras", name))
         for name, dtype in _OWN.items():
             out[name] = _Feature(dtype, (1,), (), rows[name])
         return out

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from mmreplay.errors import SchemaError, printable
 
@@ -17,26 +16,18 @@ _SHOWN = 8  # names that one loss lists
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that could not be converted.
-
-    Attributes:
-        what: a description.
-        count: how often.
-    """
+    """Something that could not be converted, in words, and how often."""
 
     what: str
     count: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as a dict of JSON values."""
-        return dataclasses.asdict(self)
+    to_json = dataclasses.asdict
 
 
 class Losses:
     """Counts the losses of one import or export, and knows which columns to convert.
 
-    `called` has the names of columns by what they are, ``{"observations": ("images",)}``; None if
-    nobody can say so.
+    `called` has the names of columns by their roles; None if the format has no such option.
     """
 
     def __init__(
@@ -75,10 +66,7 @@ class Losses:
         return not _and_above(name).isdisjoint(self._leave_out)
 
     def takes(self, name: str, *, needed: bool = False) -> bool:
-        """Whether to convert a column; counts it otherwise.
-
-        `columns` has no effect on one that is `needed`.
-        """
+        """Whether to convert a column, else counts it; `columns` may leave out a `needed` one."""
         above = _and_above(name)
         self._unseen -= above
         if above.intersection(self._leave_out):

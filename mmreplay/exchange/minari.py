@@ -17,18 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError, StoreNotFoundError
-from mmreplay.exchange.columns import Column, RowShape, Shape, Unreadable, row_bytes
-from mmreplay.exchange.episodes import PREFIX, common_type
-from mmreplay.exchange.fields import is_numeric
+from mmreplay.exchange.columns import (
+    Column,
+    Part,
+    PerEpisode,
+    RowShape,
+    Shape,
+    Unreadable,
+    blocks,
+)
+from mmreplay.exchange.fields import PREFIX, common_type, is_numeric
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import open_episodes
 from mmreplay.exchange.source_files import add_other_files, read_json
 from mmreplay.exchange.spaces import compacted, leaves, names_of
 from mmreplay.exchange.tables import Block, Incoming, Tables, final_name
 from mmreplay.format.episode_fields import field_name
-from mmreplay.ids import Array
 from mmreplay.schema import FRAME
 
 ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")  # as Minari reads it, with a version
@@ -207,8 +212,6 @@ class _Dataset:
         return {"minari": about} | ({"id": env_id} if env_id else {})
 
     def _blocks(self) -> Iterator[Block]:
-        used = self._tables.used
-        size = block_steps(row_bytes({role: self._columns[role] for role in used}))
         for number in range(self._n):
             columns = self._episodes.columns(number)
             n_steps = columns["rewards"].shape[0]
@@ -225,44 +228,31 @@ class _Dataset:
                     )
             for name in columns.keys() - self._first.keys():
                 self._losses.add(f"column {name}: not in the first episode, left out")
-            at_reset = {role: self._at_reset(role, columns, n_steps) for role in self._resets}
-            for start in range(0, n_steps, size):
-                stop = min(start + size, n_steps)
-                block = {
-                    role: self._rows(role, number, columns, start, stop)
-                    for role in used
-                    if role not in at_reset
-                }
-                block |= {
-                    role: np.repeat(row, stop - start, 0)
-                    for role, row in at_reset.items()
-                    if role in used
-                }
+            used = {role: self._column(role, number, columns) for role in self._tables.used}
+            stop = 0
+            for block in blocks(used, n_steps):
+                stop += len(block["episode"])
                 for key, name in zip(self._frames, frames, strict=True):
                     block[final_name(key)] = columns[name].read(stop, stop + (stop == n_steps))
                 yield block
 
-    def _at_reset(self, role: str, columns: Mapping[str, Column], n_steps: int) -> Array:
-        """(1, ...) the info of an episode's reset; 0 where it is not as in the first one."""
-        one, column = self._columns[role], columns.get(f"infos/{self._resets[role]}")
-        if column is None or column.shape[:1] != (n_steps + 1,):
-            return np.zeros((1, *one.shape[1:]), one.dtype)
-        return column.read(0, 1)
-
-    def _rows(
-        self, role: str, number: int, columns: Mapping[str, Column], start: int, stop: int
-    ) -> Array:
-        n, one, n_steps = stop - start, self._columns[role], columns["rewards"].shape[0]
+    def _column(self, role: str, number: int, columns: Mapping[str, Column]) -> Column:
+        """The steps of an episode in one column; 0 where it has none as in the first one."""
+        one, name, n = self._columns[role], self._called.get(role, ""), columns["rewards"].shape[0]
+        value, ends = np.int64(0), np.array([n])
         if role == "episode":
-            return np.full(n, number)
-        name = self._called[role]
-        if role in self._attributes:
-            value = self._about[number].get(self._attributes[role], NO_SEED.astype(one.dtype))
-            return np.full((n, *one.shape[1:]), value, one.dtype)
-        if not role.startswith("extras/"):
-            return columns[name].read(start, stop)
-        column, more = columns.get(name), role in self._with_reset
-        if column is None or column.shape[:1] != (n_steps + more,):
-            self._losses.add(f"{name}: not in this episode as in the first: zeros", start == 0)
-            return np.zeros((n, *one.shape[1:]), one.dtype)
-        return column.read(start + more, stop + more)
+            value = np.int64(number)
+        elif role in self._attributes:
+            value = self._about[number].get(self._attributes[role], NO_SEED)
+        elif role in self._resets:
+            column = columns.get(f"infos/{self._resets[role]}")
+            if column is not None and column.shape[:1] == (n + 1,):
+                return PerEpisode(column.read(0, 1), ends)
+        elif not role.startswith("extras/"):
+            return Part(columns[name], 0, n)
+        else:
+            column, more = columns.get(name), int(role in self._with_reset)
+            if column is not None and column.shape[:1] == (n + more,):
+                return Part(column, more, n)
+            self._losses.add(f"{name}: not in this episode as in the first: zeros")
+        return PerEpisode(np.full((1, *one.shape[1:]), value, one.dtype), ends)

@@ -36,10 +36,7 @@ _NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
 @contextmanager
 def place(given: Any, options: dict[str, Any]) -> Iterator[Any]:
-    """A path as it is given, or the folder of an id, in a namespace as Minari makes one.
-
-    Then the option ``dataset_id`` is this id. After an error no new folder is left.
-    """
+    """A path as it is given, or the folder of an id, which is then the option ``dataset_id``."""
     folder = folder_of(given)
     if folder is None:
         yield given
@@ -128,18 +125,13 @@ class _Out:
         self.metadata: dict[str, Any] = dict(known.get("metadata", {}))
         spaces = [self.metadata.pop(f"{name}_space", None) for name in ("observation", "action")]
         if "env_spec" not in self.metadata:
-            try:
+            # Anything may be in the metadata of a store.
+            with suppress(AttributeError, LookupError, TypeError, ValueError, RecursionError):
                 spec = stored.metadata["env_spec"]
                 need("gymnasium.envs.registration", _EXTRA).EnvSpec.from_json(spec)
                 self.metadata["env_spec"] = spec
-            except (
-                AttributeError,
-                LookupError,
-                TypeError,
-                ValueError,
-                RecursionError,
-            ):  # anyone's own
-                losses.add("the specification of the environment: not recorded in this store")
+            is_lost = "env_spec" not in self.metadata
+            losses.add("the specification of the environment: not recorded in this store", is_lost)
         self.observation_space = self._space("observation", spaces[0], stored.frames, losses)
         action = {FRAME: stored.schema.action}
         self.action_space = self._space("action", spaces[1], action, losses)

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.arrow_files import arrow_table, from_arrow, open_parquet, table_of
+from mmreplay.exchange.arrow_files import (
+    arrow_table,
+    from_arrow,
+    open_parquet,
+    shape_of,
+    table_of,
+)
 from mmreplay.exchange.columns import ArrayColumn, Column, Unreadable
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.hdf5_files import Hdf5Source, open_hdf5
@@ -29,6 +35,7 @@ HDF5_NAME = "main_data.hdf5"
 _EPISODE = re.compile(r"episode_(\d{1,9})\Z")
 _INDEX = re.compile(r"_index_(\d+)\Z")
 _SCALARS = ("rewards", "terminations", "truncations")
+_LOOKED_AT = 8  # rows that give the shape of a column
 
 
 def open_episodes(
@@ -40,10 +47,7 @@ def open_episodes(
     losses: Losses,
     stack: ExitStack,
 ) -> Hdf5Episodes | ArrowEpisodes:
-    """The `n` episodes below ``data/``; `images` are JPEG. Raises FormatError for another `kind`.
-
-    Other files, groups and datasets are losses.
-    """
+    """The `n` episodes below ``data/``, `images` as JPEG; everything else there is a loss."""
 
     def is_used(name: str) -> bool:
         number, _, inside = name.partition("/")
@@ -109,12 +113,9 @@ class Hdf5Episodes:
                 continue
             one = out[name] = self._file.column(path)
             if leaf is not None:
-                out[name] = _Jpegs(one.shape[0], _values_of(one), leaf, path)
+                dataset = self._file.file[path]
+                out[name] = _Jpegs(one.shape[0], dataset.__getitem__, leaf, path)
         return out
-
-
-def _values_of(column: Column) -> Callable[[int], Any]:
-    return lambda number: column.read(number, number + 1)[0]
 
 
 class ArrowEpisodes:
@@ -160,31 +161,20 @@ class ArrowEpisodes:
                 one = array.type.field(number)
                 self._add(out, f"{name}/{one.name}", array.field(number), one, where)
             return
-        if name in self._images:
-            out[name] = _Jpegs(
-                len(array),
-                lambda number: array[number].as_py(),
-                self._images[name],
-                f"{where}: {name}",
-            )
+        what = f"{where}: {name}"
+        if (leaf := self._images.get(name)) is not None:
+            out[name] = _Jpegs(len(array), lambda number: array[number].as_py(), leaf, what)
             return
-        leaf = self._spaces.get(name)
-        shape: tuple[int, ...] = () if leaf is None else leaf.shape
-        kind = array.type
-        if pa.types.is_nested(kind):
-            kind = kind.value_type
-            if leaf is None:
-                text = (field.metadata or {}).get(b"shape", b"")
-                shape = tuple(int(n) for n in text.split(b",") if n)
-        try:
-            # The dtype of the file: that of a Discrete space is always int64.
-            dtype = np.dtype(kind.to_pandas_dtype())
-        except (NotImplementedError, TypeError):
-            dtype = np.dtype(object)
+        # The dtype of the file: that of a Discrete space is always int64.
+        shape, dtype = shape_of(field, array.slice(0, _LOOKED_AT)) or ((), np.dtype(object))
         if dtype.hasobject:
             out[name] = Unreadable(f"not numbers, but {array.type}")
-        else:
-            out[name] = ArrayColumn(from_arrow(array, shape, dtype, f"{where}: {name}"))
+            return
+        if text := (field.metadata or {}).get(b"shape"):
+            shape = tuple(int(n) for n in text.split(b",") if n)
+        if (leaf := self._spaces.get(name)) is not None:
+            shape = leaf.shape
+        out[name] = ArrayColumn(from_arrow(array, shape, dtype, what))
 
 
 def _flat(given: Mapping[str, Any], above: str = "") -> dict[str, Any]:

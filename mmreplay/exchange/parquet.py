@@ -26,8 +26,7 @@ from mmreplay.exchange.arrow_files import (
     to_arrow,
 )
 from mmreplay.exchange.columns import RowShape, Shape, Unreadable, row_bytes
-from mmreplay.exchange.episodes import PREFIX
-from mmreplay.exchange.fields import need
+from mmreplay.exchange.fields import PREFIX, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, by_numbers, source_files
 from mmreplay.exchange.stored import Stored, table_rows, table_shapes
@@ -37,8 +36,7 @@ from mmreplay.ids import Array
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
 _LOOKED_AT = 8
-_KEYS = {"ARROW:schema", "pandas", "huggingface"}
-"""Metadata that says only how columns are written."""
+_KEYS = {"ARROW:schema", "pandas", "huggingface"}  # metadata that says only how columns are written
 
 Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
 

@@ -21,11 +21,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmreplay.batches.runs import block_steps
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.exchange.columns import Shape, row_bytes
-from mmreplay.exchange.episodes import PREFIX, is_text
-from mmreplay.exchange.fields import has_values, is_numeric, need
+from mmreplay.exchange.columns import Column, Part, PerEpisode, Shape, blocks
+from mmreplay.exchange.fields import PREFIX, has_values, is_numeric, is_text, need
 from mmreplay.exchange.images import decoded
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.source_files import add_other_files, checked_name, open_file, read_json
@@ -109,19 +107,15 @@ class Example:
         self.where = where
         decode_error = need("google.protobuf.message", package="protobuf").DecodeError
         try:
-            self._features = _message().FromString(data).features.feature
+            self.features = _message().FromString(data).features.feature
         except decode_error as error:
             raise FormatError(f"{where}: not a tf.train.Example: {error!s:.200}") from error
 
-    def names(self) -> list[str]:
-        """The features that it has."""
-        return list(self._features)
-
     def values(self, name: str, *, is_bytes: bool) -> Any:
         """A feature that is a list of bytes, or of numbers."""
-        if name not in self._features:
+        if name not in self.features:
             raise FormatError(f"{self.where}: has no feature {name!r}, which features.json lists")
-        one = self._features[name]
+        one = self.features[name]
         found = getattr(one, one.WhichOneof("kind") or "float_list").value
         if len(found) and isinstance(found[0], bytes) != is_bytes:
             kinds = ("bytes", "numbers") if is_bytes else ("numbers", "bytes")
@@ -162,10 +156,9 @@ def read(
     last_step: Literal["observation", "step"] = "observation",
     final_observation: FinalObservation = "repeat",
 ) -> Iterator[Incoming]:
-    """A directory with ``features.json``, or one above it.
+    """A directory with ``features.json``, or one above it; `split` None joins all splits.
 
-    `split` None joins all splits; `action` chooses one of several action arrays; `last_step`
-    ``"step"`` keeps the last step of an episode as a step, with `final_observation` after it.
+    `last_step` ``"step"`` keeps the last step of an episode as a step, before `final_observation`.
     """
     need("google.protobuf", package="protobuf")
     folder = _folder(source)
@@ -178,9 +171,9 @@ def read(
 
 def _folder(source: Path) -> Path:
     """The only folder with ``features.json``; raises FormatError."""
-    if (source / "features.json").exists():
-        return source
     found = sorted(path.parent for path in source.rglob("features.json"))
+    if source in found:
+        return source
     if len(found) != 1:
         which = ", ".join(str(one.relative_to(source)) for one in found[:9])
         raise FormatError(
@@ -201,14 +194,13 @@ class _Leaf:
 
 
 class _Rows:
-    """The rows of a feature in a record, decoded when they are sliced."""
+    """The rows of a feature in a record as a column; images are decoded when they are read."""
 
     def __init__(self, leaf: _Leaf, example: Example) -> None:
         self._leaf, self._where = leaf, f"{example.where}: {leaf.path}"
         if leaf.is_image:
             self._values: Any = list(example.values(leaf.path, is_bytes=True))
-            return
-        if leaf.dtype.kind == "S":
+        elif leaf.dtype.kind == "S":
             texts = [one.rstrip(b"\0") for one in example.values(leaf.path, is_bytes=True)]
             if max(map(len, texts), default=0) > _MOST_TEXT:
                 raise FormatError(
@@ -216,19 +208,21 @@ class _Rows:
                     f"(leave_out)"
                 )
             self._values = np.array(texts, leaf.dtype)
-            return
-        values = example.numbers(leaf.path, leaf.dtype)
-        if len(values) % max(math.prod(leaf.shape), 1):
-            raise FormatError(
-                f"{self._where}: expected rows of shape {leaf.shape}, found {len(values)} numbers"
-            )
-        self._values = values.reshape(-1, *leaf.shape)
+        else:
+            values = example.numbers(leaf.path, leaf.dtype)
+            if len(values) % max(math.prod(leaf.shape), 1):
+                raise FormatError(
+                    f"{self._where}: expected rows of shape {leaf.shape}, found {len(values)} "
+                    f"numbers"
+                )
+            self._values = values.reshape(-1, *leaf.shape)
 
-    def __len__(self) -> int:
-        return len(self._values)
+        self.shape: tuple[int, ...] = (len(self._values), *leaf.shape)
+        self.dtype = leaf.dtype
 
-    def __getitem__(self, part: slice) -> Array:
-        out: Array = self._values[part]
+    def read(self, start: int, stop: int) -> Array:
+        """See `Column`."""
+        out: Array = self._values[start:stop]
         return decoded(out, self._leaf.shape, self._where) if self._leaf.is_image else out
 
 
@@ -296,7 +290,6 @@ class _Dataset:
         called = {role: one.path.removeprefix("steps/") for role, one in self._steps.items()}
         called |= {role: role.removeprefix(PREFIX) for role in self._episode}
         self._tables = Tables(columns, folder, losses, missing, needs_rewards=False, called=called)
-        self._size = block_steps(row_bytes({one: columns[one] for one in self._tables.used}))
         self._frames = self._tables.frames["observations"]
         self._shards = list(self._shard_paths(split))
         used = {"features.json", "dataset_info.json", *(path.name for path, _ in self._shards)}
@@ -358,8 +351,7 @@ class _Dataset:
             number = 0
             for data in records(path, self._kind):
                 example = Example(data, f"{path}: episode {number}")
-                for block, n_rows in self._parts_of(example, is_step=is_step):
-                    yield block | {"episode": np.full(n_rows, n_before + number)}
+                yield from self._parts_of(example, n_before + number, is_step=is_step)
                 number += 1
             if number != length:
                 raise FormatError(
@@ -367,18 +359,18 @@ class _Dataset:
                 )
             n_before += number
 
-    def _parts_of(self, example: Example, *, is_step: bool) -> Iterator[tuple[Block, int]]:
+    def _parts_of(self, example: Example, number: int, *, is_step: bool) -> Iterator[Block]:
         """An episode in blocks, with the final observation in the last one, unless `is_step`."""
         used = {*self._tables.used}
         columns = {role: _Rows(one, example) for role, one in self._steps.items() if role in used}
-        counts = {self._steps[role].path: len(rows) for role, rows in columns.items()}
+        counts = {self._steps[role].path: rows.shape[0] for role, rows in columns.items()}
         if len(set(counts.values())) > 1:
             raise FormatError(f"{example.where}: lists of different lengths: {counts}")
-        for name in example.names():
+        for name in example.features:
             above = (name[:at] for at, one in enumerate(name) if one == "/")
             if self._named.isdisjoint((name, *above)):
                 self._losses.add(f"feature {name}: not in features.json, left out")
-        n_steps = len(columns["actions"]) - (not is_step)
+        n_steps = columns["actions"].shape[0] - (not is_step)
         if n_steps < 1:
             self._losses.add("episodes without a step")
             return
@@ -388,23 +380,26 @@ class _Dataset:
                     f"{self._steps[role].path.removeprefix('steps/')} of last steps: not 0, left "
                     f"out, as these steps are only observations; the option last_step=step keeps "
                     f"them",
-                    int(has_values(rows[-1:])[0]),
+                    int(has_values(rows.read(n_steps, n_steps + 1))[0]),
                 )
-        of_episode = {}
+        ends = np.array([n_steps])
+        parts: dict[str, Column] = {role: Part(one, 0, n_steps) for role, one in columns.items()}
+        parts["episode"] = PerEpisode(np.array([number]), ends)
         for role in used.intersection(self._episode):
-            leaf = self._episode[role]
-            of_episode[role] = _Rows(leaf, example)[:2]
-            if len(of_episode[role]) != 1:
-                raise FormatError(f"{example.where}: {leaf.path}: expected one value")
-        for start in range(0, n_steps, self._size):
-            stop = min(start + self._size, n_steps)
-            block = {role: rows[start:stop] for role, rows in columns.items()}
-            block |= {role: np.repeat(row, stop - start, 0) for role, row in of_episode.items()}
+            one = _Rows(self._episode[role], example)
+            if one.shape[0] != 1:
+                raise FormatError(
+                    f"{example.where}: {self._episode[role].path}: expected one value"
+                )
+            parts[role] = PerEpisode(one.read(0, 1), ends)
+        stop = 0
+        for block in blocks(parts, n_steps):
+            stop += len(block["actions"])
             if not is_step:
                 is_last = stop == n_steps
                 if is_last and "terminations" in columns:  # or that of the final observation
-                    marks = columns["terminations"][stop - 1 :]
+                    marks = columns["terminations"].read(stop - 1, stop + 1)
                     block["terminations"][-1:] = marks.max(0, keepdims=True)
                 for key, role in self._frames.items():
-                    block[final_name(key)] = columns[role][stop : stop + is_last]
-            yield block, stop - start
+                    block[final_name(key)] = columns[role].read(stop, stop + is_last)
+            yield block

@@ -7,7 +7,6 @@ last ``done`` is set, else it was truncated. Its attributes are fields of the ep
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,16 +17,16 @@ import numpy as np
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import Column, PerEpisode, blocks
-from mmreplay.exchange.episodes import PREFIX, common_type
+from mmreplay.exchange.fields import PREFIX, common_type
 from mmreplay.exchange.hdf5_files import Hdf5Source, new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.source_files import by_numbers
 from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Incoming, Tables
 from mmreplay.exchange.transitions import FinalObservation
 from mmreplay.format.episode_fields import STARTED
 from mmreplay.ids import Array
 
-_NUMBER = re.compile(r"(\d+)\Z")
 _GYM = 2  # robomimic's number for environments of Gym
 _STEP = ("actions", "rewards", "dones")
 _OWN = (*_STEP, "obs", "next_obs")
@@ -69,7 +68,7 @@ def read(
 def _demonstrations(file: Hdf5Source, losses: Losses) -> dict[str, int]:
     """The names of demonstrations in order, and how many steps each has."""
     names = [path.removeprefix("data/") for path in file.groups if path.startswith("data/")]
-    names = sorted((name for name in names if "/" not in name), key=_order)
+    names = sorted((name for name in names if "/" not in name), key=by_numbers)
     lengths: dict[str, int] = {}
     for name in names:
         actions = file.columns.get(f"data/{name}/actions")
@@ -114,11 +113,6 @@ def _attributes(file: Hdf5Source, demos: Mapping[str, int], ends: Array) -> dict
             texts = [one.encode() if isinstance(one, str) else one for one in values]
             out[name] = PerEpisode(np.array(texts, dtype), ends)
     return out
-
-
-def _order(name: str) -> tuple[int, str]:
-    found = _NUMBER.search(name)
-    return (int(found[1]) if found else -1, name)
 
 
 def write(stored: Stored, target: Path, losses: Losses, *, next_obs: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Files of an import, which are untrusted: they are checked before a library opens them.
+"""The sources of an import, and their untrusted files, checked before a library opens them.
 
 Invariant: only the named file, or regular files below the named folder, are read, never through a
 link; sizes that a file claims are compared with its own size before memory is allocated.
@@ -6,18 +6,28 @@ link; sizes that a file claims are compared with its own size before memory is a
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import re
 import stat
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import (
+    CorruptStoreError,
+    FormatError,
+    MmreplayError,
+    SchemaError,
+    StoreNotFoundError,
+)
 from mmreplay.exchange.losses import Losses
+from mmreplay.system import user_paths
 from mmreplay.system.checked_reads import open_regular
+from mmreplay.system.limits import check_limit
 
 AT_ONCE_BYTES = 256 << 20
 """The largest piece that is decoded at once: a chunk, a page, an array that is needed whole."""
@@ -30,11 +40,60 @@ _FREE_BYTES, _MOST_RATIO = 64 << 20, 1100
 """All rows may have 64 MiB and 1,100 times the bytes of the source; deflate reaches 1,032."""
 
 
-def source_files(source: Path) -> dict[str, int]:
-    """The bytes of each file below a folder by its relative name, ascending; "" for a file.
+def find_sources(given: Any, chosen: Any, losses: Losses) -> tuple[list[Any], float]:
+    """What is read of a format, one after the other, and the bytes of all files."""
+    if not isinstance(given, (str, os.PathLike, list, tuple)) and chosen.takes_arrays:
+        return [given], math.inf
+    paths = [_source_path(one) for one in user_paths.matching(given, "src", by_numbers)]
+    if paths == sorted(paths, key=str):  # as a shell and `sorted` put them: file 10 before file 2
+        paths.sort(key=by_numbers)
+    if len(paths) > 1 and chosen.files is None:
+        raise SchemaError(f"{chosen.name}: expected one source, found {len(paths)}; import each")
+    found: list[Any] = []
+    n_bytes = 0
+    for path in paths:
+        with reading(path, chosen.name):
+            n_bytes += sum(source_files(path).values())
+            inside = chosen.files(path, losses) if chosen.files and path.is_dir() else []
+        found += inside or [path]
+    with reading(paths[0], chosen.name):
+        return chosen.tables(found, losses) if chosen.tables else found, n_bytes
 
-    Raises FormatError for links, which may lead to any file, and for pipes, which may block.
-    """
+
+def shown(source: Any) -> object:
+    """A source in messages: the first of its files."""
+    first = source[0] if isinstance(source, list) else source
+    return first if isinstance(first, Path) else "src"
+
+
+def _source_path(src: Any) -> Path:
+    source = user_paths.absolute_path(src, "src")
+    if not os.path.lexists(source):
+        raise StoreNotFoundError(f"{source}: there is no such file or directory")
+    try:  # only a link that the caller named is followed
+        return source.resolve(strict=True) if source.is_symlink() else source
+    except (OSError, RuntimeError) as error:
+        raise StoreNotFoundError(f"{source}: this link leads to itself or to nothing") from error
+
+
+@contextlib.contextmanager
+def reading(source: object, name: str) -> Iterator[None]:
+    """Whatever a library raises for an invalid file, as FormatError."""
+    try:
+        yield
+    except MmreplayError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError):
+            check_limit(error, source)
+        raise FormatError(
+            f"{source}: cannot be read as {name}: {type(error).__name__}: {error!s:.300}; see "
+            f"`mmreplay import --help` for the formats"
+        ) from error
+
+
+def source_files(source: Path) -> dict[str, int]:
+    """The bytes of each file below a folder, by relative name; "" for a file. Refuses links."""
     about = source.stat()
     if stat.S_ISREG(about.st_mode):
         return {"": about.st_size}

@@ -27,10 +27,7 @@ _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
-    """An array of a space: its field, and the keys and numbers that lead to it.
-
-    `is_image`: Minari may keep it as JPEG.
-    """
+    """An array of a space: its field, the path to it, and whether Minari may keep it as JPEG."""
 
     name: str
     path: tuple[str | int, ...]
@@ -127,10 +124,7 @@ def recorded(text: object, fields: Mapping[str, Field]) -> dict[str, Any] | None
 def space_of_actions(
     low: int, high: int, dtype: np.dtype[Any], about: Mapping[str, Any], losses: Losses
 ) -> dict[str, Any]:
-    """The Discrete space of the environment's actions, or of those from `low` to `high`.
-
-    Raises SchemaError for actions that no such space holds.
-    """
+    """The Discrete space of the environment's actions, or of those from `low` to `high`."""
     start, n = about.get("action_start", 0), about.get("n_actions")
     if type(start) is type(n) is int and n > 0:
         first, last = min(low, start), max(high, start + n - 1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.batches.runs import Steps
-from mmreplay.exchange.episodes import PREFIX
+from mmreplay.exchange.fields import PREFIX
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.maintenance.episode_runs import read_runs, row_bytes
@@ -38,7 +38,8 @@ class Stored:
         episodes, n_transitions = contents.episodes, sum(contents.n_transitions)
         self._episodes, self.fields = episodes, dict(store.live.fields)
         self.lengths = episodes["length"].astype(np.int64)
-        self.n_steps = int(self.lengths.sum())
+        self.n_steps, self.n_episodes = int(self.lengths.sum()), len(episodes)
+        self.row_bytes = row_bytes(store.schema)  # uncompressed
         losses.add(
             "episodes that are still running: exported as truncated",
             int((~episodes["terminated"] & ~episodes["truncated"]).sum()),
@@ -47,16 +48,6 @@ class Stored:
             "steps of episodes whose beginning was evicted: left out",
             max(n_transitions - self.n_steps, 0),
         )
-
-    @property
-    def n_episodes(self) -> int:
-        """Including running episodes."""
-        return len(self.lengths)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, uncompressed."""
-        return row_bytes(self.schema)
 
     def runs(self) -> Iterator[Steps]:
         """All steps, a block at a time; a run ends where its episode does."""
@@ -102,11 +93,7 @@ def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[An
 
 
 def table_rows(run: Steps, *, is_dict: bool) -> dict[str, Array]:
-    """The columns of some steps, by name.
-
-    A final observation only where an episode ends, its fields only where it begins; texts are
-    bytes.
-    """
+    """The columns of some steps; final observations only where episodes end, texts as bytes."""
     n, out = len(run), {}
     last = np.zeros(n, np.bool_)
     last[-1] = run.ends

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from mmreplay.batches.runs import Steps
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.exchange.columns import RowShape
-from mmreplay.exchange.episodes import PREFIX, EpisodeColumns
-from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, key_name, reward_dtype
+from mmreplay.exchange.columns import Column, RowShape
+from mmreplay.exchange.fields import PREFIX, EpisodeColumns, extra_name, flags, is_numeric, key_name
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.transitions import FinalObservation, Frames, Table, to_steps
 from mmreplay.format.episode_fields import EpisodeField
@@ -27,8 +26,6 @@ from mmreplay.schema import FRAME, Field
 
 Block = dict[str, Array]  # rows of columns by name
 OF_NEXT_FILE = "\0file"  # in a `Block` that begins a file, other than the first
-
-FinalRows = Callable[[int, int], Frames]  # the final observations of the episodes [start, stop)
 
 _NAMES = {
     "observations": ("observations", "observation", "obs"),
@@ -53,6 +50,7 @@ ROLES = tuple(_NAMES)
 
 _OF_FRAMES = ("observations", "next_observations", "final_observations")
 _OF_NUMBERS = _NAMES.keys() - {*_OF_FRAMES, "actions"}
+_DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")  # which float32 does not hold exactly
 _ROLES = {name: role for role, names in _NAMES.items() for name in names}
 _JAXRL_ENDS, _MASKS = "dones_float", "masks"
 _LIKE_ENDS = {"is_first", "is_last", "is_terminal", "step_type", _MASKS}
@@ -63,14 +61,10 @@ _ENDS = ("terminations", "truncations", "dones", "episode", "episode_starts")
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Incoming:
-    """An opened foreign dataset.
+    """An opened foreign dataset: fields, and `steps` in order, read when they are asked for.
 
-    Attributes:
-        frames: fields of observations by key, the sole one under `FRAME`.
-        steps: in order; read as they are asked for.
-        metadata: JSON values for the store's metadata.
-        n_steps: about how many; 0 if unknown.
-        episode: the fields of episodes.
+    `frames` are by key, the only one under `FRAME`; `metadata` is JSON for the store; `n_steps`
+    about how many steps there are, 0 if unknown; `episode` the fields of episodes.
     """
 
     frames: Mapping[str, Field]
@@ -101,10 +95,7 @@ def final_name(key: str) -> str:
 
 
 class Tables:
-    """A table of columns by name; `called` has their names in the source, where these differ.
-
-    Raises FormatError if observations, actions or rewards are missing, or do not fit together.
-    """
+    """A table of columns by name, `called` so in the source; FormatError if they do not fit."""
 
     def __init__(
         self,
@@ -120,12 +111,12 @@ class Tables:
         self._called, self._problem = called or {}, ""
         self._roles: dict[str, str] = {}
         self._is_jaxrl = _JAXRL_ENDS in columns
-        of_episodes = {name: one for name, one in columns.items() if self._is_of_episode(name)}
-        usable = {
-            name: one
-            for name, one in columns.items()
-            if not name.startswith(PREFIX) and self._is_usable(name, one)
-        }
+        of_episodes, usable = dict[str, RowShape](), dict[str, RowShape]()
+        for name, one in columns.items():
+            if not name.startswith(PREFIX) and self._is_usable(name, one):
+                usable[name] = one
+            elif name.startswith(PREFIX) and losses.takes(self._called.get(name, name)):
+                of_episodes[name] = one
         others = self._assign_roles(usable)
         # The columns of observations, next and final ones, by the keys of observations.
         self.frames = {role: self._parts_of(role) for role in _OF_FRAMES}
@@ -145,15 +136,14 @@ class Tables:
         for name, role in others.items():
             self._add_extra(name, role, columns[name])
         self._fields = {
-            key: field(columns[name].shape[1:], columns[name].dtype, name)
+            key: Field(tuple(columns[name].shape[1:]), columns[name].dtype)
             for key, name in self.frames["observations"].items()
         }
-        action = columns[self._roles["actions"]]
-        self._action = field(action.shape[1:], action.dtype, "actions")
-        self._rewards = np.dtype("float32")
-        if "rewards" in self._roles:
-            self._rewards = reward_dtype(columns[self._roles["rewards"]].dtype, "rewards")
-        else:
+        action, rewards = columns[self._roles["actions"]], self._roles.get("rewards")
+        self._action = Field(tuple(action.shape[1:]), action.dtype)
+        is_double = rewards is not None and columns[rewards].dtype.name in _DOUBLES
+        self._rewards = np.dtype("float64" if is_double else "float32")
+        if rewards is None:
             losses.add("rewards: the source has none, so they are 0", max(self.n_rows, 1))
 
     def _role(self, name: str) -> tuple[str, str]:
@@ -171,10 +161,6 @@ class Tables:
         base, _, key = name.partition("/")
         role = _ROLES.get(base, "")
         return ("", "") if role in self._losses.called else (role, key)
-
-    def _is_of_episode(self, name: str) -> bool:
-        """Whether a column is a field of episodes, and asked for."""
-        return name.startswith(PREFIX) and self._losses.takes(self._called.get(name, name))
 
     def _is_usable(self, name: str, column: RowShape) -> bool:
         """Whether a column is asked for and can be read; everything else is a loss."""
@@ -324,16 +310,14 @@ class Tables:
     def incoming(
         self,
         rows: Iterable[Block],
-        final: FinalRows | None = None,
+        final: Mapping[str, Column] | None = None,
         metadata: Mapping[str, Any] | None = None,
-        n_final: int | None = None,
     ) -> Incoming:
         """The table as a dataset, from blocks of the columns in `used`.
 
-        Final observations by their keys are ``final KEY`` in the blocks, or what `final` returns,
-        `n_final` of them.
+        Final observations are ``final KEY`` in the blocks, or rows of `final`, one per episode.
         """
-        tables = self.tables(rows, final, n_final)
+        tables = self.tables(rows, final or {})
         return Incoming(
             self._fields,
             self._action,
@@ -345,10 +329,9 @@ class Tables:
             self._episode.declared,
         )
 
-    def tables(
-        self, rows: Iterable[Block], final: FinalRows | None = None, n_known: int | None = None
-    ) -> Iterator[Table]:
+    def tables(self, rows: Iterable[Block], final: Mapping[str, Column]) -> Iterator[Table]:
         """Blocks of columns as tables."""
+        n_known = min((one.shape[0] for one in final.values()), default=0)
         if not any(role in self._roles for role in _ENDS):
             self._losses.add("ends of episodes: the source marks no end, so all is one episode")
         frames = self.frames["observations"]
@@ -362,15 +345,12 @@ class Tables:
             if after is None and not ends[-1]:
                 self._losses.add("an unfinished episode at the end of the source: truncated")
                 # A final observation that is left is that of this episode.
-                n_left = (n_known or 0) - n_final - int(ends.sum())
-                ends[-1] = n_left == 1
+                ends[-1] = n_known - n_final - int(ends.sum()) == 1
             elif not following and not ends[-1] and OF_NEXT_FILE in (after or {}):
                 self._losses.add("episodes that go on in the next file, as these are one table")
             stop = n_final + int(ends.sum())
-            if final is None:
-                last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}
-            else:
-                last = final(n_final, stop)
+            last: Frames = {k: block[final_name(k)] for k in frames if final_name(k) in block}
+            last |= {key: column.read(n_final, stop) for key, column in final.items()}
             for key, found in last.items():
                 if len(found) != stop - n_final:
                     raise FormatError(
@@ -394,14 +374,10 @@ class Tables:
                 last or None,
                 self._episode.rows(block, numbers),
             )
-        if n_known is not None:
-            self._losses.add("final observations after the last end", n_known - n_final)
+        self._losses.add("final observations after the last end", max(n_known - n_final, 0))
 
     def _ends(self, block: Block, after: Block | None) -> tuple[Array, Array]:
-        """Which steps are terminal, and which are the last of their episodes; (n,) bool each.
-
-        `after` is the block after these steps.
-        """
+        """Which steps are terminal, and which end their episodes, (n,) bool; `after` follows."""
         roles = self._roles
         terminal = self._flags(block, "terminations")
         truncated = self._flags(block, "truncations")

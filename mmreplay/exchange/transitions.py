@@ -17,8 +17,7 @@ from mmreplay.batches.runs import Steps
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 
-Frames = dict[str, Array]
-"""Observations by key, (n, *frame) each; a single one under `FRAME`."""
+Frames = dict[str, Array]  # observations by key, (n, *frame) each; a single one under `FRAME`
 FinalObservation = Literal["repeat", "drop"]
 """Whether a last step without a known next observation repeats its own, or is left out."""
 
@@ -54,10 +53,7 @@ class Table:
 
 
 def to_steps(tables: Iterable[Table], missing: FinalObservation, losses: Losses) -> Iterator[Steps]:
-    """The steps of a table that comes in blocks of rows; its last row ends an episode.
-
-    After a terminal step the observation does not count, so it is repeated whatever `missing` is.
-    """
+    """The steps of a table in blocks; observations after terminal steps are always repeated."""
     begins = True
     for block, after in itertools.pairwise(itertools.chain(tables, [None])):
         if block is None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,7 +18,7 @@ from mmreplay.errors import LockedError, SchemaError
 from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.column_values import Blocks, Source, blocks_of
-from mmreplay.maintenance.copy_lane import close_lane
+from mmreplay.maintenance.copy_lane import close_lane, lock_all
 from mmreplay.reading.lane_reader import Entries, LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field, Schema
@@ -36,9 +34,7 @@ from mmreplay.storage.lane_metadata import (
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.system.locks import DirectoryLock
 from mmreplay.writing import build_lane
-from mmreplay.writing.lane_files import holder_of
 
 _FOLDERS = "derived", "checksums/derived"
 
@@ -54,24 +50,21 @@ def add_column(
 ) -> int:
     """Add a derived column to a store that nobody is writing.
 
-    `extras` of batches and trajectories have it from the next opening on; readers that are open
-    keep their columns. Transitions without a value have 0. If it is interrupted, the store is as
-    before: call it again.
+    `extras` of batches and trajectories have it from the next opening on. Transitions without a
+    value have 0. If it is interrupted, the store is as before: call it again.
 
     Args:
         path: the store; one that a crash left open is closed first.
         name: of the column; no field of a `Batch` and no extra column has it.
         source: an array (n, *field shape) in the order of `Store.ids`; a function of a trajectory
-            of T steps, as of `Store.trajectory`, that returns (T, *field shape), or its name,
-            ``module:function``; or an iterator over pairs of ids, of any shape, and values. Of an
-            id that comes twice the last value counts, and those of -1 are skipped.
+            of T steps that returns (T, *field shape), or its name, ``module:function``; or an
+            iterator over pairs of ids, of any shape, and values. Of an id that comes twice the last
+            value counts, and those of -1 are skipped.
         field: shape, dtype and rows per chunk; None: shape and dtype of the first values.
-        replace: also if there is a derived column of that name. If that is interrupted, the store
-            may be without it.
+        replace: also if there is a derived column of that name, which an interruption may remove.
         progress: called with the number of values stored, and of transitions.
 
-    Returns:
-        the number of values stored.
+    Returns the number of values stored.
 
     Raises:
         StoreNotFoundError, FormatError, CorruptStoreError: there is no store, or it is damaged.
@@ -79,8 +72,7 @@ def add_column(
             store.
         InvalidIdError: an id that is not a transition.
         LockedError: a process writes the store, or updates the column to be replaced.
-        DiskFullError: no room; nothing was changed.
-        FailedStoreError: a write or fsync failed.
+        DiskFullError, FailedStoreError: no room, or a write failed.
     """
     with _unwritten(path) as (root, lanes), Store([root]) as store:
         if name in store.schema.derived and not replace:
@@ -108,19 +100,10 @@ def add_column(
 
 
 def drop_column(path: str | os.PathLike[str], name: str) -> None:
-    """Remove a derived column from a store that nobody is writing.
+    """Remove the derived column `name` from a store that nobody is writing.
 
-    Readers that have it open get a SchemaError within a second.
-
-    Args:
-        path: the store; one that a crash left open is closed first.
-        name: of the column.
-
-    Raises:
-        SchemaError: there is no such derived column, or the path is within a store.
-        LockedError: a process writes the store, or updates the column.
-        StoreNotFoundError, FormatError, CorruptStoreError, DiskFullError, FailedStoreError: as
-            `add_column`.
+    Readers that have it open get a SchemaError within a second. A store that a crash left open is
+    closed first. SchemaError if there is no such derived column; otherwise raises as `add_column`.
     """
     with _unwritten(path) as (root, lanes):
         if not _drop(root, lanes, name):
@@ -142,11 +125,9 @@ def _unwritten(path: Any) -> Iterator[tuple[AnyPath, list[AnyPath]]]:
         if not read_metadata(lane)["closed"]:
             close_lane(lane)
     with contextlib.ExitStack() as held:
-        for folder in dict.fromkeys([root, *lanes]):
-            lock = DirectoryLock(folder, who=functools.partial(holder_of, folder))
-            held.callback(lock.release)
+        lock_all([root, *lanes], held)
         if lane_paths(root) != lanes or not all(read_metadata(lane)["closed"] for lane in lanes):
-            raise LockedError(f"{path}: it was written at this moment; end its writers first")
+            raise LockedError(f"{path}: a writer has just opened it; end its writers first")
         yield root, lanes
 
 
@@ -187,16 +168,21 @@ def _remove(lane: AnyPath, column: str) -> None:
     durable_writes.sync_directory(lane)
 
 
-def _write(
-    path: AnyPath,
-    column: str,
-    field: Field | None,
-    documents: Mapping[str, bytes] | None = None,
-    spec: ArraySpec | None = None,
-) -> None:
+def documents_below(lane: AnyPath) -> layout.Documents:
+    """The zarr.json files below that of a lane, by path, for the copy in it."""
+    out: layout.Documents = {}
+    for folder, _, names in checked_reads.walk(lane):
+        name = str(folder)[len(str(lane)) + 1 :].replace(os.sep, "/")
+        if name and "zarr.json" in names and not name.endswith(".tmp"):
+            data = checked_reads.read_bytes(folder / "zarr.json", layout.MAX_METADATA_BYTES)
+            out[name] = parse.parse_json(data, str(folder))
+    return out
+
+
+def _write(path: AnyPath, column: str, field: Field | None, spec: ArraySpec | None = None) -> None:
     """Let the zarr.json of a store or lane name a column, or, without a field, forget it.
 
-    `documents` are those of its arrays in a lane, `spec` its array in a further lane of a store.
+    `spec` is its array in a further lane of a store.
     """
     where = str(path / "zarr.json")
     document = parse.parse_json(read_document(path), where)
@@ -211,11 +197,8 @@ def _write(
         changed = {**own, "schema": schema, "layout": lengths}
         durable_writes.write_file(path / "zarr.json", layout.group_json(changed))
         return
-    copy = parse.find_copy(document, where)
-    if copy is not None:
-        gone = {column, f"checksums/{column}", *(() if derived else _FOLDERS)}
-        copy = {one: of for one, of in copy.items() if one not in gone}
-        copy |= {one: json.loads(data) for one, data in (documents or {}).items()}
+    gone = {column, f"checksums/{column}", *(() if derived else _FOLDERS)} if field is None else ()
+    copy = {one: of for one, of in documents_below(path).items() if one not in gone}
     build_lane.write_metadata(path, own, copy, schema=schema)
 
 
@@ -236,18 +219,18 @@ class _Column:
         in_group = self._readers[0].path != self._root
         return plan.plan_lane(alone, environments, capacity, in_group=in_group).rows[self._path]
 
-    def _arrays(self, reader: LaneReader, path: str) -> dict[str, tuple[ArraySpec, int]]:
-        """The column and its checksums in a lane, and their rows, as they are called at `path`."""
-        spec = dataclasses.replace(self._planned(reader), path=path)
-        sums, head = layout.checksum_spec(path), reader.rows.head
-        return {path: (spec, head), sums.path: (sums, -(-head // spec.chunk_rows))}
+    def _arrays(self, reader: LaneReader) -> dict[str, tuple[ArraySpec, int]]:
+        """The column and its checksums in a lane, and their rows, as they are staged."""
+        spec = dataclasses.replace(self._planned(reader), path=self._staged)
+        sums, head = layout.checksum_spec(self._staged), reader.rows.head
+        return {self._staged: (spec, head), sums.path: (sums, -(-head // spec.chunk_rows))}
 
     def fill(self, blocks: Blocks, progress: Callable[[int, int], None] | None) -> int:
         """Build it with these values, durably; returns how many there were."""
         self.remove()  # what an interrupted call left
         parts = []
         for reader in self._readers:
-            arrays = self._arrays(reader, self._staged)
+            arrays = self._arrays(reader)
             for path in arrays:
                 durable_writes.make_directory(reader.path / path)
             reader.rows.specs[self._staged] = arrays[self._staged][0]
@@ -259,7 +242,7 @@ class _Column:
             if progress is not None:
                 progress(n_values, total)
         for reader in self._readers:
-            self._finish(reader.path, self._arrays(reader, self._staged))
+            self._finish(reader.path, self._arrays(reader))
         return n_values
 
     def _finish(self, lane: AnyPath, arrays: Mapping[str, tuple[ArraySpec, int]]) -> None:
@@ -273,16 +256,14 @@ class _Column:
     def put_in_place(self) -> None:
         """Give it its name in each lane, and name it in the zarr.json; last in the store's."""
         for reader in self._readers:
-            lane, arrays = reader.path, self._arrays(reader, self._path)
-            documents = dict.fromkeys(_FOLDERS, layout.group_json())
-            for folder, data in documents.items():
+            lane = reader.path
+            for folder in _FOLDERS:
                 if not (lane / folder / "zarr.json").exists():
-                    durable_writes.write_file(lane / folder / "zarr.json", data)
-            for path in reversed(arrays):  # with its checksums first
+                    durable_writes.write_file(lane / folder / "zarr.json", layout.group_json())
+            for path in (f"checksums/{self._path}", self._path):  # with its checksums first
                 durable_writes.rename(lane / f"{path}.tmp", lane / path)
             durable_writes.sync_all(directories=[lane / folder for folder in ("", *_FOLDERS)])
-            documents |= {path: layout.array_json(*array) for path, array in arrays.items()}
-            _write(lane, self._path, self._field, documents)
+            _write(lane, self._path, self._field)
         if self._readers[0].path != self._root:
             _write(self._root, self._path, self._field, spec=self._planned(None))
 

@@ -87,10 +87,7 @@ def _blocks_of_episodes(store: Store) -> Iterator[_Episodes]:
 
 
 class _Episodes:
-    """Whole episodes, whose columns are read together when the first of them is asked for one.
-
-    Nobody writes the store, so nothing can go meanwhile.
-    """
+    """Whole episodes, whose columns are read together when the first of them is asked for one."""
 
     def __init__(self, store: Store, table: npt.NDArray[np.void]) -> None:
         self._store, self._columns = store, dict[str, Array]()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +30,10 @@ from mmreplay.storage.state_page import Checkpoint, CheckpointFile
 from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.locks import DirectoryLock
 from mmreplay.writing import build_lane
 from mmreplay.writing.create import open_writer
+from mmreplay.writing.lane_files import holder_of
 
 _KEPT = ("capacity", "padding", "env", "versions", "name")
 _STEP_BYTES = 4 << 20
@@ -39,6 +43,15 @@ _NOTHING: Mapping[str, Ids] = {}
 def close_lane(lane: AnyPath) -> None:
     """Close a lane as its next writer would."""
     open_writer(lane, {}, 0).close()
+
+
+def lock_all(folders: Iterable[AnyPath], held: contextlib.ExitStack) -> dict[AnyPath, Any]:
+    """Lock a store and its lanes until `held` is left; the locks. LockedError names the writer."""
+    out = {}
+    for folder in dict.fromkeys(folders):
+        out[folder] = DirectoryLock(folder, who=functools.partial(holder_of, folder))
+        held.callback(out[folder].release)
+    return out
 
 
 def copy_lane(
@@ -140,8 +153,8 @@ class _Copy:
     def _share_values(self, base: int) -> None:
         """Link the files of the columns that may change; closing the copy makes them its own.
 
-        After the head is read, as the rows below it have theirs; before the base moves, as files
-        that are missing stand for zeros.
+        After the head is read, as the rows below it have theirs; before the base moves, as missing
+        files stand for zeros.
         """
         reader, rows = self._reader, self._reader.rows
         lost = None if self._index is None else self._remade
@@ -152,10 +165,7 @@ class _Copy:
             raise EvictedError(str(reader.path))
 
     def _copy_fields(self, base: int, stop: int, before: int) -> None:
-        """Copy the fields of the episodes that begin in rows [base, stop); they are never linked.
-
-        They may change in place, and are small.
-        """
+        """Copy the fields of the episodes that begin in rows [base, stop), as these may change."""
         reader, rows = self._reader, self._reader.rows
         pieces = chunk_files.filled_rows(rows, rows.specs["resets"], base, stop)
         head = before + sum(int(np.count_nonzero(values)) for _, values in pieces)
@@ -214,8 +224,8 @@ class _Copy:
     ) -> None:
         """Copy rows [base, stop) of a log into an open, empty one, and write its checkpoint.
 
-        Uncompressed rows below `settled` do not change; `before` episodes began below `base`; of
-        some arrays the rows are `given`.
+        Raw rows below `settled` do not change; `before` episodes began below `base`; `given` has
+        the rows of some arrays.
         """
         target, tail_start = self._folder(log), _tail_start(log, stop)
         whole = {
@@ -321,7 +331,7 @@ def durable_part(reader: LaneReader, log: LogReader) -> Checkpoint:
     # What was read may have been written just now, and be lost with the power: not after this.
     try:
         durable_writes.sync_file(path, missing_ok=True)
-    except FailedSyncError:  # a disk that takes nothing any more can still be copied from
+    except FailedSyncError:  # a disk that accepts no writes can still be read
         return dataclasses.replace(best, head=0)
     return best
 
@@ -355,10 +365,7 @@ def _damaged_file(log: LogReader, path: AnyPath, *what: str) -> Exception:
 
 
 def check_intact(log: LogReader, spec: ArraySpec, chunk: int, head: int | None = None) -> None:
-    """Raise an error unless the rows in a raw chunk file of a closed lane match its checksum.
-
-    `head` is where they end, by default where those of the log do.
-    """
+    """Raise an error unless rows below `head` in a closed lane's raw file match its checksum."""
     if not log.is_closed:
         return
     path = chunk_files.chunk_path(log.path, spec, chunk)

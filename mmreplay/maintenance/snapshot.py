@@ -28,16 +28,7 @@ _ATTEMPTS = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a snapshot took.
-
-    Attributes:
-        path: the copy.
-        lanes: copied.
-        rows: kept ones, over all lanes.
-        transitions: that can be sampled.
-        shared_bytes: of files that the copy shares with its source, as allocated.
-        own_bytes: of files of its own.
-    """
+    """What a snapshot took: kept `rows`, and the bytes shared with its source and of its own."""
 
     path: str
     lanes: int
@@ -56,9 +47,9 @@ def snapshot(
 ) -> Snapshot:
     """Copy a store as it is at this moment: closed, live or left by a crash.
 
-    Writers of the source are not disturbed and need not be there. What no writer will change any
-    more is shared with the source by hard links, where the file system has them, and takes no
-    room; row ids are the same. Each lane of a live store is copied as of a moment of its own.
+    Writers of the source are not disturbed. What no writer will change any more is shared with the
+    source by hard links, where the file system has them, and takes no space; row ids are the same.
+    Each lane of a live store is copied as of a moment of its own.
 
     Args:
         path: the store.
@@ -67,13 +58,11 @@ def snapshot(
 
     Raises:
         StoreNotFoundError: no store there, or no directory above the target.
-        FormatError: something there that is not a store.
+        FormatError, CorruptStoreError: something there that is not a store, rows that cannot be
+            read, or a lane that evicts faster than it can be copied.
         StoreExistsError: the target exists.
         SchemaError: the target lies within a store, or nothing can have its name.
-        DiskFullError: no room; nothing is left behind.
-        FailedStoreError: a write or fsync failed.
-        CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
-            copied.
+        DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
     """
     named, copy = user_paths.as_path(path), path_of_new_store(target)
     source = hold_store(named).root
@@ -91,7 +80,7 @@ def snapshot(
                 copy_now(lane, built / lane.name, done.add)
         durable_writes.sync_tree(built)
         if not durable_writes.replace_directory(built, folder.with_name(copy.name)):
-            raise StoreExistsError(f"{copy}: another process made it at this moment")
+            raise StoreExistsError(f"{copy}: another process created it meanwhile")
     done.finish()
     return _describe(copy)
 

@@ -7,7 +7,6 @@ written, takes the place of the store, with the same ids and uuids; nothing chan
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any, cast
@@ -16,11 +15,12 @@ import numpy as np
 
 from mmreplay.arguments import mask_of
 from mmreplay.errors import LockedError, SchemaError
-from mmreplay.format import compression, layout, parse
+from mmreplay.format import compression, layout
 from mmreplay.format.episode_fields import EpisodeField, episode_fields
 from mmreplay.format.plan import episode_specs
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.maintenance.copy_lane import check_intact
+from mmreplay.maintenance.added_columns import documents_below
+from mmreplay.maintenance.copy_lane import check_intact, lock_all
 from mmreplay.maintenance.pack import EpisodeNumbers
 from mmreplay.maintenance.repair.store import lanes_of, place_of
 from mmreplay.maintenance.repair.swap import RepairSite
@@ -31,28 +31,23 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.changing_column import lock_columns
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.storage.raw_column import RawColumn
-from mmreplay.system import checked_reads, durable_writes, locks, user_paths
+from mmreplay.system import durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.texts import Text, encoded
 from mmreplay.writing import build_lane
-from mmreplay.writing.lane_files import holder_of
 
 
 def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **fields: Any) -> int:
     """Give fields of episodes of a closed store a value; a field that it does not have is added.
 
     A text that is longer than those before makes room for it. If this is interrupted, the store is
-    as it was, or has all of the values.
+    as it was, or has all of the values. Returns the number of episodes.
 
     Args:
         path: the store, which no process may be writing.
-        episodes: as for `Dataset.select`: a mask over `Dataset.episodes`, numbers in it, or a
-            function of it that returns either; None for all.
+        episodes: as for `Dataset.select`; None for all.
         fields: one value for all of these episodes, or one for each: texts, bools, whole numbers
             (a new field is int64), other numbers (float64), or arrays.
-
-    Returns:
-        The number of episodes.
 
     Raises:
         StoreNotFoundError, FormatError, CorruptStoreError: there is no store, or a damaged one.
@@ -63,15 +58,13 @@ def tag(path: str | os.PathLike[str], episodes: EpisodeNumbers | None = None, **
     if not fields:
         raise SchemaError("tag: expected a field and its value, as in tag(path, quality='good')")
     site = RepairSite(place_of(user_paths.as_path(path)), "tag", "before-tag")
-    root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
+    root = site.store
     if not site.is_left():
         read_metadata(root)  # raises the error, if there is no store
     with site.naming_the_store(), site, contextlib.ExitStack() as locked:
         read_metadata(root)
         lanes = lanes_of(root)
-        for folder in dict.fromkeys([*lanes, root]):
-            held[folder] = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
-            locked.callback(held[folder].release)
+        held = lock_all([*lanes, root], locked)
         for lane in lanes:
             lock_columns(lane, locked)  # updates would go to the store that is exchanged
         with Store([root]) as store:
@@ -167,13 +160,8 @@ def _write_lane(
         _write_array(lane, spec, rows.reshape(-1, size, *spec.row_shape), start, head)
     for group in layout.group_paths(f"{above}{layout.EPISODES}/x" for above in ("", "checksums/")):
         durable_writes.write_file(lane / group / "zarr.json", layout.group_json(), durable=False)
-    documents: layout.Documents = {}
-    for folder, _, names in checked_reads.walk(lane):
-        if "zarr.json" in names and folder != lane:
-            data = checked_reads.read_bytes(folder / "zarr.json", layout.MAX_METADATA_BYTES)
-            name = str(folder)[len(str(lane)) + 1 :]
-            documents[name.replace(os.sep, "/")] = parse.parse_json(data, str(folder))
-    build_lane.write_metadata(lane, _with_fields(reader.metadata, given), documents)
+    own = _with_fields(reader.metadata, given)
+    build_lane.write_metadata(lane, own, documents_below(lane))
 
 
 def _write_array(

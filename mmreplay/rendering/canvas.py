@@ -11,18 +11,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image as Pictures
+from PIL import ImageDraw, ImageFont
 
-from mmreplay.errors import MissingExtraError, SchemaError, printable
+from mmreplay.errors import SchemaError, printable
 from mmreplay.pictures import factor_for, resized
 from mmreplay.rendering.episode import Episode, Moment
-
-try:
-    from PIL import Image as Pictures
-    from PIL import ImageDraw, ImageFont
-except ImportError as error:
-    raise MissingExtraError(
-        'drawing pictures needs Pillow: pip install "mmreplay[pictures]"'
-    ) from error
 
 Canvas = Pictures.Image
 Ink = tuple[int, int, int]

@@ -21,8 +21,7 @@ from mmreplay.schema import Field
 _BLOCK = 64
 _BLOCK_BYTES = 16 << 20
 _MOST_NUMBERS = 4
-_SEEN = 16
-"""Frames that give the range of values that are not bytes."""
+_SEEN = 16  # frames that give the range of values that are not bytes
 
 
 class Moment(NamedTuple):

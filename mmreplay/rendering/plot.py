@@ -28,20 +28,16 @@ except ImportError as error:
     raise MissingExtraError('curves need matplotlib: pip install "mmreplay[pictures]"') from error
 
 SUFFIXES = (".svg", ".png")
-MOST_STORES = 10
-"""The number of different colours."""
+MOST_STORES = 10  # the number of different colours
 
 Numbers = npt.NDArray[np.float64]
 
 _MOST_VALUES = 1_000_000
-_LARGEST = 1e300
-"""matplotlib cannot draw larger values."""
+_LARGEST = 1e300  # matplotlib cannot draw larger values
 _MOST_BARS = 24
-_MOST_DOTS = 2_000
-"""In an SVG, more dots become a bitmap."""
+_MOST_DOTS = 2_000  # in an SVG, more dots become a bitmap
 _BINS = 60
-_POINTS, _LEAST_EPISODES = 25, 5
-"""A running mean is over a 25th of the episodes, and at least five."""
+_POINTS, _LEAST_EPISODES = 25, 5  # a running mean is over a 25th of the episodes, and at least five
 _STYLE: Any = {
     "font.size": 9,
     "axes.titlelocation": "left",
@@ -66,11 +62,7 @@ class Curves(Figure):
 
 
 class _Shown(NamedTuple):
-    """A store, its label and colour, and what is drawn of it.
-
-    returns, lengths: (E,) of the episodes that ended, by when they did. columns: (n,) rewards and
-    actions, all their numbers.
-    """
+    """A store, its label and colour; (E,) of its ended episodes; (n,) rewards and actions."""
 
     name: str
     ink: str
@@ -85,19 +77,15 @@ def plot(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Figure:
-    """Draw returns and episode lengths over time, and how often rewards and actions occur.
+    """Draw returns and lengths over time, rewards and actions, of stores on the same axes.
 
-    Several stores are drawn into the same axes. Only episodes that ended have a return and a
-    length. Rewards and actions are counted from at most a million transitions. Time counts the
-    retained transitions of all lanes, as if they had been recorded at the same time.
+    Time is counted in transitions of all lanes, as if they had been recorded at the same time.
+    Returns the figure, which a notebook shows.
 
     Args:
         paths: a store, several or a glob pattern; closed or live.
         out: the file to make, whose name ends in .svg or .png; None makes none.
         progress: called with stores read and stores in all.
-
-    Returns:
-        The figure, which a notebook shows.
 
     Raises:
         SchemaError: too many stores, or another format.

@@ -19,7 +19,6 @@ from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.errors import MissingExtraError
 from mmreplay.reading.info import shared_metadata
 from mmreplay.reading.store import open_store
-from mmreplay.rendering.canvas import Canvas, FilmCanvas, chosen_steps, draw_sheet
 from mmreplay.rendering.episode import Episode, Moment
 from mmreplay.rendering.new_file import checked_path, new_file
 from mmreplay.system.disk_errors import writing
@@ -28,6 +27,8 @@ try:
     import av
     from PIL import GifImagePlugin
     from PIL import Image as Pictures
+
+    from mmreplay.rendering.canvas import Canvas, FilmCanvas, chosen_steps, draw_sheet
 except ImportError as error:
     raise MissingExtraError(
         'films need PyAV and Pillow: pip install "mmreplay[pictures]"'
@@ -38,24 +39,17 @@ MOST_FPS = {".gif": 50, ".mp4": 100}
 SUFFIXES = (*MOST_FPS, ".png")
 MOST_SCALE = 64
 
-_LAST = 100
-"""How long a GIF shows its last frame, in hundredths of a second."""
+_LAST = 100  # how long a GIF shows its last frame, in hundredths of a second
 
 Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rendered:
-    """A picture or film that was made.
+    """A picture or film of an episode: `frames` of its T + 1 frames, `size` (width, height) pixels.
 
-    Attributes:
-        path: the file.
-        episode: its number in `Store.episodes`.
-        steps: of the episode.
-        total: its return, without discount.
-        end: ``terminated``, ``truncated`` or ``open``: still running.
-        frames: in the file, of the T + 1 of the episode.
-        size: (width, height) in pixels.
+    `episode` is its number in `Store.episodes`, `total` its return without discount; `end` is
+    ``terminated``, ``truncated``, or ``open``, which means still running.
     """
 
     path: Path
@@ -94,10 +88,9 @@ def render(
     Raises:
         SchemaError: no such episode, key, format or setting; its frames are not images, or too
             large at this scale.
-        EmptyBufferError: there is no episode yet.
+        EmptyBufferError, InvalidIdError: there is no episode yet, or it was evicted meanwhile.
         StoreNotFoundError: no store there, or no directory above `out`.
         StoreExistsError: `out` exists.
-        InvalidIdError: the episode was evicted meanwhile.
         CorruptStoreError: frames that cannot be read.
         DiskFullError, FailedStoreError: it cannot be written. No error leaves a file behind.
     """

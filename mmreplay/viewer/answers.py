@@ -5,6 +5,7 @@ Invariant: a final answer never changes under its path, which contains the versi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -29,8 +30,7 @@ _LEAST, _MOST = 1 << 10, 1 << 18
 class Answer:
     """Bytes for the page: JSON, or packed arrays (see `pack`).
 
-    If it is not final, it may change: the page asks again, with `etag`. Browsers must not keep an
-    answer without etag.
+    If it is not final, the page asks again, with `etag`. Browsers keep no answer without one.
     """
 
     body: bytes
@@ -42,13 +42,8 @@ class Answer:
 class Answers:
     """Answers about some stores, which the page names by their index in the list. Thread-safe.
 
-    Args:
-        paths: the stores.
-        start: what the page shows first: {"store": 0, "episode": id}, or nothing.
-        is_static: whether the page reads files instead of asking a server.
-
-    Raises:
-        As `mmreplay.open`.
+    `start` is what the page shows first, {"store": 0, "episode": id}, or {}; `is_static` means that
+    the page reads files instead of asking a server. Raises as `mmreplay.open`.
     """
 
     def __init__(
@@ -72,7 +67,7 @@ class Answers:
             described: dict[str, Any] = {"name": one.path.name}
             if head["error"] is None:
                 try:
-                    look = head["version"], head["look"]  # seldom, however fast it grows
+                    look = head["version"], head["look"]  # rarely, however fast it grows
                     described |= one.kept("about", look, documents.describe)
                 except (MmreplayError, OSError) as error:
                     head |= {"error": sentence(error), "key": ""}
@@ -96,14 +91,11 @@ class Answers:
         """Histograms of rewards, actions and priorities of all stores, on the same axes."""
         samples: list[dict[str, Any] | None] = []
         for one in self.stores:
-            head = one.head()
-            try:
-                sample = None
+            head, sample = one.head(), None
+            with contextlib.suppress(MmreplayError, OSError):  # the list of stores says so
                 if head["error"] is None:
                     sample = one.kept("spread", head["key"], documents.spread_samples)
-                samples.append(sample)
-            except (MmreplayError, OSError):  # the list of stores says so
-                samples.append(None)
+            samples.append(sample)
         return _json(documents.distributions(samples))
 
     def episode(self, number: int, version: str, first: int) -> Answer:
@@ -114,10 +106,7 @@ class Answers:
     def rows(
         self, number: int, version: str, first: int, column: int, start: int, stop: int
     ) -> Answer:
-        """Rows of one column of an episode: `rows` (n, ...), and ``damage``: [[start, stop, why]].
-
-        Damaged rows are zeros.
-        """
+        """Rows (n, ...) of one column of an episode; ``damage``, [[start, stop, why]], is zeros."""
 
         def read(store: Store) -> Answer:
             columns = shown_columns(store.schema)

@@ -149,8 +149,7 @@ def spread_samples(store: Store) -> dict[str, Any]:
 def distributions(samples: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     """Histograms of several stores on the same axes; None for one that cannot be read.
 
-    Each has a title, either ``values`` or ``edges``, and ``counts``, one list per store; that of
-    actions has ``names`` if all stores give them the same.
+    Each has a title, `values` or `edges`, one list of `counts` per store, and perhaps `names`.
     """
     known = [one or {} for one in samples]
     charts = [_chart("Rewards", [one.get("reward") for one in known])]
@@ -197,21 +196,17 @@ def _chart(title: str, columns: Sequence[Array | None], *, action: bool = False)
 
 
 def _finite_values(values: Array | None) -> npt.NDArray[np.float64]:
-    if values is None:
-        return np.empty(0)
-    out = values.astype(np.float64)
-    kept: npt.NDArray[np.float64] = out[np.abs(out) < _LARGEST]
-    return kept
+    out = np.empty(0) if values is None else values.astype(np.float64)
+    return out[np.abs(out) < _LARGEST]
 
 
 _ALIGN = 8
 
 
 def pack(arrays: Mapping[str, Array], **about: Any) -> bytes:
-    """Arrays and JSON values as bytes; static/net.js unpacks them.
+    """Arrays and JSON values as bytes, float16 as float32 and bool as uint8; see static/net.js.
 
-    The header is ``{"arrays": [[name, dtype, shape], ...], **about}``. float16 is sent as float32
-    and bool as uint8: browsers lack these types.
+    The header is ``{"arrays": [[name, dtype, shape], ...], **about}``.
     """
     sent = {name: _as_sent(array) for name, array in arrays.items()}
     listed = [[name, array.dtype.name, array.shape] for name, array in sent.items()]

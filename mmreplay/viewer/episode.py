@@ -33,13 +33,9 @@ Damage = list[tuple[int, int, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Episode:
-    """An episode as it is now.
+    """An episode from its oldest retained step on, whose id is `first`.
 
-    Attributes:
-        first: id of its first retained transition.
-        length: steps from there on.
-        end: terminated, truncated or open.
-        evicted: steps before; 0 for a whole episode.
+    It has `length` steps from there on, and `evicted` before; `end` is as of `Store.endings`.
     """
 
     first: int
@@ -51,8 +47,7 @@ class Episode:
 def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
     """All episodes, as `Store.episodes`, and how many steps of each were evicted, (n,).
 
-    The whole ones come first. A partly evicted one begins with its oldest transition, its return is
-    NaN, and its fields are 0 or "".
+    A partly evicted one comes last: its return is NaN, its fields are 0 or "".
     """
     firsts = back = np.empty(0, np.int64)
 
@@ -82,10 +77,7 @@ def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], Ids]:
 
 
 def find_episode(store: Store, first: int) -> Episode:
-    """The episode whose first retained transition has this id.
-
-    Raises GoneError if it was evicted, InvalidIdError if none begins there.
-    """
+    """The episode whose first retained transition has this id; GoneError or InvalidIdError."""
     lane = first >> LANE_SHIFT
     n_lanes = len(store.live.readers)
     evicted = 0
@@ -117,11 +109,8 @@ def read_rows(
 ) -> tuple[Array, Damage]:
     """Rows [start, stop) of an episode in one column, and (start, stop, why) of damaged ones.
 
-    Row 0 is the first retained one. Damaged rows are zeros.
-
-    Raises:
-        SchemaError: more rows than the episode or a block has.
-        GoneError: it was evicted while it was read.
+    Row 0 is the first retained one; damaged rows are zeros. SchemaError for more rows than the
+    episode or a block has, GoneError if it was evicted meanwhile.
     """
     rows = episode.length + (column.kind == "frame")
     if not 0 <= start < stop <= rows or stop - start > column.block:
@@ -163,10 +152,9 @@ def stacks_of(
 ) -> dict[str, Array]:
     """The transitions [start, stop) of the episode that `find_episode` finds for id `first`.
 
-    ``seen`` and ``following`` (B, k) int32 are the frames of the observations and next
-    observations, numbered from the first retained one of the episode; -1 is a frame of zeros, -2
-    one before the retained steps. ``reward``, ``discount``, ``non_terminal`` (B,) as in a `Batch`.
-    Raises InvalidIdError if one of them is not a transition, SchemaError for too long a stack.
+    ``seen`` and ``following`` (B, k) int32 are the frames of observations, numbered from the first
+    retained one of the episode; -1 is a frame of zeros, -2 one before the retained steps. The other
+    columns are as in a `Batch`. InvalidIdError if one is not a transition.
     """
     live = store.live
     reader = live.readers[first >> LANE_SHIFT]
@@ -209,11 +197,7 @@ class _PlaceColumn:
 
 
 class _Places:
-    """A gatherer of transitions of one episode with ids in place of frames.
-
-    Attributes:
-        last: id of the episode's last step, if a transition has its final observation.
-    """
+    """A gatherer with ids in place of frames; `last` is that of the episode's last step."""
 
     def __init__(self, schema: Schema, gatherer: TransitionGatherer) -> None:
         self._paths, self._gatherer = schema.frame_paths.values(), gatherer

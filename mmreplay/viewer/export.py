@@ -33,14 +33,9 @@ from mmreplay.viewer.viewed_store import GoneError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExportedView:
-    """What `export_view` wrote.
+    """What `export_view` wrote into the folder `path`: `files` of `n_bytes` together.
 
-    Attributes:
-        path: the folder.
-        files: how many.
-        n_bytes: of all files.
-        episodes: of all stores; the page lists all of them.
-        exported_episodes: those whose frames are in the folder.
+    The page lists all `episodes` of all stores; it has the frames of `exported_episodes`.
     """
 
     path: str
@@ -61,8 +56,7 @@ def export_view(
 
     The folder has the tables and charts of all episodes, and the rows of whole episodes at even
     distances over each recording. Live stores are copied as of now, without the frames of episodes
-    that are evicted meanwhile. The page needs a web server, but not mmreplay: browsers do not load
-    it from a disk.
+    that are evicted meanwhile. Browsers need a web server to load it, but not mmreplay.
 
     Args:
         paths: one store, or several or a glob pattern, which are compared.

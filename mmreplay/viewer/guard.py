@@ -28,10 +28,10 @@ _HEADERS = {
 
 
 class Guard:
-    """An ASGI application in front of another one.
+    """An ASGI application in front of another one, which is reached with the token only.
 
-    The token is required in the address, and then in the cookie, whose name has the port: cookies
-    ignore ports. If `host` means all addresses, names of this machine are allowed too.
+    The token is in the address, then in a cookie, whose name has the port: cookies ignore ports. If
+    `host` means all addresses, names of this machine are allowed too.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int, host: str) -> None:
@@ -77,10 +77,7 @@ class Guard:
         return None
 
     def _is_own_name(self, host: str) -> bool:
-        """Whether a Host header names this server: by an address, or a name of this machine.
-
-        A page of a stranger whose own name leads here sends that name.
-        """
+        """Whether a Host header names this machine: the page of a stranger sends its own name."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         name = name.strip("[]").lower()
         if name in self._names:

@@ -6,6 +6,7 @@ read without locking, mapping or writing anything; one that cannot be read is Na
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 
@@ -15,11 +16,11 @@ import numpy.typing as npt
 from mmreplay.errors import MmreplayError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field, Schema
 from mmreplay.storage import chunk_files, priority_column
 from mmreplay.system import checked_reads
-from mmreplay.system.held_directories import AnyPath
 
 FRAME_ROWS = 64  # frames of a block: four inner chunks of what `mmreplay.create` makes
 
@@ -31,8 +32,8 @@ _SCALAR_ROWS = 4096
 class ShownColumn:
     """One column: `number` in requests, `block` the most rows per request.
 
-    `kind` is frame, action, reward, flag, extra or priority; `name` the key of the frames or the
-    name of the extra, else the kind; `path` that in the store.
+    `kind` is frame, action, reward, flag, extra or priority; `name` the key or name of a frame or
+    extra, else the kind; `path` that in the store.
     """
 
     number: int
@@ -72,44 +73,31 @@ def _block(field: Field, *, frames: bool) -> int:
 
 def has_priorities(store: Store) -> bool:
     """Whether any lane has a column of priorities."""
-    return any(_column(store, lane) is not None for lane in range(len(store.live.readers)))
+    return any(_priorities(reader) is not None for reader in store.live.readers)
 
 
 def read_priorities(store: Store, ids: Ids) -> npt.NDArray[np.float64]:
     """The priorities of transitions by id, (B,); NaN if missing or damaged."""
     out = np.full(ids.size, np.nan)
-    lanes = ids >> LANE_SHIFT
-    for lane in np.unique(lanes).tolist():
-        column = _column(store, lane)
-        if column is not None:
-            here = np.flatnonzero(lanes == lane)
-            out[here] = _read(*column, ids[here] & ROW_MASK)
-    return out
-
-
-def _column(store: Store, lane: int) -> tuple[AnyPath, ArraySpec] | None:
-    """The path of a lane, and the layout of its priorities by entry; None if it has none."""
-    reader = store.live.readers[lane]
-    try:
-        spec = priority_column.find_spec(reader.path, reader.environments)
-    except (MmreplayError, OSError):  # damaged; `verify` reports it
-        return None
-    if spec is None:
-        return None
-    return reader.path, spec if reader.environments is None else spec.entries(reader.n)
-
-
-def _read(path: AnyPath, spec: ArraySpec, entries: Ids) -> npt.NDArray[np.float64]:
-    out = np.full(entries.size, np.nan)
-    chunks, within = np.divmod(entries, spec.chunk_rows)
-    for chunk in np.unique(chunks).tolist():
-        here = chunks == chunk
-        try:
-            data = checked_reads.read_bytes(
-                chunk_files.chunk_path(path, spec, chunk), spec.chunk_bytes
-            )
-        except (MmreplayError, OSError):  # evicted, never written, or damaged
+    for lane, reader in enumerate(store.live.readers):
+        here = np.flatnonzero(ids >> LANE_SHIFT == lane)
+        spec = _priorities(reader) if here.size else None
+        if spec is None:
             continue
-        if len(data) == spec.chunk_bytes:
-            out[here] = np.frombuffer(data, np.float64)[within[here]]
+        chunks, within = np.divmod(ids[here] & ROW_MASK, spec.chunk_rows)
+        for chunk in np.unique(chunks).tolist():
+            path = chunk_files.chunk_path(reader.path, spec, chunk)
+            with contextlib.suppress(MmreplayError, OSError):  # evicted, never written, damaged
+                data = checked_reads.read_bytes(path, spec.chunk_bytes)
+                if len(data) == spec.chunk_bytes:
+                    rows = np.frombuffer(data, np.float64)
+                    out[here[chunks == chunk]] = rows[within[chunks == chunk]]
     return out
+
+
+def _priorities(reader: LaneReader) -> ArraySpec | None:
+    """The layout of a lane's priorities by entry; None if it has none."""
+    with contextlib.suppress(MmreplayError, OSError):  # damaged; `verify` reports it
+        spec = priority_column.find_spec(reader.path, reader.environments)
+        return spec if spec is None or reader.environments is None else spec.entries(reader.n)
+    return None

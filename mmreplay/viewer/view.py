@@ -43,9 +43,8 @@ def view(
 
     Raises:
         MissingExtraError: Starlette or uvicorn is not installed.
-        MmreplayError: a store cannot be opened, the port is taken, or the host is not an address
-            of this machine.
         SchemaError: there is no such episode, or no host.
+        MmreplayError: a store cannot be opened, or the address is not free.
     """
     port = whole_number("port", port, 0, _MOST_PORT)
     if not host:

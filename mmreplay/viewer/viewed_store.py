@@ -28,18 +28,7 @@ class GoneError(MmreplayError):
 
 
 class ViewedStore:
-    """A store that is read for pages, and opened again when it was replaced. Thread-safe.
-
-    Args:
-        path: its directory.
-        salt: makes the versions of this server differ from those of others.
-
-    Raises:
-        As `mmreplay.open`.
-
-    Attributes:
-        store: the open store.
-    """
+    """A store that pages read, opened again if it is replaced; `salt` is part of its versions."""
 
     def __init__(self, path: str | os.PathLike[str], salt: str = "") -> None:
         self.path = Path(path)
@@ -57,13 +46,17 @@ class ViewedStore:
     def head(self) -> dict[str, Any]:
         """Its state, which the page asks for once a second.
 
-        ``key`` changes with the rows; ``look`` when their number has doubled or they have
+        ``key`` changes with the rows, ``look`` when their number has doubled or they have
         priorities; ``error`` is a sentence if the store cannot be read now.
         """
         try:
             with self._lock:
-                self._refresh()
-                store, version = self.store, self._version
+                try:
+                    self.store.refresh()
+                except (MmreplayError, OSError):  # another store has taken the path
+                    self.store = open_store(self.path)
+                version = self._version = self._version_of(self.store)
+                store = self.store
             readers = store.live.readers
             states = [lane_state(reader.path, closed=reader.is_closed) for reader in readers]
             windows, n_transitions = store.live.look(
@@ -89,22 +82,12 @@ class ViewedStore:
             "rows": rows,
         }
 
-    def _refresh(self) -> None:
-        """Read the newest rows; or open the store that replaced this one at the path."""
-        try:
-            self.store.refresh()
-        except (MmreplayError, OSError):  # replaced
-            self.store = open_store(self.path)
-        self._version = self._version_of(self.store)
-
     def read(self, version: str, call: Callable[[Store], T]) -> T:
         """Call with the store; raises GoneError if its version is another one."""
         with self._lock:
-            store = self.store
-            if version != self._version:
-                raise GoneError("This store was opened again, or repaired: reload the page.")
-        out = call(store)
-        if version != self._version_of(store):  # replaced during the call
+            store, known = self.store, self._version
+        out = call(store) if version == known else None
+        if out is None or version != self._version_of(store):  # replaced during the call
             raise GoneError("This store was opened again, or repaired: reload the page.")
         return out
 

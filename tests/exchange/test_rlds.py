@@ -136,7 +136,7 @@ def episodes_of(tfds, builder, split="train"):
 def test_a_store_has_what_tensorflow_datasets_says(
     tmp_path, quick_disk, monkeypatch, tfds, make, file_format, block
 ):
-    monkeypatch.setattr("mmreplay.exchange.rlds.block_steps", lambda row_bytes: block)
+    monkeypatch.setattr("mmreplay.exchange.columns.block_steps", lambda row_bytes: block)
     builder = make(file_format)
     made = import_dataset("rlds", tmp_path / "in" / "toy" / "1.0.0", tmp_path / "a.zarr")
     others = [one for one in made.losses if "of last steps" not in one.what]

@@ -20,24 +20,17 @@ from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as CorePrioritizedBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import InvalidIdError, SchemaError
+from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.sampling.priority_draws import Prioritization
 from mmreplay.schema import Field
 
-Array = npt.NDArray[Any]
-
 
 class LazyFrames:
-    """Frames (..., c) that read as one array (..., k * c), joined again each time.
+    """Frames (..., c), oldest first, that read as one array (..., k * c), joined again each time.
 
-    Args:
-        frames: k arrays of one shape and dtype, oldest first; shared, not copied.
-
-    Raises:
-        SchemaError: no frames, or frames that differ in shape or dtype.
-
-    Attributes:
-        stack: the same frames as `mmreplay.LazyFrames`, which a writer takes.
+    The frames are shared, not copied; SchemaError if there are none, or they differ in shape or
+    dtype. `stack` has them as `mmreplay.LazyFrames`, which a writer accepts.
     """
 
     __slots__ = ("stack",)
@@ -46,11 +39,7 @@ class LazyFrames:
         self.stack = Stack(frames)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """A fresh array.
-
-        Raises:
-            ValueError: ``copy=False``.
-        """
+        """A new array; ValueError for ``copy=False``."""
         return _joined(self.stack.__array__(dtype, copy)[None])[0]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
@@ -69,15 +58,7 @@ class LazyFrames:
 
 
 class ReplayBuffer(DeferredStore):
-    """Transitions one by one, sampled uniformly with replacement.
-
-    Args:
-        size: most transitions to keep.
-        path: the store's directory; None for a temporary one.
-
-    Raises:
-        SchemaError: a size that is not 1 or more.
-    """
+    """The newest `size` transitions, sampled uniformly with replacement; see `DeferredStore`."""
 
     _kind: type[CoreBuffer] = CoreBuffer
     _settings: Mapping[str, Any] = MappingProxyType({})
@@ -108,20 +89,11 @@ class ReplayBuffer(DeferredStore):
         )
 
     def add(self, obs_t: Any, action: Any, reward: float, obs_tp1: Any, done: Any) -> None:
-        """Add a transition.
+        """Add a transition; an `obs_t` that is not the last `obs_tp1` begins an episode.
 
-        An `obs_t` that is not the last `obs_tp1` begins an episode.
-
-        Args:
-            obs_t: LazyFrames, or an array-like.
-            action: a number or an array.
-            reward: a number.
-            obs_tp1: the next observation, of the same kind.
-            done: whether the episode ended there.
-
-        Raises:
-            SchemaError: values that differ in shape or dtype from the first ones; an `obs_tp1` of
-                LazyFrames that is not one step after `obs_t`, or an `obs_t` in mid-episode.
+        Observations are arrays or LazyFrames. SchemaError for values that differ in shape or dtype
+        from the first ones, for an `obs_tp1` of LazyFrames that is not one step after `obs_t`, and
+        for an `obs_t` in mid-episode.
         """
         now, following = _taken(obs_t), _taken(obs_tp1)
         before, after = _frames(now), _frames(following)
@@ -150,14 +122,7 @@ class ReplayBuffer(DeferredStore):
         self._n_added += 1
 
     def sample(self, batch_size: int) -> Any:
-        """Draw transitions.
-
-        Returns:
-            observations (B, ...), actions, rewards, next observations and dones, each as added.
-
-        Raises:
-            EmptyBufferError: the buffer is empty.
-        """
+        """Draw (B, ...) observations, actions, rewards, next observations and dones, as added."""
         return self._shaped(self.core.sample(batch_size))
 
     def _shaped(self, batch: Any) -> tuple[Array, Array, Array, Array, Array]:
@@ -169,15 +134,7 @@ class ReplayBuffer(DeferredStore):
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """Transitions sampled by priority; otherwise as `ReplayBuffer`.
-
-    Args:
-        size: most transitions to keep.
-        alpha: exponent of the priorities; 0 is uniform.
-        path: the store's directory; None for a temporary one.
-
-    Raises:
-        SchemaError: a value out of its range.
+    """A `ReplayBuffer` that samples by priority ** alpha; an alpha of 0 is uniform.
 
     Source: Schaul et al. (2016), "Prioritized Experience Replay".
     """
@@ -194,18 +151,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> Any:
         """Draw transitions, one from each of B equal shares of the priorities' mass.
 
-        Args:
-            batch_size: B.
-            beta: exponent of the weights, above 0.
-
-        Returns:
-            what `ReplayBuffer.sample` returns; then weights (B,) float64, divided by the largest
-            one of the buffer; then positions, a list of B ints: transition n, counted from 0 in
-            the order of `add`, is at n % size.
-
-        Raises:
-            EmptyBufferError: the buffer is empty.
-            SchemaError: a beta that is not above 0.
+        Returns what `ReplayBuffer.sample` returns; then weights ** `beta` (B,) float64, divided by
+        the largest of the buffer; then positions, a list of B ints: transition n, counted from 0 in
+        the order of `add`, is at n % size. SchemaError for a beta that is not above 0.
         """
         if not beta > 0:
             raise SchemaError(f"beta: expected a number above 0, found {beta!r}")
@@ -214,15 +162,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return *self._shaped(batch), weights, (batch.extras["number"] % self._capacity).tolist()
 
     def update_priorities(self, idxes: Sequence[int], priorities: npt.ArrayLike) -> None:
-        """Set priorities.
+        """Set the priorities of the transitions that are now at some positions.
 
-        Args:
-            idxes: positions; each means the transition that is there now.
-            priorities: one for each, above 0.
-
-        Raises:
-            InvalidIdError: a position without a transition.
-            SchemaError: a priority that is not above 0, or not one for each position.
+        InvalidIdError for a position without a transition; SchemaError for a priority that is not
+        above 0, or not one per position.
         """
         places, given = np.asarray(idxes, np.int64), np.asarray(priorities, np.float64)
         if not (given > 0).all():

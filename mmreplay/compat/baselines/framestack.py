@@ -1,7 +1,4 @@
-"""`FrameStack` of OpenAI's baselines, for Gymnasium environments.
-
-Invariant: as for `mmreplay.FrameStack`. Only this module imports Gymnasium, which is an extra.
-"""
+"""`FrameStack` of OpenAI's baselines, for Gymnasium environments, which are an extra."""
 
 from __future__ import annotations
 
@@ -20,12 +17,7 @@ from mmreplay.recording.frame_stack import FrameStack as CoreFrameStack
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Stacks the newest k frames of an environment, each held once, along their last axis.
 
-    Args:
-        env: a single environment, whose observations are arrays.
-        k: frames per observation.
-
-    Raises:
-        SchemaError: another environment, or a `k` out of its range.
+    SchemaError unless it is a single environment whose observations are arrays.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], k: int) -> None:

@@ -1,7 +1,6 @@
 """The replay buffers of nnabla-rl on an mmreplay store: the same names, arguments and results.
 
-Import ``mmreplay.compat.nnabla_rl`` instead of ``nnabla_rl.replay_buffers``. Each buffer takes one
-more keyword, ``path=``, and is a context manager. docs/compat.md lists the differences.
+Each takes one more keyword, ``path=``, and is a context manager; docs/compat.md has the rest.
 """
 
 from mmreplay.compat.nnabla_rl.prioritized import (

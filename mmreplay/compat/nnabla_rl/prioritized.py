@@ -63,9 +63,7 @@ class Prioritized(ReplayBuffer):
     def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
         """Draw by priority, one from each of B equal shares; see `ReplayBuffer.sample`.
 
-        Raises:
-            SchemaError (a ValueError): there are fewer experiences; a value out of its range.
-            RuntimeError: every run is shorter, or the last sample's priorities were not updated.
+        RuntimeError if every run is shorter, or the last sample's priorities were not updated.
         """
         whole_number("num_samples", num_samples)
         whole_number("num_steps", num_steps)
@@ -127,13 +125,8 @@ class Prioritized(ReplayBuffer):
     def update_priorities(self, errors: npt.ArrayLike) -> None:
         """Set the priorities of the last sample's experiences, or the first of each run.
 
-        Args:
-            errors: (B,) or (B, 1) temporal-difference errors; if there are fewer, the first
-                experiences of the sample get them.
-
-        Raises:
-            SchemaError: more errors than experiences, or errors that are not finite.
-            RuntimeError: nothing was sampled since the last call.
+        Takes (B,) or (B, 1) temporal-difference errors; fewer are for the first experiences of the
+        sample. SchemaError for more errors, or for NaN and infinity; RuntimeError without a sample.
         """
         if self._drawn is None:
             raise RuntimeError("expected a sample before update_priorities(errors)")
@@ -143,11 +136,7 @@ class Prioritized(ReplayBuffer):
 
 
 class PrioritizedReplayBuffer(Prioritized):
-    """Experiences drawn by priority: `variant` is ``proportional`` or ``rank_based``.
-
-    Args: `capacity` and `path` as for `ReplayBuffer`, the others as for
-        `mmreplay.PrioritizedReplayBuffer`; the two intervals have no effect, see docs/compat.md.
-    """
+    """Experiences drawn by priority, proportional or rank based; both intervals have no effect."""
 
     def __init__(
         self,
@@ -170,12 +159,10 @@ class PrioritizedReplayBuffer(Prioritized):
 
 
 class ProportionalPrioritizedReplayBuffer(Prioritized):
-    """Experiences drawn in proportion to priority ** alpha.
+    """Experiences drawn in proportion to priority ** alpha; see `PrioritizedReplayBuffer`.
 
-    Args: as for `PrioritizedReplayBuffer`, and
-        init_max_error: priority ** alpha of an experience without an error.
-        normalization_method: weights are divided by the largest of the buffer, ``buffer_max``, or
-            of the batch, ``batch_max``.
+    `init_max_error` is the priority ** alpha of an experience without an error. Weights are divided
+    by the largest of the buffer, ``buffer_max``, or of the batch, ``batch_max``.
     """
 
     def __init__(

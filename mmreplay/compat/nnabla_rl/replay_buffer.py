@@ -103,14 +103,8 @@ def checked_indices(indices: npt.ArrayLike, count: int, num_steps: int = 1) -> I
 class ReplayBuffer(Recorder):
     """Experiences (s, a, r, non_terminal, s_next, info), drawn uniformly and without replacement.
 
-    Args:
-        capacity: most experiences to keep; None keeps all.
-        path: of a new or existing store; None for a temporary one, which `close` removes.
-
-    Raises:
-        SchemaError: a value out of its range.
-        FormatError: the store was made by another class.
-        LockedError, CorruptStoreError: as `mmreplay.ReplayBuffer`.
+    Keeps the newest `capacity`, or all for None. `path` is of a new or existing store; None for a
+    temporary one. FormatError if another class made the store, else as `mmreplay.ReplayBuffer`.
     """
 
     _replace = False
@@ -133,12 +127,7 @@ class ReplayBuffer(Recorder):
         return 0
 
     def append(self, experience: Experience) -> None:
-        """Append an experience; the oldest goes if the buffer is full.
-
-        Raises:
-            SchemaError: not an experience, or one that does not fit the first one.
-            DiskFullError, FailedStoreError, ClosedError: as the writer.
-        """
+        """Append an experience; SchemaError if it does not fit the first one."""
         self._append(experience)
 
     def append_all(self, experiences: Iterable[Experience]) -> None:
@@ -149,11 +138,8 @@ class ReplayBuffer(Recorder):
     def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
         """Draw experiences, or runs of `num_steps` that follow one another.
 
-        Returns:
-            a list of B experiences, or a tuple of `num_steps` such lists; ``{"weights": (B, 1)}``.
-
-        Raises:
-            SchemaError (a ValueError): there are too few; a value out of its range.
+        Returns a list of B experiences, or a tuple of `num_steps` such lists, and ``{"weights": (B,
+        1)}``. SchemaError, a ValueError, if there are too few.
         """
         whole_number("num_samples", num_samples)
         whole_number("num_steps", num_steps)
@@ -178,9 +164,8 @@ class ReplayBuffer(Recorder):
     ) -> tuple[Any, dict[str, Any]]:
         """The experiences with these indices, or the runs that begin there; see `sample`.
 
-        Raises:
-            SchemaError (a ValueError): no indices, or a run across a time limit.
-            IndexError: there is no such experience.
+        SchemaError, a ValueError, without indices, or for a run across a time limit; IndexError if
+        there is no such experience.
         """
         return self._runs(self._indexed(indices, num_steps), num_steps)
 
@@ -258,13 +243,9 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
 class HindsightReplayBuffer(ReplayBuffer):
     """Samples a share of the experiences with a goal that the same episode reached later.
 
-    States are tuples (observation, desired_goal, achieved_goal).
-
-    Args:
-        reward_function: ``reward_function(achieved_goal, desired_goal, info)`` of one step: the
-            goal achieved after it, the new desired goal, and the info of the experience.
-        hindsight_prob: the share, in [0, 1].
-        capacity, path: as for `ReplayBuffer`.
+    States are tuples (observation, desired_goal, achieved_goal). `reward_function(achieved_goal,
+    desired_goal, info)` gets the goal achieved after a step, the new desired goal, and the info of
+    the experience; `hindsight_prob` is the share.
 
     Source: Andrychowicz et al. 2017, Hindsight Experience Replay: strategy "future".
     """
@@ -282,12 +263,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().__init__(capacity, path=path)
 
     def append(self, experience: Experience) -> None:
-        """See `ReplayBuffer.append`.
-
-        Raises:
-            RuntimeError: the state is not a tuple of three.
-            SchemaError: as `ReplayBuffer.append`; or a reward of several numbers.
-        """
+        """See `ReplayBuffer.append`; RuntimeError if the state is not a tuple of three."""
         s, action, reward, non_terminal, s_next, info = checked(experience)
         if not isinstance(s, tuple) or len(s) != _STATE_PARTS:
             raise RuntimeError(
@@ -319,17 +295,9 @@ class HindsightReplayBuffer(ReplayBuffer):
 class BufferIterator:
     """Goes through a buffer in batches; raises StopIteration at the end of each epoch.
 
-    An epoch has each experience once, except those that fill its last batch.
-
-    Args:
-        buffer: an epoch has the experiences that it holds when the epoch begins.
-        batch_size: B.
-        shuffle: in another order each epoch, from numpy's global generator.
-        repeat: fill the last batch from the next epoch, which continues from there; otherwise the
-            last batch is shorter and the iterator ends.
-
-    Raises:
-        SchemaError: a batch_size that is not 1 or more.
+    An epoch has each experience that the buffer holds when it begins. With `shuffle` the order
+    comes from numpy's global generator. With `repeat` the last batch is filled from the next epoch,
+    which continues from there; otherwise it is shorter, and iteration ends.
     """
 
     def __init__(
@@ -351,11 +319,7 @@ class BufferIterator:
         return self
 
     def __next__(self) -> tuple[Any, dict[str, Any]]:
-        """The next batch, as `sample_indices` gives it.
-
-        Raises:
-            StopIteration: the previous batch was the last one of an epoch.
-        """
+        """The next batch, as from `sample_indices`; StopIteration once after each epoch."""
         if self._is_new_epoch:
             self._is_new_epoch = False
             raise StopIteration

@@ -77,12 +77,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         raise NotImplementedError("append: use append_trajectory, with a whole trajectory")
 
     def append_trajectory(self, trajectory: Sequence[Experience]) -> None:
-        """Append a trajectory; a full buffer drops the oldest.
-
-        Raises:
-            SchemaError: an empty trajectory, or a step that does not fit.
-            DiskFullError, FailedStoreError, ClosedError: as the writer.
-        """
+        """Append a trajectory; a full buffer drops the oldest. Raises as `ReplayBuffer.append`."""
         steps = [checked(one) for one in trajectory]
         if not steps:
             raise SchemaError("trajectory: expected one experience or more, found none")
@@ -116,14 +111,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         return self._experiences(self.core.transitions(ids))
 
     def sample_trajectories(self, num_samples: int = 1) -> tuple[Any, Info]:
-        """Draw trajectories uniformly, without replacement.
-
-        Returns:
-            a trajectory, or for more than one a tuple of them; and ``{"weights": ones (B, 1)}``.
-
-        Raises:
-            SchemaError (a ValueError): there are fewer than `num_samples`.
-        """
+        """Draw trajectories without replacement: one, or a tuple of several; and their weights."""
         whole_number("num_samples", num_samples)
         if num_samples > (count := self.trajectory_num):
             raise SchemaError(
@@ -147,12 +135,8 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     ) -> tuple[Any, Info]:
         """Draw trajectories by length, with replacement, and a portion of each.
 
-        Returns:
-            a tuple of B lists of experiences, and ``{"weights": ones (B, 1)}``.
-
-        Raises:
-            SchemaError (a ValueError): a number out of its range.
-            RuntimeError: every trajectory is shorter.
+        Returns a tuple of B lists of experiences, and ``{"weights": ones (B, 1)}``. RuntimeError if
+        every trajectory is shorter.
         """
         whole_number("num_samples", num_samples)
         whole_number("portion_length", portion_length)
@@ -171,13 +155,8 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     ) -> tuple[Any, Info]:
         """The portions from these experiences on, moved back to end with their trajectory.
 
-        Returns:
-            as `sample_trajectories_portion`.
-
-        Raises:
-            SchemaError (a ValueError): no indices, or a number out of its range.
-            IndexError: there is no such experience.
-            RuntimeError: its trajectory is shorter.
+        Returns and raises as `sample_trajectories_portion`; IndexError if there is no such
+        experience.
         """
         whole_number("portion_length", portion_length)
         begins, lengths = self._trajectories()
@@ -213,11 +192,7 @@ class AtariTrajectory(Sequence[Experience]):
 
 
 class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
-    """A `TrajectoryReplayBuffer` of stacked screens, each stored once, as bytes.
-
-    Experiences are read when they are used. States have four screens. A step that does not continue
-    the previous one begins a game, whose first stack is one screen repeated.
-    """
+    """A `TrajectoryReplayBuffer` of stacks of four screens, stored once as bytes, read on use."""
 
     _stacked_frames = 4
 

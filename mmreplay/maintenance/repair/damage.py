@@ -35,10 +35,7 @@ _DAMAGED = -2  # what an array of the index names where it cannot be read
 
 
 def open_damaged(root: AnyPath, lane: AnyPath, findings: Sequence[Finding]) -> Damage:
-    """Open a lane of a store without what is damaged of its documents and state pages.
-
-    Raises CorruptStoreError if it cannot be opened.
-    """
+    """Open a lane without what is damaged of its documents; CorruptStoreError if impossible."""
     read_own(lane)
     opened: list[tuple[int, Damage]] = []
     text, is_copy = "", any(finding.message.startswith("name:") for finding in findings)
@@ -72,10 +69,7 @@ def _refusal(path: AnyPath, text: str) -> CorruptStoreError:
 
 
 def read_own(path: AnyPath) -> dict[str, Any]:
-    """Attributes of a store or lane; CorruptStoreError if they are damaged.
-
-    FormatError if they are sound, and of another format.
-    """
+    """Attributes of a store or lane; CorruptStoreError if damaged, FormatError if foreign."""
     where = str(path / "zarr.json")
     document: dict[str, Any] = {}
     try:

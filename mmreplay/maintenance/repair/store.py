@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
-from mmreplay.maintenance.copy_lane import close_lane
+from mmreplay.maintenance.copy_lane import close_lane, lock_all
 from mmreplay.maintenance.repair.damage import Damage, open_damaged, read_own
 from mmreplay.maintenance.repair.lane import LaneRepair, n_transitions, rebuild_lane
 from mmreplay.maintenance.repair.swap import RepairSite
@@ -32,10 +31,9 @@ from mmreplay.maintenance.verify.whole_store import verify
 from mmreplay.storage.changing_column import lock_columns
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
-from mmreplay.system import checked_reads, durable_writes, locks, user_paths
+from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.build_lane import build_lane
-from mmreplay.writing.lane_files import holder_of
 
 Progress = Callable[[int, int], None]
 
@@ -47,7 +45,6 @@ class Repair:
     """What a repair did.
 
     Attributes:
-        path: the store.
         changed: whether there was anything to do.
         before: where the damaged store is now; None if nothing was damaged.
         kept: transitions, over all lanes, that are in the store now.
@@ -96,14 +93,13 @@ def repair(
 
     Raises:
         StoreNotFoundError, FormatError: there is no store, or a part of it may not be read.
-        SchemaError: the path is a lane of a store or a part of a lane, or its name is too long.
+        SchemaError: the path is a part of a store, or its name is too long.
         LockedError: it is being written, or a column of it updated.
         CorruptStoreError: the damage leaves nothing to start from.
-        DiskFullError: no room; nothing was changed.
-        FailedStoreError: a write or fsync failed.
+        DiskFullError, FailedStoreError: no room, or a write failed; nothing was changed.
     """
     site = RepairSite(place_of(user_paths.as_path(path)))
-    root, held = site.store, dict[AnyPath, locks.DirectoryLock]()
+    root = site.store
     with site.naming_the_store(), contextlib.ExitStack() as begun, contextlib.ExitStack() as locked:
         if is_left := site.is_left():
             begun.enter_context(site)
@@ -115,9 +111,7 @@ def repair(
             return Repair(str(root), False, None, n_transitions(lanes), [], [])
         if not is_left:
             begun.enter_context(site)
-        for folder in dict.fromkeys([*lanes, root]):
-            held[folder] = locks.DirectoryLock(folder, who=functools.partial(holder_of, folder))
-            locked.callback(held[folder].release)
+        held = lock_all([*lanes, root], locked)
         if stamps != _stamps(lanes):
             raise _written(root)
         if report.sound:

@@ -36,11 +36,8 @@ def _mark_of(store: AnyPath) -> bytes:
 class RepairSite:
     """The directory beside a store in which one repair at a time builds the new store, at `new`.
 
-    `what` is for messages: anything that builds a new store of one is done as a repair is. The
-    store as it was gets its name and then `aside`.
-
-    Attributes:
-        store: the damaged store's path, in a directory that is held open.
+    `what` builds it, for messages; the store as it was becomes its name and `aside`. The path
+    `store` is in a directory that is held open.
     """
 
     def __init__(self, store: Path, what: str = "repair", aside: str = "damaged") -> None:

@@ -128,10 +128,7 @@ class ChunkChecker:
     def _check_inner_chunks(
         self, log: Log, spec: ArraySpec, chunk: int, shard: shard_file.Shard
     ) -> bool:
-        """Check the inner chunks of a shard, also those below base, which were whole once.
-
-        Returns whether any that is there cannot be decoded; if not, it may be another shard.
-        """
+        """Check the inner chunks of a shard, also below base; whether any cannot be decoded."""
         is_damaged, there = False, set(shard.chunks(0))
         scratch = np.empty(spec.inner_bytes, np.uint8)
         n_blocks = max(-(-(log.in_shards - chunk * spec.chunk_rows) // spec.inner_rows), 0)

@@ -23,8 +23,7 @@ from mmreplay.storage.lane_metadata import LaneDocument, read_array, read_docume
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
-OWN_DIGEST = "attributes.mmreplay: expected crc32c"
-"""How a finding about damaged attributes begins."""
+OWN_DIGEST = "attributes.mmreplay: expected crc32c"  # how a finding about damaged attributes begins
 _NONE: dict[str, Any] = {"attributes": {}}
 _TYPES = {"env": dict, "versions": dict, "name": str}
 
@@ -33,14 +32,10 @@ _TYPES = {"env": dict, "versions": dict, "name": str}
 class Log:
     """One log of a lane; also a `storage.chunk_files.ChunkFiles`.
 
-    Attributes:
-        prefix: of the paths of its arrays: empty, or ``finals/``.
-        axes: the names of the first axes of its arrays.
-        n: entries per row.
-        specs: its arrays; in the log of steps also the priorities.
-        sums: their checksum arrays, by the same paths.
-        base, head: the rows to examine; compressed ones below `in_shards` are in shards.
-        is_all: whether there may not be final observations of later steps.
+    Paths of its arrays begin with `prefix`, which is empty or ``finals/``; a row has `n` entries.
+    `specs` are its arrays, in the log of steps also the priorities, and `sums` their checksum
+    arrays. The rows [base, head) are examined; compressed ones below `in_shards` are in shards.
+    `is_all`: there may not be final observations of later steps.
     """
 
     path: AnyPath
@@ -81,8 +76,8 @@ class Log:
 class Documents:
     """The zarr.json files of one lane; `logs` is None, `metadata` empty if it cannot be opened.
 
-    `episodes` are the fields of episodes, whose rows are numbers; of a closed lane with its head.
-    With `copy_first` what the copy in the lane's own one says of the others counts, if they differ.
+    In the log `episodes`, of their fields, rows are numbers. With `copy_first` the copies in the
+    lane's own document count, where they differ from the others.
     """
 
     def __init__(self, path: AnyPath, notes: Notes, tally: ByteCount, *, copy_first: bool) -> None:

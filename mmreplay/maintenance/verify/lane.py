@@ -109,10 +109,7 @@ class Examination:
         self._see_from_start(rows)
 
     def _open(self, rows: Log, finals: Log, uuid: str) -> bool:
-        """Choose the rows of a lane that is not closed; False if there are none to examine.
-
-        Of a live lane the durable ones, of a crashed one those that the next writer keeps.
-        """
+        """Choose the rows of an open lane that are durable, or after a crash will be kept."""
         try:
             reader = LaneReader(self.path, given=self.documents.lane, mends=True)
         except (MmreplayError, OSError) as error:
@@ -302,10 +299,7 @@ def foreign(
 
 
 def _entries(root: AnyPath, folder: str) -> Iterator[tuple[str, str]]:
-    """Names and paths in a directory, if it can be read, without what may be in each.
-
-    Temporary files are left by a write that was cut off, and removed by the next writer.
-    """
+    """Names and paths in a directory, without zarr.json and what an interrupted write left."""
     found: list[str] = []
     with contextlib.suppress(OSError, CorruptStoreError):
         if folder:

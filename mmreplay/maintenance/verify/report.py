@@ -23,11 +23,9 @@ NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
 """The file is sound: a flipped bit in it would change many bits of its crc32c."""
 
-PAST_THE_END = "expected zeros past the last"
-"""The rows before are sound."""
+PAST_THE_END = "expected zeros past the last"  # the rows before are sound
 
-Span = tuple[int, int]
-"""Rows [start, stop)."""
+Span = tuple[int, int]  # rows [start, stop)
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
@@ -70,15 +68,13 @@ def as_json(result: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One deviation from format 1.
+    """One deviation from format 1: what was expected and what was found.
 
     Attributes:
         lane: the lane's directory in a store of several lanes; else empty.
-        array: its path in the lane, for example ``frames``, ``extras/log_prob`` or ``finals/id``;
-            empty if it is not about an array.
+        array: its path in the lane, such as ``frames`` or ``finals/id``; empty if about no array.
         file: the path below the store's directory.
         rows: [start, stop) of the rows of that array that are concerned; None if not about rows.
-        message: what was expected and what was found.
     """
 
     lane: str
@@ -113,17 +109,13 @@ class Report:
     """What was read, and what is wrong with it.
 
     Attributes:
-        path: the store.
-        state: ``closed``, ``live`` or ``crashed``, as in `Store.info`; of many lanes the first of
-            live, crashed, closed that any of them is in; ``unknown`` if no lane could be opened.
-        lanes: that were examined.
-        rows: that were examined, over all lanes.
-        environments: of the lanes that were examined.
+        state: as in `Store.info`; of many lanes the first of ``live``, ``crashed``, ``closed`` that
+            any of them is in; ``unknown`` if no lane could be opened.
+        lanes, rows, environments: that were examined, of all lanes.
         unflushed: rows of live lanes after their last flush, which were not examined.
-        untrusted: rows after the last flush of a writer that died, over all lanes, which cannot be
-            trusted here or after a restart; the next writer continues without them.
-        files: read.
-        bytes: read.
+        untrusted: rows after the last flush of a writer that died, which cannot be trusted here or
+            after a restart; the next writer continues without them.
+        files, bytes: that were read.
         from_start: whether no row before the damage can be sampled, in any lane: `repair` may keep
             none.
         findings: what is damaged; empty for a sound store.

@@ -64,10 +64,7 @@ class Rules:
     def _filled(
         self, log: Log, path: str, text: str, start: int, stop: int
     ) -> Iterator[tuple[int, Array]]:
-        """Rows [start, stop) of an array in pieces, up to the first large hole, where a rule ends.
-
-        Metadata may name any number of rows that a hole stands for.
-        """
+        """Rows [start, stop) in pieces, up to the first large hole, which may claim any size."""
         for row, values in chunk_files.filled_rows(log, log.specs[path], start, stop):
             if row > start:
                 break
@@ -169,10 +166,7 @@ def _rows(rows: Ids, wrong: Mask) -> Ids:
 def begins_of(
     log: Log | LogReader, n: int, lost: Mapping[str, Sequence[Span]], start: int, stop: int
 ) -> Ids:
-    """The entries of rows [start, stop) in which episodes begin, by `resets`.
-
-    Where that is `lost`, by `step`; up to the first row in which both are.
-    """
+    """The entries in which episodes begin, by `resets`, else by `step`, until both are `lost`."""
     known = [*gaps(lost["resets"], start, stop)]
     others = [*gaps(known, start, stop)]
     steps = [*gaps(lost["step"], start, stop)]
@@ -186,10 +180,7 @@ def begins_of(
 
 
 def ends_of(row: int, step: Ids, ends: Mask, *, is_open: bool) -> tuple[Ids, Ids]:
-    """(ids, firsts) of the episodes that end in rows from `row` on, (rows, n) each.
-
-    Of the newest row of an open lane these are all: its final observations say which have ended.
-    """
+    """(ids, firsts) of the episodes that end in these rows, or may end in the newest open one."""
     over = (step > 0) & ends
     if is_open:
         over[-1] = step[-1] > 0

@@ -27,18 +27,13 @@ def verify(
     """Read a whole store; check every checksum and rule of format.md and semantics.md.
 
     The store may be closed, live or crashed; its writer is not disturbed. Of a live lane it checks
-    the rows of the last flush that are not evicted. Uses some tens of MiB of memory.
-
-    Args:
-        path: the store's directory.
-        progress: called after each file with bytes read and the approximate total.
+    the rows of the last flush that are not evicted. `progress` is called after each file with bytes
+    read and the approximate total.
 
     Raises:
-        StoreNotFoundError: there is nothing, or a part of it may not be read.
-        FormatError: it is not a store.
+        StoreNotFoundError, FormatError: there is no store, or a part of it may not be read.
         LockedError: a writer keeps opening and closing it.
         FailedStoreError: it was removed meanwhile.
-        SchemaError: `path` is not a path.
     """
     named = user_paths.as_path(path)
     checked_reads.check_rights(named)

@@ -47,7 +47,7 @@ def test_rewards_may_be_missing_if_the_format_has_none():
     with pytest.raises(FormatError, match="here: expected a column 'rewards', found acts, obs"):
         tables(given)
     found, losses = tables(given, needs_rewards=False)
-    (table,) = found.tables([given])
+    (table,) = found.tables([given], {})
     assert table.reward.tolist() == [0] * N
     assert losses.all()[0].what.startswith("rewards: the source has none")
 
@@ -105,7 +105,7 @@ def test_flags_by_every_name(flags, terminal, ends, size):
     given = FLAT | {key: np.array(rows) for key, rows in flags.items()}
     found = tables(given)[0]
     blocks = [{k: v[at : at + size] for k, v in given.items()} for at in range(0, N, size)]
-    parts = list(found.tables(blocks))
+    parts = list(found.tables(blocks, {}))
     assert np.flatnonzero(np.concatenate([one.terminal for one in parts])).tolist() == terminal
     assert np.flatnonzero(np.concatenate([one.ends for one in parts])).tolist() == sorted(
         {*ends, N - 1}
