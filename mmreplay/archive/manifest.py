@@ -40,12 +40,14 @@ class Piece(NamedTuple):
 class Lane:
     """A lane of an archive: its name, "" of the only one, and its objects.
 
-    `state` identifies the lane, by its uuid, and the moment of the copy; `rest` is a zip of all
-    files other than the chunk files.
+    `state` identifies the lane, by its uuid, and the moment of the copy. `copy_uuid` is that of a
+    store that is pulled: another one if the lane was live. `rest` is a zip of all files other than
+    the chunk files.
     """
 
     name: str
     state: str
+    copy_uuid: str
     rest: Piece
     chunks: list[Piece]
 
@@ -88,6 +90,7 @@ class Manifest:
             {
                 "name": lane.name,
                 "state": lane.state,
+                "copy": lane.copy_uuid,
                 "rest": [f"{lane.rest.crc:08x}", lane.rest.size],
                 "chunks": [[one.path, f"{one.crc:08x}", one.size] for one in lane.chunks],
             }
@@ -155,7 +158,7 @@ def _lane(own: Any) -> Lane:
         raise ValueError("a chunk file twice")
     crc, size = own["rest"]
     rest = Piece("rest", _crc(crc), _size(size, _MOST_REST_BYTES))
-    return Lane(str(own["name"]), str(own["state"]), rest, chunks)
+    return Lane(str(own["name"]), str(own["state"]), str(own["copy"]), rest, chunks)
 
 
 def _matching(pattern: re.Pattern[str], text: Any) -> str:

@@ -117,9 +117,8 @@ def _push(named: Path, objects: Objects, grace_s: float, progress: Progress) -> 
     found = read_manifest(objects)
     old, tag = (Manifest(), None) if found is None else found
     known = {lane.name: lane for lane in old.lanes}
-    if old.lanes and not {lane.uuid for lane in old.lanes} & {
-        read_metadata(lane)["uuid"] for lane in lanes
-    }:
+    theirs = {uuid for lane in old.lanes for uuid in (lane.uuid, lane.copy_uuid)}
+    if old.lanes and theirs.isdisjoint(read_metadata(lane)["uuid"] for lane in lanes):
         raise StoreExistsError(
             f"{objects.url}: has another store than {named}, which would be removed; push to "
             f"another URL, or remove {MANIFEST} there first"
@@ -199,7 +198,8 @@ def _as_pieces(name: str, state: str, folder: Path, packed: Path) -> Lane:
         raise EvictedError(str(folder)) from error
     size = packed.stat().st_size
     piece = Piece("rest", crc32c_of_file(packed, size), size)
-    return Lane(name, state, piece, list(chunks.values()))
+    copy_uuid = read_metadata(folder)["uuid"]
+    return Lane(name, state, copy_uuid, piece, list(chunks.values()))
 
 
 def _send(

@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import obstore
@@ -66,6 +67,25 @@ def test_a_live_store_is_pushed_as_a_snapshot_of_it(kind, target):
     mmreplay.push("a.zarr", target)
     mmreplay.pull(target, "b.zarr")
     assert_same("a.zarr", "b.zarr")
+
+
+@pytest.mark.parametrize("kind", ["lz4, one", "raw, vector", "zstd, named"])
+def test_a_store_that_was_pulled_after_a_loss_is_continued_and_pushed_to_the_same_url(kind, target):
+    lost, width = begin("a.zarr", kind, 95)
+    mmreplay.push("a.zarr", target)
+    for _ in range(2):  # the machine is lost, and so is the next one
+        mmreplay.pull(target, "b.zarr")
+        writer = go_on(Path("b.zarr"))
+        play(writer, 60, width)
+        sent = mmreplay.push("b.zarr", target)
+        writer.close()
+        assert sent.sent_objects < sent.objects  # what was there stays
+        mmreplay.pull(target, "c.zarr")
+        assert len(contents("c.zarr")[0][0]) > 95
+        shutil.rmtree("b.zarr")
+    play(lost, 10, width)
+    with pytest.raises(StoreExistsError, match="another store"):
+        mmreplay.push("a.zarr", target)
 
 
 def test_what_changes_in_place_is_in_the_archive(target):
