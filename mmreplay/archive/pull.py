@@ -50,7 +50,15 @@ _PATIENCE_S = 3600.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pulled:
-    """The store at `path`, and its objects: `received_bytes` of `bytes` were not there yet."""
+    """What a pull did.
+
+    Attributes:
+        path: the store.
+        lanes: in it.
+        transitions: that can be sampled.
+        bytes: of its objects.
+        received_bytes: of these, those that were not there yet.
+    """
 
     path: str
     lanes: int

@@ -50,7 +50,17 @@ _COPY_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pushed:
-    """What the archive at `url` has, without the manifest, and what was sent and removed."""
+    """What a push did.
+
+    Attributes:
+        url: of the archive.
+        lanes: in it.
+        objects: in it, without the manifest.
+        bytes: of these.
+        sent_objects: of these, those that were sent.
+        sent_bytes: of these.
+        removed_objects: that had been out of use for long enough.
+    """
 
     url: str
     lanes: int

@@ -47,9 +47,17 @@ _AHEAD = 8  # runs that are read ahead
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import made: a store, and the `losses` that could not be converted.
+    """What an import made.
 
-    `transitions` can be sampled; `terminated` and `truncated` count how its whole `episodes` ended.
+    Attributes:
+        path: the new store.
+        format: of the source.
+        transitions: number of transitions that can be sampled.
+        episodes: number of whole episodes.
+        terminated: how many of these terminated.
+        truncated: how many of these were truncated.
+        bytes_on_disk: of the new store.
+        losses: what could not be converted.
     """
 
     path: str
@@ -250,7 +258,16 @@ def _rounded(steps: Iterator[Steps], dtype: np.dtype[Any], losses: Losses) -> It
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote: a file or directory, and the `losses` that could not be converted."""
+    """What an export wrote.
+
+    Attributes:
+        path: the file or directory.
+        format: of it.
+        transitions: number of exported transitions.
+        episodes: number of their episodes.
+        bytes_on_disk: of what was written.
+        losses: what could not be converted.
+    """
 
     path: str
     format: str

@@ -16,7 +16,12 @@ _SHOWN = 8  # names that one loss lists
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that could not be converted, in words, and how often."""
+    """Something that could not be converted.
+
+    Attributes:
+        what: a description.
+        count: how often.
+    """
 
     what: str
     count: int

@@ -28,7 +28,16 @@ _ATTEMPTS = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a snapshot took: kept `rows`, and the bytes shared with its source and of its own."""
+    """What a snapshot took.
+
+    Attributes:
+        path: the copy.
+        lanes: copied.
+        rows: kept ones, over all lanes.
+        transitions: that can be sampled.
+        shared_bytes: of files that the copy shares with its source, as allocated.
+        own_bytes: of files of its own.
+    """
 
     path: str
     lanes: int

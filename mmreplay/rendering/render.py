@@ -46,10 +46,16 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rendered:
-    """A picture or film of an episode: `frames` of its T + 1 frames, `size` (width, height) pixels.
+    """A picture or film that was made.
 
-    `episode` is its number in `Store.episodes`, `total` its return without discount; `end` is
-    ``terminated``, ``truncated``, or ``open``, which means still running.
+    Attributes:
+        path: the file.
+        episode: its number in `Store.episodes`.
+        steps: of the episode.
+        total: its return, without discount.
+        end: ``terminated``, ``truncated`` or ``open``: still running.
+        frames: in the file, of the T + 1 of the episode.
+        size: (width, height) in pixels.
     """
 
     path: Path

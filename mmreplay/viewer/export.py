@@ -33,9 +33,14 @@ from mmreplay.viewer.viewed_store import GoneError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExportedView:
-    """What `export_view` wrote into the folder `path`: `files` of `n_bytes` together.
+    """What `export_view` wrote.
 
-    The page lists all `episodes` of all stores; it has the frames of `exported_episodes`.
+    Attributes:
+        path: the folder.
+        files: how many.
+        n_bytes: of all files.
+        episodes: of all stores; the page lists all of them.
+        exported_episodes: those whose frames are in the folder.
     """
 
     path: str

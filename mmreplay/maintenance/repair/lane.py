@@ -30,16 +30,19 @@ from mmreplay.writing.create import AnyWriter, open_writer
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneRepair:
-    """What became of one lane; `lane` is its directory's name, empty in a store of one lane.
+    """What became of one lane.
 
     Attributes:
+        lane: its directory's name; empty in a store of one lane.
         kept: transitions, of those that were there before.
         lost: transitions, as far as they can be counted.
         beyond: sound ones among the lost, which ``skip_damaged`` would keep.
         damaged: [start, stop) of the rows that were found damaged.
         renumbered: whether transitions that were kept have other ids now.
-        missing: whether the lane was gone or unreadable; an empty one replaces it.
-        untrusted: rows after the last flush of a writer that died, not kept and not in `lost`.
+        missing: whether the lane was gone or unreadable; an empty one replaces it, so that ids in
+            later lanes stay.
+        untrusted: rows after the last flush of a writer that died, which were not kept, as they
+            cannot be trusted here or after a restart; not counted in `lost`.
     """
 
     lane: str

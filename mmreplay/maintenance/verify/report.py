@@ -68,13 +68,15 @@ def as_json(result: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One deviation from format 1: what was expected and what was found.
+    """One deviation from format 1.
 
     Attributes:
         lane: the lane's directory in a store of several lanes; else empty.
-        array: its path in the lane, such as ``frames`` or ``finals/id``; empty if about no array.
+        array: its path in the lane, for example ``frames``, ``extras/log_prob`` or ``finals/id``;
+            empty if it is not about an array.
         file: the path below the store's directory.
         rows: [start, stop) of the rows of that array that are concerned; None if not about rows.
+        message: what was expected and what was found.
     """
 
     lane: str
