@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -45,7 +46,7 @@ except ImportError as error:
 
 __all__ = ["BaseBuffer", "DiskReplayBuffer", "HerReplayBuffer"]
 
-_TRUE = b"\1"
+_REWARD = np.dtype("float32")
 _ADVICE = (
     "if observations are not stacks, pass replay_buffer_kwargs={..., 'stack': None} and another "
     "path"
@@ -121,7 +122,10 @@ class DiskReplayBuffer(ReplayBuffer):
         self._is_dict = isinstance(observation_space, spaces.Dict)
         parts = observation_space.spaces if self._is_dict else {FRAME: observation_space}
         self._shapes = dict(self.obs_shape) if self._is_dict else {FRAME: self.obs_shape}
-        self._dtypes = {name: np.dtype(space.dtype) for name, space in parts.items()}
+        self._arrays_of = {
+            name: ((n_envs, *shape), np.dtype(parts[name].dtype))
+            for name, shape in self._shapes.items()
+        }
         self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
         self._stack, self._rows = stack, 0
         self._stacks: Stacks | None = None
@@ -139,8 +143,9 @@ class DiskReplayBuffer(ReplayBuffer):
         """Read what the store holds, without opening it for writing; False without a store."""
         store = self._found()
         self.buffer: StoredBuffer | None = None
-        self._last: dict[str, bytes] | None = None  # the observations after the newest step
-        self._ended = np.zeros(self.n_envs, np.bool_)  # environments whose episode it ended
+        self._last: list[bytes] | None = None  # the observations after the newest step
+        self._none = np.zeros(self.n_envs, np.bool_)
+        self._ended = self._none.tobytes()  # (N,) bool: environments whose episode it ended
         self._has_holes = False
         self._rows = self._first = self.pos = 0
         self.full = False
@@ -170,9 +175,9 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def _count(self, rows: int, first: int) -> None:
         """Set the number of steps ever stored, the oldest kept one, and SB3's own counters."""
-        self._rows, self._first = rows, max(first, rows - self.buffer_size)
-        self.full = rows - self._first == self.buffer_size
-        self.pos = rows % self.buffer_size if self.full else rows - self._first
+        size = self.buffer_size
+        self._rows, self.full = rows, rows - first >= size
+        self._first, self.pos = (rows - size, rows % size) if self.full else (first, rows - first)
 
     def _opened(self) -> StoredBuffer:
         """The buffer, opened for writing; EmptyBufferError before the first step."""
@@ -185,7 +190,7 @@ class DiskReplayBuffer(ReplayBuffer):
         if (store := self._found()) is not None:
             store.close()
         fields = {
-            name: Field(stacks.frame_shape(shape), self._dtypes[name])
+            name: Field(stacks.frame_shape(shape), self._arrays_of[name][1])
             for name, shape in self._shapes.items()
         }
         self.buffer = StoredBuffer(
@@ -242,46 +247,41 @@ class DiskReplayBuffer(ReplayBuffer):
 
         An episode begins after the end of another one, and where `obs` is not the last `next_obs`.
         """
-        seen, following = self._arrays(obs), self._arrays(next_obs)
-        ended = np.array(done, np.bool_).reshape(self.n_envs)
+        seen, following, n = self._arrays(obs), self._arrays(next_obs), self.n_envs
+        ended = np.asarray(done, np.bool_).reshape(n)
         if self._stacks is None:
             self._stacks = stacks_seen(seen, following, self._stack)
         buffer, stacks = self._opened(), self._stacks
-        shown = {name: array.tobytes() for name, array in seen.items()}
-        if shown != self._last or _TRUE in self._ended.tobytes():
+        # Bytes, so that a NaN equals itself.
+        if self._ended != bytes(n) or self._last != [array.tobytes() for array in seen.values()]:
             self._begin(buffer, stacks, seen)
         if not stacks.follow(seen, following):
             raise SchemaError(
                 f"{self.path}: expected a stack of {stacks.n} frames, those of the observation "
                 f"before and a new one; {_ADVICE}"
             )
-        cut, terminated = np.zeros(self.n_envs, np.bool_), ended
+        cut, terminated = self._none, ended
         if self.handle_timeout_termination:
             cuts = [info.get("TimeLimit.truncated", False) for info in infos]
             if any(cuts):
-                cut[:] = cuts
+                cut = np.array(cuts, np.bool_)
                 terminated, ended = ended & ~cut, ended | cut
         buffer.step(
-            np.asarray(action, self._action_dtype).reshape(self.n_envs, self.action_dim),
-            np.asarray(reward, np.float32).reshape(self.n_envs),
+            np.asarray(action, self._action_dtype).reshape(n, self.action_dim),
+            np.asarray(reward).astype(_REWARD, copy=False).reshape(n),
             self._as_space(stacks.newest(following)),
             terminated,
             cut,
         )
-        # Bytes, so that a NaN equals itself.
-        self._last = {name: array.tobytes() for name, array in following.items()}
-        self._ended = ended
+        self._last = [array.tobytes() for array in following.values()]
+        self._ended = ended.tobytes()
         self._count(buffer.writer.rows, self._first)
 
     def _begin(self, buffer: StoredBuffer, stacks: Stacks, seen: Frames) -> None:
         """Begin episodes where others ended, and where other observations are the newest."""
-        new = self._ended.copy()
-        for name, array in seen.items():
-            if self._last is None:
-                new[:] = True
-            else:
-                last = np.frombuffer(self._last[name], array.dtype)
-                new |= ~same_bytes(array, last.reshape(array.shape))
+        new = np.frombuffer(self._ended, np.bool_) | (self._last is None)
+        for array, last in zip(seen.values(), self._last or (), strict=False):
+            new |= ~same_bytes(array, np.frombuffer(last, array.dtype).reshape(array.shape))
         if not stacks.begins(seen)[new].all():
             raise SchemaError(
                 f"{self.path}: expected an episode to begin with a stack of {stacks.n} frames, "
@@ -297,12 +297,12 @@ class DiskReplayBuffer(ReplayBuffer):
         Discrete spaces become (N, 1).
         """
         out = {}
-        for name, each in self._shapes.items():
+        for name, (shape, dtype) in self._arrays_of.items():
             array = np.asarray(obs[name] if self._is_dict else obs)
-            shape, dtype = (self.n_envs, *each), self._dtypes[name]
             if array.shape == shape and array.dtype == dtype:
                 out[name] = array
                 continue
+            each = self._shapes[name]
             if _core(array.shape) not in (_core(shape), shape[: 1 if each == (1,) else None]):
                 advice = "check the order of the environment's wrappers"
                 if array.shape[1:] == each:
@@ -314,7 +314,7 @@ class DiskReplayBuffer(ReplayBuffer):
             out[name] = array.reshape(shape).astype(dtype, copy=False)
         return out
 
-    def _as_space(self, frames: dict[str, Any]) -> Any:
+    def _as_space(self, frames: Mapping[str, Any]) -> Any:
         """Frames or observations by name, as in the environments' space."""
         return frames if self._is_dict else frames[FRAME]
 

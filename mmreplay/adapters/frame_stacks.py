@@ -42,10 +42,10 @@ class Stacks:
         channels = shape[0] // self.n
         return shape[1:] if channels == 1 and len(shape) > 1 else (channels, *shape[1:])
 
-    def newest(self, stacks: Frames) -> dict[str, Array]:
+    def newest(self, stacks: Frames) -> Frames:
         """The newest frame of each stack: (N, *frame)."""
         if self.n is None:
-            return dict(stacks)
+            return stacks
         return {
             name: array[:, -(array.shape[1] // self.n) :].reshape(
                 len(array), *self.frame_shape(array.shape[1:])

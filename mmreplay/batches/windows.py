@@ -177,23 +177,47 @@ class WindowGatherer(BatchGatherer[WindowBatch]):
 
         Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
-        ids = span.steps.ids
-        batch = WindowBatch({}, {}, ids.copy(), np.ones(ids.size, np.float32))
+        size = span.steps.ids.size
+        batch = self._allocate(columns, size) if out is None else self._fitting(columns, out, size)
+        batch.id[:] = span.steps.ids
+        batch.weight.fill(1)
         places = {key: _places(span, times, key[1]) for key, times in self._times.items()}
-        for name, offsets, shape in self._windows.columns:
+        for name, offsets, _ in self._windows.columns:
             rows, inside = places[offsets, is_seen(name)]
-
-            def read(path: str, rows: Ids = rows, shape: tuple[int, ...] = shape) -> Array:
-                column = columns[path]
-                return column.take(rows).reshape(ids.size, *shape, *column.row_shape)
-
-            mask = batch.mask[name] = inside.reshape(ids.size, *shape).copy()
-            field = batch.fields[name] = with_each(self._paths[name], read)
+            mask, field = batch.mask[name], batch.fields[name]
+            paths: Any = self._paths[name]
+            mask.reshape(rows.shape)[...] = inside
+            if isinstance(field, dict):
+                for key, one in field.items():
+                    _fill(one, columns[paths[key]], rows)
+                continue
+            _fill(field, columns[paths], rows)
             if name == "reward":
                 field[~mask] = 0
-            elif name == "non_terminal":
-                batch.fields[name] = field != 0
-        return batch if out is None else self.copy(batch, out)
+        return batch
+
+    def _allocate(self, columns: Mapping[str, Column], size: int) -> WindowBatch:
+        fields, mask = dict[str, Observation](), dict[str, npt.NDArray[np.bool_]]()
+        for name, _, shape in self._windows.columns:
+
+            def room(path: str, name: str = name, shape: tuple[int, ...] = shape) -> Array:
+                column = columns[path]
+                dtype = np.bool_ if name == "non_terminal" else column.dtype
+                return np.empty((size, *shape, *column.row_shape), dtype)
+
+            fields[name], mask[name] = (
+                with_each(self._paths[name], room),
+                np.empty((size, *shape), np.bool_),
+            )
+        return WindowBatch(fields, mask, np.empty(size, np.int64), np.empty(size, np.float32))
+
+
+def _fill(out: Array, column: Column, rows: Ids) -> None:
+    """Read rows, (B, n), into an array of as many, (B, *offsets, ...)."""
+    if out.dtype == column.dtype:
+        column.take(rows, out.reshape(*rows.shape, *column.row_shape))
+    else:  # flags
+        np.not_equal(column.take(rows).reshape(out.shape), 0, out)
 
 
 def _places(span: Span, times: Ids, seen: bool) -> tuple[Ids, npt.NDArray[np.bool_]]:

@@ -140,7 +140,7 @@ def import_dataset(
             flush_s=0,
             episode=incoming.episode,
         )
-        writer.close()
+        stack.callback(writer._release_unclosed)  # noqa: SLF001 (within the package)
         size = row_bytes(writer.schema)
         check_row(size, what)
         check_claim(incoming.n_steps * size, source_bytes, what)
@@ -154,7 +154,7 @@ def import_dataset(
                 progress(n_done * size, max(incoming.n_steps, n_done) * size)
 
         runs = _rounded(_runs(incoming, what, format), writer.schema.reward_dtype, losses)
-        write_runs(built, _ahead(runs), None, wrote)
+        write_runs(writer, _ahead(runs), None, wrote)
         losses.check_names(what)
         with Store([built]) as store_made:
             episodes = store_made.episodes

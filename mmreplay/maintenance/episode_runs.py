@@ -1,7 +1,7 @@
 """Reads episodes in runs and appends runs to a lane, for all that rewrites stores.
 
 Invariant: every chosen episode comes once, in the given order; only a few blocks of steps are in
-memory.
+memory, also of those that are mapped.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,9 @@ from mmreplay.batches.runs import Steps, StoredRows, block_steps
 from mmreplay.reading.store import Store
 from mmreplay.schema import Schema
 from mmreplay.system import durable_writes
-from mmreplay.system.held_directories import AnyPath
-from mmreplay.writing.lane_files import LockedLane
-from mmreplay.writing.seal import Background
-from mmreplay.writing.writer import Writer
+
+_MAPPED_BYTES = 64 << 20
+"""Of rows, uncompressed, that are read before their pages are released."""
 
 
 def row_bytes(schema: Schema) -> int:
@@ -34,7 +34,7 @@ def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
     size, extras = block_steps(row_bytes(schema)), schema.extra_paths
     rows = functools.partial(live.episode_rows, uuids=uuids)
     paths = ["actions", "rewards", "non_terminals", *extras.values()]
-    fields = live.stored_fields(episodes["id"])
+    fields, n_mapped = live.stored_fields(episodes["id"]), 0
     for place, (first, length) in enumerate(episodes[["id", "length"]].tolist()):
         given = {name: values[place] for name, values in fields.items()}
         for start in range(0, length, size):
@@ -47,27 +47,31 @@ def read_runs(store: Store, episodes: npt.NDArray[np.void]) -> Iterator[Steps]:
             extra = dict(zip(extras, more, strict=True))
             begins, ends = start == 0, stop == length
             yield Steps(frames, action, reward, flags == 0, extra, begins, ends, given)
+            n_mapped += (stop - start) * row_bytes(schema)
+            if n_mapped > _MAPPED_BYTES:
+                n_mapped = 0
+                live.release_frames()
 
 
 def write_runs(
-    lane: AnyPath,
+    writer: Any,
     runs: Iterable[Steps],
     n_threads: int | None,
     wrote: Callable[[int], None] = lambda _n_steps: None,
 ) -> None:
-    """Append runs to a new closed lane, close it, and make it durable.
+    """Append runs by the `Writer` of a lane that was just made, close it, and make it durable.
 
     `n_threads` compress, by default one per processor but one; `wrote` is called with the steps of
     each run. If this raises, the caller removes the lane.
     """
-    background = Background(0, n_threads or max((os.cpu_count() or 1) - 1, 1), building=True)
-    writer = Writer(LockedLane(lane, {}), background)
+    # ruff: noqa: SLF001 (within the package)
     try:
+        writer._background.build(n_threads or max((os.cpu_count() or 1) - 1, 1))
         for run in runs:
-            writer._extend(run)  # noqa: SLF001 (within the package)
+            writer._extend(run)
             wrote(len(run))
         writer.close()
-        durable_writes.sync_tree(lane)
+        durable_writes.sync_tree(writer.path)
     except BaseException:
-        writer._release_unclosed()  # noqa: SLF001 (it is removed)
+        writer._release_unclosed()
         raise

@@ -147,7 +147,7 @@ def pack(
         n_episodes, n_chosen = _choose(opened_sources, min_return, episodes, envs)
         built = Path(str(folder)) / where.name
         readers = [reader for one in opened_sources for reader in one.readers]
-        create(
+        writer = create(
             built,
             _frames(first, codec, lengths),
             first.schema.action,
@@ -159,7 +159,7 @@ def pack(
             metadata=shared_metadata(readers),
             flush_s=0,
             episode=declared,
-        ).close()
+        )
         size, n_done = row_bytes(first.schema), 0
         total = sum(int(one.chosen["length"].sum()) for one in opened_sources) * size
 
@@ -170,7 +170,7 @@ def pack(
                 progress(n_done * size, total)
 
         runs = itertools.chain.from_iterable(source.runs() for source in opened_sources)
-        write_runs(built, runs, n_threads, wrote)
+        write_runs(writer, runs, n_threads, wrote)
         with Store([built]) as made:
             n_transitions, n_kept = len(made), len(made.episodes)
         if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):

@@ -36,6 +36,7 @@ from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import Given, declared_extras, lane_paths
 from mmreplay.storage.raw_column import RawColumn
+from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath
 
@@ -324,6 +325,13 @@ class LiveLanes:
             column = self.columns[path]
             if isinstance(column, RawColumn):
                 column.request(ids)
+
+    def release_frames(self) -> None:
+        """Let the frames that were read no longer count as memory of the process."""
+        for path in self.schema.frame_paths.values():
+            column = self.columns[path]
+            if isinstance(column, RawColumn | ShardColumn):
+                column.release()
 
     def valid_ids(self, ids: npt.ArrayLike) -> Callable[[Index], Ids]:
         """What draws these ids; raises InvalidIdError for one that is not a transition."""

@@ -296,6 +296,11 @@ class RawColumn:
         if self._writable and not (lane.is_live and path.exists()):
             durable_writes.allocate(path, spec.chunk_bytes)
 
+    def release(self) -> None:
+        """As `memory_maps.release`, of all files that lie side by side."""
+        if self._files is not None:
+            memory_maps.release(self._files.data)
+
     def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()

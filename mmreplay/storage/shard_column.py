@@ -78,6 +78,12 @@ class ShardColumn:
             for key in gone:
                 del self._shards[key]
 
+    def release(self) -> None:
+        """As `memory_maps.release`, of all shards."""
+        with self._lock:
+            for shard in self._shards.values():
+                shard.release()
+
     def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()

@@ -136,6 +136,10 @@ class Shard:
         native: Decoder = self._codec.native  # type: ignore[assignment]
         return native(self._address + start, stop - start, address, n_bytes, self._inner_bytes)
 
+    def release(self) -> None:
+        """As `memory_maps.release`."""
+        memory_maps.release(self._data)
+
     def encoded(self, chunk: int) -> bytes:
         """An inner chunk as it stands in the file, checked; raises CorruptStoreError."""
         return self._stored(chunk).tobytes()

@@ -28,6 +28,7 @@ _MAP_NORESERVE = 0x4000 if platform.LINUX else 0x40
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_RANDOM = 1
 _MADV_WILLNEED = 3
+_MADV_DONTNEED = 4
 _MADV_POPULATE_READ = 22 if platform.LINUX else _MADV_WILLNEED
 _MADV_POPULATE_WRITE = 23 if platform.LINUX else _MADV_WILLNEED
 
@@ -133,6 +134,11 @@ def populate(array: npt.NDArray[Any]) -> None:
 def populate_read(array: npt.NDArray[Any]) -> None:
     """Fill the page tables of a map, whose pages are in memory, in one call."""
     _advise(array.ctypes.data, array.nbytes, _MADV_POPULATE_READ)
+
+
+def release(array: npt.NDArray[Any]) -> None:
+    """Let pages of a map of files no longer count as memory of the process; the system has them."""
+    _advise(array.ctypes.data, array.nbytes, _MADV_DONTNEED)
 
 
 def _advise(address: int, length: int, advice: int) -> None:

@@ -116,13 +116,16 @@ class Appender:
             return self.log.open_window(spec, chunk)
 
     def _populate(self, n: int) -> int:
-        """Give pages of rows from n on their memory, in one call; returns the row after them."""
+        """Give pages of rows from n on their memory, in a call each; returns the row after them."""
         row_bytes = sum(column.spec.row_bytes for column in self.columns.values())
         n_rows = max(_POPULATED_BYTES // row_bytes, _POPULATED_ROWS)
         for column in self.columns.values():
             window = column.window(n + column.beyond)
             start = n + column.beyond - window.start
-            memory_maps.populate(window.rows[start : start + n_rows])
+            if column.spec.width == 1:
+                memory_maps.populate(window.rows[start : start + n_rows])
+            elif start < n_rows:  # a row is all over its file
+                memory_maps.populate(window.data)
         return n + n_rows
 
     def place(self, path: str, row: int) -> tuple[Array, int]:

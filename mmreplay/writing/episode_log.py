@@ -61,10 +61,15 @@ class EpisodeLog(Arrays):
             self._touched.append(np.arange(self.base, self.head))
 
     def put(self, numbers: Ids, values: Mapping[str, Array]) -> None:
-        """Store (n, ...) values by path; DiskFullError: nothing was changed."""
-        places = []
+        """Store (n, ...) values by path, numbers ascending; DiskFullError: nothing was changed."""
+        if not numbers.size:
+            return
+        places, low, high = [], int(numbers[0]), int(numbers[-1])
         for path, rows in values.items():
             spec = self.specs[path]
+            if (chunk := low // spec.chunk_rows) == high // spec.chunk_rows:  # nearly always
+                places.append((self._window(spec, chunk), numbers, rows))
+                continue
             chunks = numbers // spec.chunk_rows
             for chunk in distinct(chunks).tolist():
                 here = (chunks == chunk).nonzero()[0]
@@ -187,7 +192,8 @@ class Episodes(EpisodeValues):
                 f"step since this writer was opened; mmreplay.tag changes the fields of older "
                 f"episodes, once the store is closed"
             )
-        kept = (numbers >= self._log.base).nonzero()[0]  # of evicted ones nothing is left
+        kept = numbers.argsort()
+        kept = kept[numbers[kept] >= self._log.base]  # of evicted ones nothing is left
         self._log.put(numbers[kept], {path: rows[kept] for path, rows in values.items()})
 
 

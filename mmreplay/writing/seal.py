@@ -47,18 +47,24 @@ class Background:
     lane. `helpers` compress beside the sealing thread.
     """
 
-    def __init__(self, flush_s: float, n_threads: int = 1, *, building: bool = False) -> None:
-        self.flush_s, self.building = flush_s, building
+    building = False
+
+    def __init__(self, flush_s: float) -> None:
+        self.flush_s, self.helpers = flush_s, list[Workers]()
         self._lane: Callable[[], TimedFlush | None] = lambda: None
         self._stop = self._due = False
-        self._sealing = Workers(1, "mmreplay-seal", nice=0 if building else _NICE)
-        self.helpers = [Workers(1, "mmreplay-help") for _ in range(n_threads - 1)]
+        self._sealing = Workers(1, "mmreplay-seal", nice=_NICE)
         wake: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake = wake
         # The loop holds no lane while it waits: a writer dropped without close goes, and its lock.
         owner = weakref.ref(self, wake.put)
         run, stop = functools.partial(_flush_loop, owner, wake), functools.partial(wake.put, False)
         self._flushing = Thread(run, "mmreplay-flush", stop)
+
+    def build(self, n_threads: int) -> None:
+        """Begin `building`, with so many threads that compress; nothing was submitted yet."""
+        self.building = True
+        self._sealing, *self.helpers = (Workers(1, "mmreplay-seal") for _ in range(n_threads))
 
     def attach(self, lane: TimedFlush) -> None:
         """Flush this lane from now on."""

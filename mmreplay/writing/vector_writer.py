@@ -48,14 +48,19 @@ class VectorWriter(LaneWriter):
         self._overlaps: dict[int, Overlap] = {}
         self._paths = tuple(schema.frame_paths.values())
         self._sole = None if schema.is_dict else schema.frames[FRAME]
-        # A dict never has this shape: its arrays are looked at one by one.
-        self._frames_shape = None if self._sole is None else (n, *self._sole.shape)
-        self._frames_dtype = None if self._sole is None else checked_dtype(self._sole.dtype)
         self._has_extras = bool(schema.extra_fields)
-        self._actions_shape = (n, *schema.action.shape)
-        self._actions_dtype = checked_dtype(schema.action.dtype)
-        self._rewards_dtype = checked_dtype(schema.reward_dtype)
-        self._shape = (n,)
+        # What a step looks at each time. A dict never has the dtype of frames: its arrays are
+        # looked at one by one.
+        frame, action = self._sole or Field((), "bool"), schema.action
+        self._expected = (
+            None if self._sole is None else checked_dtype(frame.dtype),
+            (n, *frame.shape),
+            checked_dtype(action.dtype),
+            (n, *action.shape),
+            checked_dtype(schema.reward_dtype),
+            (n,),
+        )
+        self._kept = bytes(n), np.ones(n, np.bool_), np.zeros((), np.int64)
         self._rows_stop = 0
         # By environment, the first step of the episode that runs.
         self._begins = np.full(n, _NEVER, np.int64)
@@ -116,7 +121,7 @@ class VectorWriter(LaneWriter):
         self._begins[which] = head
         self._is_settled = True  # the next step prepares itself
 
-    def step(  # noqa: C901, PLR0912 (one function: it is called millions of times)
+    def step(  # noqa: C901, PLR0912, PLR0915 (one function: it is called millions of times)
         self,
         actions: Any,
         rewards: Any,
@@ -154,6 +159,8 @@ class VectorWriter(LaneWriter):
         frame_rows, action_rows, reward_rows, flag_rows, reset_rows, end_rows, numbers, at = (
             self._places
         )
+        frame_dtype, frame_shape, action_dtype, action_shape, reward_dtype, shape = self._expected
+        none, everyone, following = self._kept
         i = t - at
         chosen: Mask | None = None
         if mask is not None or not self._all_running:
@@ -161,8 +168,8 @@ class VectorWriter(LaneWriter):
         # Row t + 1 of frames, which is unused until this step is committed.
         if (
             type(frames) is np.ndarray
-            and frames.dtype is self._frames_dtype
-            and frames.shape == self._frames_shape
+            and frames.dtype is frame_dtype
+            and frames.shape == frame_shape
         ):
             frame_rows[i] = frames
         else:
@@ -171,38 +178,43 @@ class VectorWriter(LaneWriter):
             self._put(t + 1, self._values.frames(frames, newest))
         if (
             type(actions) is not np.ndarray
-            or actions.dtype is not self._actions_dtype
-            or actions.shape != self._actions_shape
+            or actions.dtype is not action_dtype
+            or actions.shape != action_shape
         ):
             actions = self._values.actions(actions)
         action_rows[i] = actions
         if (
             type(rewards) is not np.ndarray
-            or rewards.dtype is not self._rewards_dtype
-            or rewards.shape != self._shape
+            or rewards.dtype is not reward_dtype
+            or rewards.shape != shape
         ):
             rewards = self._values.rewards(rewards)
         reward_rows[i] = rewards
         if (
             type(terminated) is not np.ndarray
             or terminated.dtype is not _BOOL
-            or terminated.shape != self._shape
+            or terminated.shape != shape
         ):
             terminated = self._values.flags("terminated", terminated, chosen)
         if (
             type(truncated) is not np.ndarray
             or truncated.dtype is not _BOOL
-            or truncated.shape != self._shape
+            or truncated.shape != shape
         ):
             truncated = self._values.flags("truncated", truncated, chosen)
-        ends = end_rows[i]
-        _either(terminated, truncated, ends)
-        if life_lost is not None:
-            terminated = terminated | self._values.flags("life_lost", life_lost, chosen)
-        _not(terminated, flag_rows[i])
+        # Few bytes are compared far quicker than numpy finds out whether any is set.
+        is_over = terminated.tobytes() != none or truncated.tobytes() != none
+        if is_over or life_lost is not None:
+            _either(terminated, truncated, end_rows[i])
+            if life_lost is not None:
+                terminated = terminated | self._values.flags("life_lost", life_lost, chosen)
+            _not(terminated, flag_rows[i])
+        else:
+            end_rows[i], flag_rows[i] = terminated, everyone
         if extras or self._has_extras:
             self._put_extras(t, self._values.extras(extras, chosen))
-        _subtract(t + 1, self._begins, numbers[i])
+        following[()] = t + 1  # numpy takes far longer for a number
+        _subtract(following, self._begins, numbers[i])
         if self._any_fresh:
             _equal(self._begins, t, reset_rows[i])  # else they are 0 from the beginning
         count = self._n
@@ -210,9 +222,8 @@ class VectorWriter(LaneWriter):
             count = self._leave_out(t, ~chosen)
             if not count:
                 return
-        # Far quicker than `any` of numpy for the few bytes that there are.
-        if _TRUE in ends.tobytes():
-            self._end_with(t, ends, count)
+        if is_over and _TRUE in end_rows[i].tobytes():
+            self._end_with(t, end_rows[i], count)
         else:
             if _publish is not None:
                 _publish()
@@ -349,6 +360,6 @@ def _stored_frame(rows: Appender, e: int, path: str, row: int) -> Array:
 
 
 _BOOL = np.dtype(np.bool_)
-_TRUE = b"\1"
+_TRUE = 1  # as a byte
 _either, _not, _subtract, _equal = np.logical_or, np.logical_not, np.subtract, np.equal
 _publish = platform.barrier

@@ -37,7 +37,7 @@ class Writer(LaneWriter):
         self._opened_at = self._head
         self._begin = self._head  # the first step of the episode that runs
         self._values = RowValues(self.schema, self._rows.stored)
-        self._fitting_action = self._values.action
+        self._rows_stop = 0  # of those whose places are known
         self._sole = None if self.schema.is_dict else self.schema.frames[FRAME]
         if self._sole is not None:
             self._shape, self._dtype = self._sole.shape, checked_dtype(self._sole.dtype)
@@ -133,12 +133,12 @@ class Writer(LaneWriter):
                 next_frame = self._values.frames(next_frame, t + 1, begins=False)["frames"]
             self._frame_rows[t - self._frame_start] = next_frame
         if not self._scalar_action:
-            action = self._fitting_action(action)
+            action = self._values.action(action)
         j = t - self._start
         try:
             self._actions[j] = action
         except (TypeError, ValueError, OverflowError):
-            self._actions[j] = self._fitting_action(action)
+            self._actions[j] = self._values.action(action)
         try:
             flag = 0 if terminated or life_lost else 1
             over = 1 if terminated or truncated else 0
@@ -243,18 +243,18 @@ class Writer(LaneWriter):
                 f"{': it has ended' if self._head else ''}; call reset(frame) first"
             )
         with self._failing():
-            self._rows.make_room(self._head)
+            if self._head >= self._rows_stop:
+                self._rows.make_room(self._head)
+                self._cache_for_step()
             if self._begin == self._head:
                 self._episodes.store(self._head, _ALONE)
-        self._cache_for_step()
+        self._border = self._rows_stop
+        if self._is_over:  # set by another thread in the meantime
+            self._border = 0
 
     def _cache_for_step(self) -> None:
         """Put what a step needs into attributes of its own: it is called millions of times."""
-        t, rows = self._head, self._rows
-        self._border = 0
-        if t >= rows.border:
-            return  # the next step makes room first
-        columns = rows.columns
+        t, rows, columns = self._head, self._rows, self._rows.columns
         window = columns["actions"].window(t)
         self._start = window.start
         self._actions = window.items
@@ -265,9 +265,7 @@ class Writer(LaneWriter):
         if self._sole is not None:
             self._frame_rows, start = rows.place("frames", t + 1)
             self._frame_start = start - 1
-        self._border = rows.border if self._running else 0
-        if self._is_over:  # set by another thread in the meantime
-            self._border = 0
+        self._rows_stop = rows.border
 
     def __repr__(self) -> str:
         return f"<mmreplay.Writer {self.path} steps={self._head}{' closed' * self._closed}>"

@@ -436,8 +436,8 @@ def test_episode_that_is_seen_from_its_middle_is_refused_with_advice(tmp_path):
 
 def test_observation_that_is_no_stack_is_refused_with_advice(tmp_path):
     buffer, _ = filled(tmp_path / "s.zarr", 1)
-    last = np.frombuffer(buffer._last["frame"], np.uint8).reshape(2, 2, 6, 6)
-    assert not buffer._ended.any()
+    last = np.frombuffer(buffer._last[0], np.uint8).reshape(2, 2, 6, 6)
+    assert not any(buffer._ended)
     with pytest.raises(mmreplay.SchemaError, match="expected a stack of 2 frames"):
         buffer.add(last, last + 1, *np.zeros((3, 2)), [{}, {}])
 

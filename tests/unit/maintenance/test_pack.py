@@ -5,6 +5,7 @@ What each row holds is compared with the oracle in tests/property/test_pack.py.
 
 import errno
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from mmreplay import (
     pack,
     verify,
 )
+from mmreplay.maintenance import episode_runs
+from mmreplay.system import platform
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.disks.trees import contents, flip, names
 
@@ -293,3 +296,32 @@ def test_a_source_that_is_removed_meanwhile_is_missed(store, tmp_path):
             progress=lambda *_: shutil.rmtree(gone, True),
         )
     assert names(tmp_path) == ["kept.zarr"]
+
+
+@pytest.mark.skipif(not platform.LINUX, reason="reads /proc")
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_frames_that_were_read_leave_the_memory_of_the_process(tmp_path, monkeypatch, codec):
+    source, frames = tmp_path / "store.zarr", Field((4096,), "uint8", codec, chunk=32, shard=32)
+    noise = np.random.default_rng(0).integers(0, 256, (512, 4096), "uint8")
+    with mmreplay.create(source, frames, ACTION) as writer:
+        for number, frame in enumerate(noise):
+            if number % 16 == 0:
+                writer.reset(frame)
+            else:
+                writer.step(0, 0.0, frame, truncated=number % 16 == 15)
+    monkeypatch.setattr(episode_runs, "_MAPPED_BYTES", 256 << 10)
+    taken = []
+    read = source / "frames"
+    pack(source, tmp_path / "packed.zarr", progress=lambda *_: taken.append(mapped(read)))
+    assert 0 < max(taken) < noise.nbytes / 3
+
+
+def mapped(path):
+    """Bytes of memory that the process has of files below a path."""
+    found, here = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if "-" in line.split()[0]:
+            here = str(path) in line
+        elif here and line.startswith("Rss:"):
+            found += int(line.split()[1]) << 10
+    return found

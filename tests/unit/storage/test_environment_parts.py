@@ -11,6 +11,7 @@ from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files
+from mmreplay.system import memory_maps, platform
 from tests.support.disks import faults
 
 N, CHUNK = 3, 8
@@ -126,3 +127,9 @@ def _with_order(text, order):
     document = json.loads(text)
     document["codecs"][0]["configuration"]["order"] = order
     return document
+
+
+@pytest.mark.skipif(not platform.LINUX, reason="populates no pages")
+def test_a_file_has_all_of_its_pages_before_its_first_step(tmp_path):
+    with write(tmp_path / "store.zarr", np.ones((2, N, 300, 300), "uint8")) as writer:
+        assert memory_maps.resident(writer._rows.columns["frames"].new.data) == 1.0
