@@ -262,7 +262,7 @@ def _kind(schema, name):
     if name.startswith("observation"):
         field = schema.frames[name.partition(".")[2] or FRAME]
     else:
-        field = {**schema.extras, "action": schema.action}.get(name)
+        field = {**schema.extra_fields, "action": schema.action}.get(name)
     if field is None:
         return (schema.reward_dtype if name == "reward" else np.bool_), ()
     return field.dtype, field.shape
