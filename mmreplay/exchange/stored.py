@@ -39,6 +39,10 @@ class Stored:
         self._episodes, self.fields = episodes, dict(store.live.fields)
         self.lengths = episodes["length"].astype(np.int64)
         self.n_steps = int(self.lengths.sum())
+        losses.add_names(
+            "derived columns: exported as extra columns, which cannot be updated",
+            self.schema.derived,
+        )
         losses.add(
             "episodes that are still running: exported as truncated",
             int((~episodes["terminated"] & ~episodes["truncated"]).sum()),

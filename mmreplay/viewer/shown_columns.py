@@ -31,8 +31,8 @@ _SCALAR_ROWS = 4096
 class ShownColumn:
     """One column: `number` in requests, `block` the most rows per request.
 
-    `kind` is frame, action, reward, flag, extra or priority; `name` the key of the frames or the
-    name of the extra, else the kind; `path` that in the store.
+    `kind` is frame, action, reward, flag, extra, derived or priority; `name` the key of the frames
+    or the name of the extra or derived column, else the kind; `path` that in the store.
     """
 
     number: int
@@ -42,6 +42,11 @@ class ShownColumn:
     dtype: str
     shape: tuple[int, ...]
     block: int
+
+    @property
+    def changes(self) -> bool:
+        """Whether other values may be stored in rows that are there already."""
+        return self.kind in {"derived", "priority"}
 
 
 def shown_columns(schema: Schema) -> list[ShownColumn]:
@@ -53,7 +58,10 @@ def shown_columns(schema: Schema) -> list[ShownColumn]:
         ("reward", "reward", "rewards"),
         ("flag", "non_terminal", "non_terminals"),
     ]
-    listed += [("extra", name, path) for name, path in schema.extra_paths.items()]
+    listed += [
+        ("derived" if name in schema.derived else "extra", name, path)
+        for name, path in schema.extra_paths.items()
+    ]
     out = []
     for number, (kind, name, path) in enumerate(listed):
         field = fields[path]
