@@ -281,9 +281,9 @@ class _Out:
         if self._task is not None:
             return np.full(len(run), self._task)
         numbers: Array = run.extras["task_index"]
-        if numbers.min() < 0 or numbers.max() >= len(self._tasks):
+        if not 0 <= numbers.min() <= numbers.max() < (most := len(self._known["tasks"])):
             raise SchemaError(
-                f"task_index: expected numbers below {len(self._tasks)}, the number of tasks in "
+                f"task_index: expected numbers below {most}, the number of tasks in "
                 f"the store's metadata, found {numbers.min()} to {numbers.max()}"
             )
         return numbers
@@ -308,7 +308,9 @@ class _Out:
         """Some steps."""
         if run.begins:
             self._episode += 1
-            self._losses.add("times when episodes began: LeRobot has none", bool(run.episode[STARTED]))
+            self._losses.add(
+                "times when episodes began: LeRobot has none", bool(run.episode[STARTED])
+            )
             self._task = None
             self._task = self._task_of(run)
             self._at, self._numbers, self._stats = 0, set(), self._new_stats()

@@ -43,11 +43,6 @@ class ShownColumn:
     shape: tuple[int, ...]
     block: int
 
-    @property
-    def changes(self) -> bool:
-        """Whether other values may be stored in rows that are there already."""
-        return self.kind in {"derived", "priority"}
-
 
 def shown_columns(schema: Schema) -> list[ShownColumn]:
     """The columns of a schema that the page shows, by number."""
@@ -58,10 +53,8 @@ def shown_columns(schema: Schema) -> list[ShownColumn]:
         ("reward", "reward", "rewards"),
         ("flag", "non_terminal", "non_terminals"),
     ]
-    listed += [
-        ("derived" if name in schema.derived else "extra", name, path)
-        for name, path in schema.extra_paths.items()
-    ]
+    kinds = dict.fromkeys(schema.derived, "derived")
+    listed += [(kinds.get(name, "extra"), name, path) for name, path in schema.extra_paths.items()]
     out = []
     for number, (kind, name, path) in enumerate(listed):
         field = fields[path]

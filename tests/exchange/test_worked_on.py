@@ -73,6 +73,7 @@ MINARI = (
     "action bounds: not recorded in this store; exported as the full range of the dtype",
     *(INFO.format(name) for name in sorted(Way.columns)),
 )
+FINAL = "final observations that the source does not have"
 WAYS = {
     "verify": Way(),
     "pack": Way(),
@@ -94,8 +95,7 @@ WAYS = {
         ),
         back=(
             "files that are not read: meta/episodes/chunk-000/file-000.parquet, meta/stats.json",
-            "final observations that the source does not have: the last observation of the "
-            "episode is repeated",
+            f"{FINAL}: the last observation of the episode is repeated",
         ),
         more=frozenset({"timestamp", "task_index"}),
     ),
