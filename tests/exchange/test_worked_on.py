@@ -100,7 +100,7 @@ WAYS = {
         more=frozenset({"timestamp", "task_index"}),
     ),
 }
-NEEDS = {"parquet": "pyarrow", "lerobot": "pyarrow", "minari": "minari"}
+NEEDS = {"parquet": "pyarrow", "lerobot": "pyarrow", "minari": "minari", "robomimic": "h5py"}
 
 
 def sent(way, path, folder):
@@ -127,7 +127,7 @@ def sent(way, path, folder):
 @pytest.mark.parametrize("way", WAYS)
 def test_it_goes_every_way_and_what_is_lost_is_said(worked_on, tmp_path, way):
     if way in NEEDS and not importlib.util.find_spec(NEEDS[way]):
-        pytest.skip(f"{NEEDS[way]} is in the environment of `make test-exchange`")
+        pytest.skip(f"{NEEDS[way]} is not in this environment; `make test-exchange` has all")
     expected, (given, before, _) = WAYS[way], contents(worked_on)
     assert {name: before[name].tolist() for name in GIVEN} == GIVEN
     path, out, back = sent(way, worked_on, tmp_path)
