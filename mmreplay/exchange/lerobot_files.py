@@ -23,7 +23,7 @@ from mmreplay.exchange.arrow_files import KEY
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
-from mmreplay.format.episode_fields import STARTED
+from mmreplay.format.episode_fields import MOST_BYTES, STARTED
 from mmreplay.ids import Array
 from mmreplay.pictures import png
 from mmreplay.schema import FRAME, Field
@@ -184,7 +184,7 @@ class _Out:
     def __init__(
         self, stored: Stored, target: Path, losses: Losses, fps: int | None, task: str | None
     ) -> None:
-        self._stored, self._target = stored, target
+        self._stored, self._target, self._losses = stored, target, losses
         own = stored.metadata.get("lerobot")
         self._known: Mapping[str, Any] = own if isinstance(own, dict) else {}
         self._fps = int(fps or self._known.get("fps") or _FPS)
@@ -194,12 +194,10 @@ class _Out:
         self._is_numbered = task is None and bool(tasks) and self._has("task_index", "i")
         self._tasks: list[str] = list(tasks or ()) if self._is_numbered else [one]
         # A text of each episode, where the store has one called task.
-        self._has_tasks = (
-            task is None and not self._is_numbered and isinstance(stored.fields.get("task"), Text)
-        )
-        if self._has_tasks:
+        self._has_tasks = task is None and isinstance(stored.fields.get("task"), Text)
+        if self._has_tasks and not self._is_numbered:
             self._tasks = []
-        known = {STARTED, "task"} if tasks or self._has_tasks else {STARTED}
+        known = {STARTED, "task"} if self._has_tasks else {STARTED}
         others = stored.fields.keys() - known
         losses.add_names("fields of episodes: LeRobot has only tasks", others)
         self._features = self._chosen(losses)
@@ -212,7 +210,8 @@ class _Out:
         self._pending: list[dict[str, Any]] = []
         self._pending_bytes = 0
         self._rows: list[dict[str, Any]] = []
-        self._episode, self._at, self._index, self._task = -1, 0, 0, 0
+        self._episode, self._at, self._index = -1, 0, 0
+        self._task: int | None = 0  # None where the steps are numbered
         self._numbers: set[int] = set()
 
     def _writer(self, path: Path, schema: Any) -> Any:
@@ -253,14 +252,13 @@ class _Out:
             "frame_index": lambda run: np.arange(self._at, self._at + len(run)),
             "episode_index": lambda run: np.full(len(run), self._episode),
             "index": lambda run: np.arange(self._index, self._index + len(run)),
-            "task_index": lambda run: np.full(len(run), self._task),
+            "task_index": self._task_numbers,
         }
         kept = set()
         if self._known and self._has("timestamp", "f"):
             rows["timestamp"] = _of_steps("extras", "timestamp")
             kept.add("timestamp")
         if self._is_numbered:
-            rows["task_index"] = self._task_numbers
             kept.add("task_index")
         for name, one in schema.extra_fields.items():
             if name in kept:
@@ -276,13 +274,28 @@ class _Out:
         return out
 
     def _task_numbers(self, run: Steps) -> Array:
+        if self._task is not None:
+            return np.full(len(run), self._task)
         numbers: Array = run.extras["task_index"]
-        if numbers.min() < 0 or numbers.max() >= len(self._tasks):
+        if not 0 <= numbers.min() <= numbers.max() < (most := len(self._known["tasks"])):
             raise SchemaError(
-                f"task_index: expected numbers below {len(self._tasks)}, the number of tasks in "
+                f"task_index: expected numbers below {most}, the number of tasks in "
                 f"the store's metadata, found {numbers.min()} to {numbers.max()}"
             )
         return numbers
+
+    def _task_of(self, run: Steps) -> int | None:
+        """The number of the task of the episode that begins; None where its steps are numbered."""
+        text = run.episode["task"] if self._has_tasks else b""
+        if self._is_numbered:
+            known = self._tasks[self._task_numbers(run)[0]].encode()[:MOST_BYTES]
+            if text in {b"", known}:  # else it was given another one since
+                return None
+        elif not self._has_tasks:
+            return 0
+        task = text.decode(errors="replace") or "mmreplay"
+        self._tasks += [task] * (task not in self._tasks)
+        return self._tasks.index(task)
 
     def _new_stats(self) -> dict[str, Stats]:
         return {name: Stats(one.dtype, one.shape) for name, one in self._features.items()}
@@ -291,10 +304,11 @@ class _Out:
         """Some steps."""
         if run.begins:
             self._episode += 1
-            if self._has_tasks:
-                text = run.episode["task"].decode(errors="replace") or "mmreplay"
-                self._tasks += [text] * (text not in self._tasks)
-                self._task = self._tasks.index(text)
+            self._losses.add(
+                "times when episodes began: LeRobot has none", bool(run.episode[STARTED])
+            )
+            self._task = None
+            self._task = self._task_of(run)
             self._at, self._numbers, self._stats = 0, set(), self._new_stats()
         columns: dict[str, Any] = {}
         for name, one in self._features.items():

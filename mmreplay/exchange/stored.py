@@ -40,6 +40,10 @@ class Stored:
         self.lengths = episodes["length"].astype(np.int64)
         self.n_steps, self.n_episodes = int(self.lengths.sum()), len(episodes)
         self.row_bytes = row_bytes(store.schema)  # uncompressed
+        losses.add_names(
+            "derived columns: exported as extra columns, which cannot be updated",
+            self.schema.derived,
+        )
         losses.add(
             "episodes that are still running: exported as truncated",
             int((~episodes["terminated"] & ~episodes["truncated"]).sum()),

@@ -116,7 +116,7 @@ class Answers:
             episode = find_episode(store, first)
             rows, damage = read_rows(store, episode, shown, start, stop)
             is_whole = stop - start == shown.block or episode.end != "open"
-            final = is_whole and not damage and shown.kind != "priority"
+            final = is_whole and not damage and shown.kind not in {"derived", "priority"}
             return Answer(pack({"rows": rows}, damage=damage), False, final)
 
         return self._viewed(number).read(version, read)

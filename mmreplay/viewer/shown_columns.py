@@ -32,8 +32,8 @@ _SCALAR_ROWS = 4096
 class ShownColumn:
     """One column: `number` in requests, `block` the most rows per request.
 
-    `kind` is frame, action, reward, flag, extra or priority; `name` the key or name of a frame or
-    extra, else the kind; `path` that in the store.
+    `kind` is frame, action, reward, flag, extra, derived or priority; `name` the key or name of a
+    frame, extra or derived column, else the kind; `path` that in the store.
     """
 
     number: int
@@ -54,7 +54,8 @@ def shown_columns(schema: Schema) -> list[ShownColumn]:
         ("reward", "reward", "rewards"),
         ("flag", "non_terminal", "non_terminals"),
     ]
-    listed += [("extra", name, path) for name, path in schema.extra_paths.items()]
+    kinds = dict.fromkeys(schema.derived, "derived")
+    listed += [(kinds.get(name, "extra"), name, path) for name, path in schema.extra_paths.items()]
     out = []
     for number, (kind, name, path) in enumerate(listed):
         field = fields[path]

@@ -19,12 +19,16 @@ import mmreplay
 from tests.support.oracle import checks, disk
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import FIELDS, Pair
-from tests.support.oracle.strategies import CODECS, DTYPES
+from tests.support.oracle.strategies import CODECS, DTYPES, EPISODE
 
 Field = mmreplay.Field
 PLANE = (4, 5)
 DEEP_ONLY = pytest.mark.deep(only=True)
 ACTION = Field((), "int64", chunk=16)
+WORKED_ON = {
+    "derived": {"value": Field((), "float32"), "latent": Field((2, 3), "float16", chunk=3)},
+    "episode": EPISODE,
+}
 
 
 def layout_of(codec, **more):
@@ -70,16 +74,19 @@ LAYOUTS |= {
         ACTION,
         {"log_prob": Field((), "float32"), "hidden": Field((2, 3), "float16", chunk=3)},
         environments=2,
+        **WORKED_ON,
     ),
     "evicted, raw": layout_of("raw", capacity=10),
-    "evicted, lz4": layout_of("lz4", capacity=10),
+    "evicted, lz4": layout_of("lz4", capacity=10, **WORKED_ON),
     "evicted to the last": layout_of("zstd", capacity=1),
     "one environment, with an axis": layout_of("lz4", environments=1),
     "environments, raw": layout_of("raw", environments=3),
     "environments, large": Layout(Field((64, 64), "uint8", "raw", 7), ACTION, environments=3),
     "environments, evicted": layout_of("zstd", environments=3, capacity=60),
     "lanes": layout_of("lz4", lanes=2),
-    "lanes of environments, evicted": layout_of("raw", lanes=2, environments=2, capacity=40),
+    "lanes of environments, evicted": layout_of(
+        "raw", lanes=2, environments=2, capacity=40, **WORKED_ON
+    ),
 }
 STEPS = {"a short last chunk": 13, "some rows": 60, "no row": 0}
 QUICK = {
@@ -199,7 +206,8 @@ def test_xarray_opens_a_closed_store_by_the_names_of_its_axes(tmp_path, name):
     model = write(path, LAYOUTS[name], 40)
     expected = model.lanes[0].arrays()
     axes = ("step",) if model.lanes[0].environments is None else ("step", "env")
-    groups = {"": axes, "finals": ("episode",), "frames": axes, "finals/frames": ("episode",)}
+    groups = {"": axes, "frames": axes, "derived": axes}
+    groups |= dict.fromkeys(("finals", "finals/frames", "episodes"), ("episode",))
     for group, first in groups.items():
         if not (path / group / "zarr.json").exists() or "shape" in disk.document_of(path / group):
             continue

@@ -282,6 +282,7 @@ def test_extra_columns_with_a_name_that_means_something_else_are_lost(tmp_path, 
     out = export_dataset(write(tmp_path / "a.zarr", episodes), "lerobot", tmp_path / "out")
     assert {one.what: one.count for one in out.losses} == {
         f"column {name}: this name has a meaning in LeRobot": 25,
+        "times when episodes began: LeRobot has none": 4,
         "final observations: LeRobot has none": 4,
     }
     back = import_dataset("lerobot", tmp_path / "out", tmp_path / "b.zarr")

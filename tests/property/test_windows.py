@@ -1,10 +1,14 @@
-"""Windows of columns equal what a list of everything says, value by value.
+"""Data that people work on: derived columns, fields of episodes and windows equal a plain list.
 
-Invariant: a step is drawn with ``drop`` if and only if its windows are all inside, and each as
-often as another; test_selections.py has the same of selections.
+Invariants:
+- Whatever is stored with a step, updated by id or said of an episode is read as it was last given,
+  value by value: live, after evictions, after kills and once closed.
+- A step is drawn with ``drop`` if and only if its windows are all inside, and each as often as
+  another; test_selections.py has the same of selections.
 """
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from hypothesis import strategies as st
 
 import mmreplay
 from mmreplay import EmptyBufferError, SchemaError
+from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.even_draws import EvenGenerator
@@ -20,30 +25,39 @@ from tests.support.oracle import checks
 from tests.support.oracle.pair import MODES, Pair
 from tests.support.oracle.strategies import gather_settings, layouts
 from tests.support.oracle.windows import check_windows, whole_windows
+from tests.support.quiet import settle
 
 OFFSETS = st.one_of(
     st.integers(-4, 6),
     st.lists(st.integers(-64, 70), min_size=1, max_size=5).map(tuple),
     st.sampled_from([range(7), (-1, 0), (0, 0, 3), [[-2, -1], [0, 1]], np.array([5, -5], "int8")]),
 )
+PLAY = st.tuples(st.integers(1, 90), st.sampled_from([0.02, 0.1, 0.5]), st.sampled_from(MODES))
+ACTS = st.lists(st.one_of(PLAY, st.sampled_from(["update", "flush", "kill", "close"])), max_size=6)
 
 
 @st.composite
 def windows(draw, schema):
     """Some columns of a store, each with offsets of its own."""
-    names = ["observation", "action", "reward", "non_terminal", *schema.extras]
+    names = ["observation", "action", "reward", "non_terminal", *schema.extra_fields]
     names += [f"observation.{key}" for key in schema.frames] if schema.is_dict else []
     chosen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
     return {name: draw(OFFSETS) for name in chosen}
 
 
-def check_dataset(data, model, given):
-    """Windows around all steps, around drawn ones, and around those that have all of it."""
+def check_dataset(data, model, given, how):
+    """Episodes, transitions, and windows around some steps, drawn ones, and all that have them."""
+    checks.forget(data.refresh().store, model)
+    checks.check_episodes(data.store, model)
     ids = data.ids
     assert ids.tolist() == model.ids().tolist()
     if not ids.size:
         return
     some = np.concatenate((ids[:20], ids[-20:]))
+    batch = data.transitions(some)
+    checks.check_fields(batch.extras, model, some)
+    own = {name: one for name, one in batch.extras.items() if not name.startswith("episode.")}
+    checks.check_batch(dataclasses.replace(batch, extras=own), model.batch(some, **how))
     check_windows(data.windows(some, given), model, some.tolist(), given)
     batch = data.sample_windows(5, given)
     for _ in range(2):
@@ -63,32 +77,72 @@ def check_dataset(data, model, given):
     data.generator = generator
 
 
-@settings(max_examples=by_effort(6, 40, 800))
-@given(st.data(), layouts(), gather_settings(longest=9), st.integers(0, 99))
-def test_windows_of_any_store_are_as_the_oracle_has_them(data, layout, how, seed):
+@settings(max_examples=by_effort(3, 30, 500))
+@given(
+    st.data(),
+    layouts(worked_on=True),
+    gather_settings(longest=9),
+    PLAY,
+    ACTS,
+    st.integers(0, 99),
+)
+def test_any_history_of_what_people_work_on_is_as_the_oracle_has_it(
+    data, layout, how, first, acts, seed
+):
     model, random = layout.model(), np.random.default_rng(seed)
-    turns = st.tuples(st.integers(1, 90), st.sampled_from([0.02, 0.1, 0.5]), st.sampled_from(MODES))
-    kinds = st.lists(windows(model.schema), min_size=1, max_size=3)
+    kinds = st.lists(windows(model.schema), min_size=1, max_size=2)
+    settings = {**how, "episode": [*layout.episode]}
     with scratch_directory() as folder:
         path = folder / "store.zarr"
-        writers = layout.create_lanes(path)
-        pair = Pair(writers, model, random)
-        pair.play(*data.draw(turns))
-        with mmreplay.load(path, prefetch=seed % 3, **how) as live:
-            for n_more, end, mode in data.draw(st.lists(turns, max_size=2)):
-                for given in data.draw(kinds):
-                    checks.forget(live.refresh().store, model)
-                    check_dataset(live, model, given)
-                pair.play(n_more, end, mode)
-                for writer in writers:
-                    writer.flush()
-        for writer in writers:
+        pair = Pair(layout.create_lanes(path), model, random)
+        names = [f"actor-{n}" for n in range(layout.lanes or 0)] or [None]
+        given = {"prefetch": seed % 3, "update": [*layout.derived], **settings}
+        with mmreplay.load(path, **given) as live:
+            for act in [first, *acts]:
+                if act == "update":
+                    pair.update(live)
+                elif isinstance(act, tuple):
+                    pair.play(*act)
+                else:
+                    for number in np.flatnonzero(random.random(len(names)) < 0.7).tolist():
+                        end(pair, number, act)
+                for writer in filter(None, pair.writers):
+                    settle(writer)  # what it evicts meanwhile takes fields of episodes with it
+                for kind in data.draw(kinds):
+                    check_dataset(live, model, kind, how)
+                begin_again(layout, path, names, pair)
+                pair.update(live)
+        for writer in pair.writers:
             writer.close()
         model.end_session()
-        with mmreplay.load(path, **how) as closed:
-            checks.forget(closed.store, model)
-            for given in data.draw(kinds):
-                check_dataset(closed, model, given)
+        pair.tag(path)
+        checks.check_verified(path)
+        with mmreplay.load(path, **settings) as closed:
+            for kind in data.draw(kinds):
+                check_dataset(closed, model, kind, how)
             if layout.capacity is not None:
                 with pytest.raises(SchemaError, match=r"offsets of -64 or more .*found -65"):
                     closed.sample_windows(1, {"action": (0, -65)})
+
+
+def end(pair, number, how):
+    """Flush a lane, close it, or let its writer die."""
+    writer = pair.writers[number]
+    if how == "flush":
+        writer.flush()
+        return
+    pair.writers[number] = None
+    if how == "kill":
+        faults.kill(writer)
+    else:
+        writer.close()
+        pair.model.lanes[number].end_session()
+
+
+def begin_again(layout, path, names, pair):
+    """Open the lanes that nobody writes; what a death left there has then ended."""
+    for number, name in enumerate(names):
+        if pair.writers[number] is None:
+            lane = {} if name is None else {"lane": name}
+            pair.writers[number] = layout.create(path, append=True, **lane)
+            pair.model.lanes[number].end_session()

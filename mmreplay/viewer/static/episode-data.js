@@ -16,6 +16,7 @@ export class EpisodeData {
 		this.evicted = 0; // as in the table
 		this.version = store.head.version;
 		this.newest = new Map(); // of blocks that grow: the last one that came
+		this.renewedAt = new Map(); // number of a column -> when
 		this.failures = new Map(); // path -> { message, at }
 		this.isOver = false; // nobody looks at it any more
 	}
@@ -64,11 +65,12 @@ export class EpisodeData {
 		return { data: block.rows.data, offset: (k - start) * items, items, damage: hit && hit[2] };
 	}
 
-	// Priorities change in place: they are asked for again, and shown until they have come.
+	// Priorities and derived columns change in place: they are asked for again, and shown until
+	// they have come.
 	renew(column, k) {
 		const now = performance.now();
-		if (now - (this.renewedAt || -RETRY_MS) < RETRY_MS / 2) return;
-		this.renewedAt = now;
+		if (now - (this.renewedAt.get(column.number) ?? -RETRY_MS) < RETRY_MS / 2) return;
+		this.renewedAt.set(column.number, now);
 		forget(this.path(column, k));
 	}
 

@@ -441,7 +441,8 @@ export class EpisodeView {
 			: "…";
 		shown.push([`return so far${data.evicted === 0 ? "" : ", of these"}`, collected]);
 		if (!isLast) {
-			for (const column of store.all("extra")) {
+			for (const column of [...store.all("extra"), ...store.all("derived")]) {
+				if (column.kind === "derived" && !page.isStatic) data.renew(column, step);
 				const values = data.values(column, step);
 				const failure = data.failure(column, step) || data.row(column, step)?.damage;
 				shown.push([column.name, failure || (values ? shownValues(values) : "…"), failure ? "bad" : ""]);

@@ -184,18 +184,16 @@ def check_store(store, model, *, settings=({},), most=200, generator=None):
     for one in settings:
         expected = model.batch(ids, **{"padding": store.padding} | one)
         check_batch(store.transitions(ids, **one), expected, f"transitions({one})")
-    check_fields(store, model, ids)
+    names = tuple(name for name in model.lanes[0].fields if name != "started")
+    if names and ids.size:
+        gatherer = store.live.gatherer(Settings(episode=names))
+        check_fields(store.live.gather(store.live.valid_ids(ids), gatherer).extras, model, ids)
 
 
-def check_fields(store, model, ids):
-    """The fields of the episodes of some transitions, also of those that were evicted in part."""
-    names = [name for name in model.lanes[0].fields if name != "started"]
-    if not names or not len(ids):
-        return
-    gatherer = store.live.gatherer(Settings(episode=tuple(names)))
-    found = store.live.gather(store.live.valid_ids(ids), gatherer).extras
-    for name in names:
-        values = []
+def check_fields(extras, model, ids):
+    """The fields of their episodes that a batch of these ids has, also of those evicted in part."""
+    for name in [name for name in model.lanes[0].fields if name != "started"]:
+        found, values = extras[f"episode.{name}"], []
         for i in ids.tolist():
             lane, (one, _) = model.lanes[i >> 40], model.find(i)
             blank = one.first < lane.base  # nothing is promised of it, but that it is nothing else
@@ -203,8 +201,8 @@ def check_fields(store, model, ids):
             value = np.zeros(field.shape, field.dtype) if blank else lane.field(one, name)
             values.append(read(field, value))
         is_text = isinstance(model.lanes[0].fields[name], Text)
-        wanted = np.array(values, found[f"episode.{name}"].dtype if is_text else None)
-        check_same(found[f"episode.{name}"], wanted, f"extras: episode.{name}")
+        wanted = np.array(values, found.dtype if is_text else None)
+        check_same(found, wanted, f"extras: episode.{name}")
 
 
 def check_verified(path):

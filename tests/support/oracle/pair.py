@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import mmreplay
 from mmreplay import Field
 from tests.support.oracle.layout import random_value
-from tests.support.oracle.model import FLAGS, LANE_SHIFT, ROW_MASK, Model
+from tests.support.oracle.model import FLAGS, LANE_SHIFT, ROW_MASK, Model, stored
 
 Array = npt.NDArray[Any]
 
@@ -185,6 +186,22 @@ class Pair:
             raise AssertionError(
                 f"late updates: expected {n_late}, found {data.n_late_updates - late}"
             )
+
+    def tag(self, path):
+        """Fields of some whole episodes of a store that nobody writes."""
+        episodes = self.model.episodes()
+        chosen = np.flatnonzero(self.random.random(len(episodes)) < 0.5).tolist()
+        given = {
+            name: [self._values(field, self.random) for _ in chosen]
+            for name, field in self.schema.episode.items()
+            if self.random.random() < 0.7
+        }
+        if chosen and given:
+            mmreplay.tag(path, chosen, **given)
+        for place, number in enumerate(chosen):
+            _, one = episodes[number]
+            for name, values in given.items():
+                one.fields[name] = stored(self.schema.episode[name], values[place])
 
     # ------------------------------------------------------------ longer stretches
 

@@ -64,8 +64,11 @@ def fields(draw, *, shard=None, codec=None):
 
 
 @st.composite
-def layouts(draw, *, lanes=True):
-    """Any store with chunks so short that every border is met; of several lanes only if wanted."""
+def layouts(draw, *, lanes=True, worked_on=False):
+    """Any store with chunks so short that every border is met; of several lanes only if wanted.
+
+    With `worked_on` it has derived columns and fields of episodes in any case.
+    """
     frame = draw(fields())
     if draw(st.integers(0, 3)) == 3:
         shard = draw(st.sampled_from([6, 4, 12]))
@@ -83,7 +86,7 @@ def layouts(draw, *, lanes=True):
         dtype = draw(st.sampled_from(DTYPES))
         extras["hidden"] = Field((2, 2), dtype, chunk=draw(st.sampled_from([None, 1, 3])))
     derived = {}
-    if draw(st.booleans()):
+    if worked_on or draw(st.booleans()):
         derived["value"] = Field((), "float32", chunk=draw(st.sampled_from([None, 1, 4, 1024])))
         derived["latent"] = Field((3, 2), draw(st.sampled_from(DTYPES)), chunk=draw(CHUNKS))
     environments = draw(st.sampled_from([None, None, 1, 2, 3, 5]))
@@ -97,7 +100,7 @@ def layouts(draw, *, lanes=True):
         environments,
         draw(st.sampled_from(["reset", "zero"])),
         draw(st.sampled_from([None, None, 1, 2])) if lanes else None,
-        draw(st.sampled_from([{}, EPISODE])),
+        EPISODE if worked_on else draw(st.sampled_from([{}, EPISODE])),
         derived,
     )
 

@@ -198,7 +198,7 @@ def _padding(model, settings, one, newest, oldest, key):
 
 def reaches(windows):
     """Steps before and after a step that windows need in its episode; a last one has two frames."""
-    seen = {name: np.ravel(offsets) for name, offsets in windows.items()}
+    seen = {name: np.ravel(offsets).astype(np.int64) for name, offsets in windows.items()}
     before = max(-offsets.min() for offsets in seen.values())
     after = max(offsets.max() - name.startswith("observation") for name, offsets in seen.items())
     return max(before, 0), max(after, 0)
@@ -262,7 +262,7 @@ def _kind(schema, name):
     if name.startswith("observation"):
         field = schema.frames[name.partition(".")[2] or FRAME]
     else:
-        field = {**schema.extras, "action": schema.action}.get(name)
+        field = {**schema.extra_fields, "action": schema.action}.get(name)
     if field is None:
         return (schema.reward_dtype if name == "reward" else np.bool_), ()
     return field.dtype, field.shape

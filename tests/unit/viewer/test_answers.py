@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, MmreplayError, SchemaError, StoreNotFoundError
+from mmreplay import Field, MmreplayError, SchemaError, StoreNotFoundError, Text
 from mmreplay.batches.settings import Settings
 from mmreplay.viewer.answers import Answers
 from tests.support.packed import unpack
@@ -112,6 +112,42 @@ def test_rows_of_an_ended_episode_are_final_and_the_tail_of_a_running_one_is_not
     assert json.loads(one.episode(0, known, 9).body) == expected
     writer.close()
     assert one.rows(0, known, 9, 0, 64, 71).is_final
+
+
+def test_fields_of_episodes_and_derived_columns_are_answered_as_they_are_now(tmp_path, answers):
+    path = tmp_path / "s.zarr"
+    record_pictures(
+        path,
+        derived={"latent": Field((2,), "float32")},
+        episode={"task": Text(8), "success": Field((), "int8"), "goal": Field((2,), "int8")},
+    )
+    mmreplay.tag(path, task=["push", "lift", "push"], success=[1, 0, -1])
+    one = answers("s.zarr")
+
+    def pushed():
+        """The episodes with this task, as the page finds them."""
+        arrays, about = unpack(one.episodes(0).body)
+        assert about["fields"] == ["task", "success"]  # those of a value each
+        is_wanted = np.array([text == "push" for text in about["texts"]["task"]])
+        return np.flatnonzero(is_wanted[arrays["field.task"].astype(int)]).tolist()
+
+    assert pushed() == [0, 2]
+    assert unpack(one.episodes(0).body)[0]["field.success"].tolist() == [1, 0, -1]
+    etag = one.episodes(0).etag
+    mmreplay.tag(path, [1], task="push")
+    assert pushed() == [0, 1, 2]
+    assert one.episodes(0).etag != etag
+
+    columns = json.loads(one.about().body)["stores"][0]["columns"]
+    (latent,) = [column for column in columns if column["name"] == "latent"]
+    assert (latent["kind"], latent["dtype"], latent["shape"]) == ("derived", "float32", [2])
+    with mmreplay.load(path, update=["latent"]) as data:
+        for value in (1, 2):
+            data.update(data.ids, latent=np.arange(74).reshape(37, 2) * value)
+            answer = one.rows(0, version(one), 9, latent["number"], 0, 21)
+            expected = np.arange(18, 60).reshape(21, 2) * value
+            assert np.array_equal(unpack(answer.body)[0]["rows"], expected)
+            assert not answer.is_final  # a browser would show the old ones
 
 
 @pytest.mark.parametrize(
