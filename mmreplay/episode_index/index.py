@@ -204,11 +204,13 @@ class Index:
         """Of each lane the ids of its oldest and past its newest row, and its environments."""
         return self._firsts, self._stops, self._n
 
-    def present(self, lane: int, start: int, stop: int) -> Flags:
-        """Which of [start, stop), all of it in the extent of the lane, are transitions."""
-        if self._lanes[lane].gaps.is_full:
-            return np.ones(stop - start, np.bool_)
-        return np.asarray(self._step.view(lane, start, stop) != 0)
+    def present(self, ids: Ids) -> Flags:
+        """Which ids, (n,) of entries that are not `outside`, are transitions."""
+        if self._is_stale:
+            self._settle()
+        if not self._with_gaps:
+            return np.ones(ids.size, np.bool_)
+        return np.asarray(self._step.take(ids) != 0)
 
     def at(self, ranks: Ids) -> Ids:
         """See `Transitions`; raises CorruptStoreError where the columns contradict each other."""
