@@ -141,8 +141,7 @@ class Index:
         one, sources = self._lanes[lane], self._sources
         n, gaps = one.n, one.gaps
         if head > one.head:
-            columns = {"step": sources.step, "ends": sources.ends, "resets": sources.resets}
-            gaps.follow(head, lambda path, a, b: columns[path].view(lane, a * n, b * n))
+            gaps.follow(head, lambda path, a, b: getattr(sources, path).view(lane, a * n, b * n))
         one.base, one.head = base, head
         one.first = gaps.oldest(max(one.first, floor_row(base)), one.capacity)
         gaps.forget(one.first)
@@ -152,7 +151,7 @@ class Index:
         self._is_stale = True
         ids, firsts = sources.final_ids, sources.final_firsts
         rows = ids.view(lane, *finals), firsts.view(lane, *finals)
-        if not one.finals.fits(finals[0], *rows):
+        if finals[1] != one.finals.word and not one.finals.fits(finals[0], *rows):
             raise CorruptStoreError(
                 f"{gaps.where}: finals: expected the last and first steps of episodes, in the "
                 f"order in which they ended; found others; run `mmreplay verify`"
