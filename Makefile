@@ -101,7 +101,7 @@ test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
 
 # PyTorch and MinAtar are for examples/ape_x.py alone.
 test-distributed: $(RAY)/.installed
-	$(RAY)/bin/python -m pytest tests/distributed/ray $(ARGS)
+	$(RAY)/bin/python -m pytest tests/distributed/ray tests/examples/test_ape_x.py $(ARGS)
 
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest \
     --timeout=0

@@ -11,7 +11,7 @@ import mmreplay
 
 for needed in ("ray", "torch", "minatar"):
     pytest.importorskip(needed)
-SCRIPT = Path(__file__).parents[3] / "examples" / "ape_x.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "ape_x.py"
 
 
 def test_killed_actors_and_learners_go_on(tmp_path, monkeypatch):
