@@ -33,7 +33,7 @@ help:
 	@echo 'make test-archive  push to object storage and pull: 0.3 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
 	@echo 'make test-adapters  run those of mmreplay.adapters: 2 GB of packages, two minutes'
-	@echo 'make test-distributed  kill actors, receivers and nodes of Ray: 800 MB of packages, two minutes'
+	@echo 'make test-distributed  kill actors, receivers and nodes of Ray: 2 GB of packages, five minutes'
 	@echo 'make examples   run the examples, shortly, with the packages of test-adapters: two minutes'
 	@echo 'make learning   run those that learn, for an hour, and write examples/results'
 	@echo 'make docs       build the site of the documents into build/site: 50 MB of packages'
@@ -140,9 +140,9 @@ test-archive: $(ARCHIVE)/.installed
 test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
 	MMREPLAY_BROWSER=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
-# Without the adapters' frameworks, as a machine of actors has it.
+# PyTorch and MinAtar are for examples/ape_x.py alone.
 test-distributed: $(RAY)/.installed
-	$(RAY)/bin/python -m pytest tests/distributed/ray $(ARGS)
+	$(RAY)/bin/python -m pytest tests/distributed/ray tests/examples/test_ape_x.py $(ARGS)
 
 # The notice of mkdocs-material about the next mkdocs says nothing about these documents.
 docs: $(DOCS)/.installed
@@ -285,8 +285,9 @@ $(ARCHIVE)/.installed: tests/archive/requirements.txt pyproject.toml
 
 $(RAY)/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory VENV=$(RAY) $(RAY)/bin/python
-	@echo "Installing Ray into $(RAY): about a minute"
-	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,test]' pandas pyarrow
+	@echo "Installing Ray and PyTorch into $(RAY): some minutes"
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[ray,test]' pandas pyarrow \
+	    $$(grep -E '^(torch|minatar)==' tests/unit/adapters/requirements.txt)
 	@touch $@
 
 $(DOCS)/.installed: pyproject.toml

@@ -10,7 +10,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.batches.windows import AnyBatch, FieldWindows, WindowBatch
 from mmreplay.datasets import subsets
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part, Request
-from mmreplay.datasets.read_ahead import ReadAhead
+from mmreplay.datasets.read_ahead import Begin, Read, ReadAhead
 from mmreplay.datasets.source import Source, Windowed, WindowSource
 from mmreplay.datasets.statistics import Statistics, statistics_of
 from mmreplay.datasets.store_draws import Draw, StoreDraws, around, state_of_bits
@@ -41,6 +41,16 @@ from mmreplay.system import forks
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
 
+class SampleLimiter(Protocol):
+    """Says when samples may be drawn, and counts them; see `mmreplay.distributed`."""
+
+    def wait(self, n: int) -> None:
+        """Return when `n` more may be drawn."""
+
+    def sample(self, n: int) -> None:
+        """Count samples that were drawn."""
+
+
 class Dataset(WindowSource["Dataset"]):
     """Stores loaded for training, read-only; made by `mmreplay.load`. A context manager.
 
@@ -56,6 +66,7 @@ class Dataset(WindowSource["Dataset"]):
     store: Store
     settings: Settings
     generator: np.random.Generator
+    limiter: SampleLimiter | None = None
 
     def __init__(
         self,
@@ -112,9 +123,16 @@ class Dataset(WindowSource["Dataset"]):
         return self.draws.look(lambda transitions: transitions.n_transitions)
 
     def _sample(self, size: int, out: Batch | None, replace: bool, group: int | None) -> Batch:
-        return self.read_ahead.next(
-            self.store.live, self.generator, self.begin_sample, (size, replace, group), out
-        )
+        return self._next(size, self.begin_sample, (size, replace, group), out)
+
+    def _next(self, size: int, begin: Begin[Read], given: Any, out: Read | None = None) -> Read:
+        limiter = self.limiter
+        if limiter is not None:
+            limiter.wait(size)
+        batch = self.read_ahead.next(self.store.live, self.generator, begin, given, out)
+        if limiter is not None:
+            limiter.sample(size)
+        return batch
 
     def begin_sample(
         self, generator: np.random.Generator, size: int, replace: bool, group: int | None
@@ -191,9 +209,7 @@ class Dataset(WindowSource["Dataset"]):
     def _sample_sequences(
         self, size: int, windows: Windows, out: SequenceBatch | None
     ) -> SequenceBatch:
-        return self.read_ahead.next(
-            self.store.live, self.generator, self.draws.sequences, (windows, size), out
-        )
+        return self._next(size, self.draws.sequences, (windows, size), out)
 
     def field_windows(self, windows: Windowed, boundary: str) -> FieldWindows:
         """See `WindowSource`."""
@@ -204,9 +220,7 @@ class Dataset(WindowSource["Dataset"]):
     def _sample_windows(
         self, size: int, fields: FieldWindows, out: WindowBatch | None
     ) -> WindowBatch:
-        return self.read_ahead.next(
-            self.store.live, self.generator, self.begin_windows, (size, fields), out
-        )
+        return self._next(size, self.begin_windows, (size, fields), out)
 
     def begin_windows(
         self, generator: np.random.Generator, size: int, fields: FieldWindows
@@ -229,9 +243,7 @@ class Dataset(WindowSource["Dataset"]):
         return self.read_batches(given, lambda _: gatherer, windows, fields.frames)
 
     def _sample_portions(self, size: int, windows: Windows) -> SequenceBatch:
-        return self.read_ahead.next(
-            self.store.live, self.generator, self.draws.portions, (windows, size)
-        )
+        return self._next(size, self.draws.portions, (windows, size))
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw n whole episodes uniformly; each column is read on first use.

@@ -5,18 +5,21 @@ Invariant: lanes are numbered in the order of the stores; a pattern's are sorted
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
-from mmreplay.arguments import check_seed
+from mmreplay.arguments import check_seed, true_or_false
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
+from mmreplay.datasets.prioritized import PrioritizedDataset
 from mmreplay.datasets.read_ahead import checked_prefetch
 from mmreplay.datasets.updates import Updates
 from mmreplay.errors import SchemaError
 from mmreplay.reading.store import Store
+from mmreplay.sampling.priority_draws import Prioritization
 from mmreplay.system import user_paths
 
 
@@ -35,8 +38,9 @@ def load(
     columns: Sequence[str] | None = None,
     update: Sequence[str] = (),
     cache: str | os.PathLike[str] | None = None,
+    prioritized: bool | Mapping[str, Any] = False,
 ) -> Dataset:
-    """Open stores for training, read-only.
+    """Open stores for training; rows are only read.
 
     Args:
         path: one store, a list of stores, or a glob pattern; their lanes are numbered together. A
@@ -60,16 +64,20 @@ def load(
         columns: the names of the extra columns to read, derived ones among them; None for all.
         update: the derived columns to change by `Dataset.update`, also while the store is written.
         cache: a directory for archives, which stay there: only what is new is received next time.
+        prioritized: sample by priority, as a `PrioritizedReplayBuffer` does, also while others
+            write the rows; priorities are stored beside them. A dict has settings of
+            `mmreplay.sampling.priority_draws.Prioritization`, such as ``{"alpha": 0.7}``.
 
     Raises:
         StoreNotFoundError: there is no store, or the pattern matches nothing.
         SchemaError: stores whose rows differ, a store named twice, an unknown column, or a setting
             out of its range.
-        LockedError: another process updates one of these columns.
+        LockedError: another process updates one of these columns, or changes the priorities.
         MmreplayError: of an archive, as for `pull`.
     """
     check_seed(seed)
     checked_prefetch(prefetch)
+    how = _priorities(prioritized)
     for name, value in (("columns", columns), ("update", update)):
         if isinstance(value, str):
             raise SchemaError(f"{name}: expected a list of names, found {value!r:.80}")
@@ -88,10 +96,23 @@ def load(
         stacked,
         store.checked_fields(episode),
     )
-    data = Dataset(store, settings, seed, prefetch)
+    if how is None:
+        data = Dataset(store, settings, seed, prefetch)
+    else:
+        data = PrioritizedDataset(store, settings, seed, prefetch, how)
     if update:
         data.updates = Updates(store.live, update)
     return data
+
+
+def _priorities(given: bool | Mapping[str, Any]) -> Prioritization | None:
+    """How to sample by priority; None: not at all."""
+    if not isinstance(given, Mapping):
+        return Prioritization() if true_or_false("prioritized", given) else None
+    known = {field.name for field in dataclasses.fields(Prioritization)}
+    if unknown := sorted(str(name) for name in given.keys() - known):
+        raise SchemaError(f"prioritized: expected settings of {sorted(known)}, found {unknown}")
+    return Prioritization(**given)
 
 
 def _pulled(path: Any, cache: Any) -> Any:

@@ -75,12 +75,14 @@ class Limiter:
 
     Args:
         path: the store's; the page is ``PATH.samples`` beside it.
+        rank: of the learner whose samples are counted.
 
     Raises:
         StoreNotFoundError, FormatError: there is no page, or something else.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], rank: int = 0) -> None:
+        self._rank = rank
         self.path = Path(f"{os.fspath(path)}.samples")
         try:
             page = memory_maps.map_file(self.path, _BYTES, writable=True)
@@ -165,9 +167,9 @@ class Limiter:
         while self.samples_ahead(n):
             sleep(_POLL_S)
 
-    def sample(self, n: int, rank: int) -> None:
-        """Count samples of a learner."""
-        self._words[_RANKS + rank] += n
+    def sample(self, n: int) -> None:
+        """Count samples of this rank."""
+        self._words[_RANKS + self._rank] += n
 
     def __getstate__(self) -> NoReturn:
         raise SchemaError(

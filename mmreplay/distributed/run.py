@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.datasets.dataset import Dataset
 from mmreplay.distributed.blocks import Packed
-from mmreplay.distributed.buffer import RunBuffer
 from mmreplay.distributed.buffer import buffer as open_buffer
 from mmreplay.distributed.limiter import Limits
 from mmreplay.distributed.receiver import Receiver
@@ -159,7 +159,7 @@ class Run:
             return SendingWriter(transport, name, **options)
         return SendingVectorWriter(transport, name, self._lanes, **options)
 
-    def buffer(self, **options: Any) -> RunBuffer:
+    def buffer(self, **options: Any) -> Dataset:
         """What the learner samples from; see `mmreplay.distributed.buffer`."""
         return open_buffer(self.path, **options)
 

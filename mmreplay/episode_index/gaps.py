@@ -129,6 +129,8 @@ class Gaps:
 
     def forget(self, row: int) -> None:
         """Rows below this one will not be asked for any more."""
+        if self._n_runs <= _KEEP:
+            return
         gone = int(self._rows[: self._n_runs].searchsorted(row, "right")) - 1
         if gone <= max(self._n_runs // 2, _KEEP):
             return

@@ -141,8 +141,7 @@ class Index:
         one, sources = self._lanes[lane], self._sources
         n, gaps = one.n, one.gaps
         if head > one.head:
-            columns = {"step": sources.step, "ends": sources.ends, "resets": sources.resets}
-            gaps.follow(head, lambda path, a, b: columns[path].view(lane, a * n, b * n))
+            gaps.follow(head, lambda path, a, b: getattr(sources, path).view(lane, a * n, b * n))
         one.base, one.head = base, head
         one.first = gaps.oldest(max(one.first, floor_row(base)), one.capacity)
         gaps.forget(one.first)
@@ -152,7 +151,7 @@ class Index:
         self._is_stale = True
         ids, firsts = sources.final_ids, sources.final_firsts
         rows = ids.view(lane, *finals), firsts.view(lane, *finals)
-        if not one.finals.fits(finals[0], *rows):
+        if finals[1] != one.finals.word and not one.finals.fits(finals[0], *rows):
             raise CorruptStoreError(
                 f"{gaps.where}: finals: expected the last and first steps of episodes, in the "
                 f"order in which they ended; found others; run `mmreplay verify`"
@@ -204,11 +203,13 @@ class Index:
         """Of each lane the ids of its oldest and past its newest row, and its environments."""
         return self._firsts, self._stops, self._n
 
-    def present(self, lane: int, start: int, stop: int) -> Flags:
-        """Which of [start, stop), all of it in the extent of the lane, are transitions."""
-        if self._lanes[lane].gaps.is_full:
-            return np.ones(stop - start, np.bool_)
-        return np.asarray(self._step.view(lane, start, stop) != 0)
+    def present(self, ids: Ids) -> Flags:
+        """Which ids, (n,) of entries that are not `outside`, are transitions."""
+        if self._is_stale:
+            self._settle()
+        if not self._with_gaps:
+            return np.ones(ids.size, np.bool_)
+        return np.asarray(self._step.take(ids) != 0)
 
     def at(self, ranks: Ids) -> Ids:
         """See `Transitions`; raises CorruptStoreError where the columns contradict each other."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mmreplay.arguments import check_number, low_and_high, whole_number_or_none
 from mmreplay.episode_index import Index
-from mmreplay.errors import InvalidIdError, SchemaError
+from mmreplay.errors import ClosedError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.sampling.draws import check_not_empty
 from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY, Proportional, RankBased
@@ -27,6 +27,7 @@ from mmreplay.storage.priority_column import PriorityColumn
 Doubles = npt.NDArray[np.float64]
 
 _FIRST_PRIORITY = 1.0
+_NONE = np.empty(0, np.int64)
 _PIECE = 1 << 20
 
 
@@ -98,7 +99,7 @@ class Prioritization:
 
 
 class PrioritizedSampler:
-    """Draws transitions of a lane by priority, and updates priorities, under the store's lock.
+    """Draws transitions by priority, and updates priorities, under the store's lock.
 
     `largest` is the largest priority ever given, at first 1; `n_late` counts updates of evicted
     transitions, `n_batches` the batches returned.
@@ -109,59 +110,83 @@ class PrioritizedSampler:
     ) -> None:
         self.how = how
         self.n_late = self.n_batches = 0
+        self.largest = largest or 0.0
         self._column = column
         kind = Proportional if how.variant == "proportional" else RankBased
         self._masses = kind(how.alpha)
-        self._clean(index, largest or 0.0)
+        # The lanes whose priorities are sound, and the ids of their rows: [first, stop) of each.
+        self._known: tuple[tuple[str, ...], Ids, Ids] = (), _NONE, _NONE
+        self._clean(index)
         self._take_over(index)
         self._masses.load(column.values)
         self._generation: int | None = column.generation
 
-    def _clean(self, index: Index, largest: float) -> None:
-        """Give transitions without a sound priority the largest one, and all else 0."""
-        for stored, here in self._pieces(index):
+    def _clean(self, index: Index) -> None:
+        """In new lanes, give transitions without a sound priority the largest, all else 0."""
+        uuids, first, stop = self._known
+        came = [n for n, uuid in enumerate(self._column.uuids) if uuids[n : n + 1] != (uuid,)]
+        largest = self.largest
+        for stored, here in self._pieces(index, came):
             sound = stored[here & (stored > 0) & (stored < np.inf)]
             largest = max(largest, float(sound.max(initial=0)))
         self.largest = min(largest, MAX_PRIORITY) or _FIRST_PRIORITY
-        for stored, here in self._pieces(index):
+        for stored, here in self._pieces(index, came):
             is_sound = (stored > 0) & (stored < np.inf)
             kept = np.where(is_sound, stored.clip(MIN_PRIORITY, MAX_PRIORITY), self.largest)
             wanted = np.where(here, kept, 0.0)
             other = (stored != wanted).nonzero()[0]
             stored[other] = wanted[other]  # not the rest: an unwritten page takes no memory
+        firsts, stops = (one.copy() for one in index.extents()[:2])
+        old = np.setdiff1d(np.arange(len(uuids)), came)
+        firsts[old], stops[old] = first[old], stop[old]
+        self._known = self._column.uuids, firsts, stops
 
-    def _pieces(self, index: Index) -> Iterator[tuple[Doubles, npt.NDArray[np.bool_]]]:
-        """All priorities, and which are of transitions, in pieces: a copy may take gigabytes."""
-        first, stop = index.extent(0)
-        values, offset = self._column.values, int(self._column.positions(np.zeros(1, np.int64))[0])
-        for start in range(0, values.size, _PIECE):
-            stored = values[start : start + _PIECE]
-            here = np.zeros(stored.size, np.bool_)
-            low = max(start - offset, first)
-            high = min(start - offset + stored.size, stop)
-            if low < high:
-                here[low + offset - start : high + offset - start] = index.present(0, low, high)
-            yield stored, here
+    def _pieces(
+        self, index: Index, lanes: list[int]
+    ) -> Iterator[tuple[Doubles, npt.NDArray[np.bool_]]]:
+        """Priorities of lanes, and which are of transitions, in pieces: a copy may be large."""
+        column, (firsts, stops, _) = self._column, index.extents()
+        for lane in lanes:
+            begin, end = column.part(lane)
+            offset = int(column.lowest[lane]) - begin  # from a position to its id
+            for start in range(begin, end, _PIECE):
+                stored = column.values[start : min(start + _PIECE, end)]
+                here = np.zeros(stored.size, np.bool_)
+                low = max(start + offset, int(firsts[lane]))
+                high = min(start + offset + stored.size, int(stops[lane]))
+                if low < high:
+                    places = slice(low - offset - start, high - offset - start)
+                    here[places] = index.present(np.arange(low, high))
+                yield stored, here
 
     def _take_over(self, index: Index) -> None:
-        self._first, self._stop = index.extent(0)
+        firsts, stops, _ = index.extents()
+        self._known = self._column.uuids, firsts.copy(), stops.copy()
         self._n = index.n_transitions
         self._index, self._version = index, index.version
 
     def _follow(self, index: Index) -> None:
-        """Give mass to new transitions, and remove that of evicted ones."""
+        """Give mass to new transitions, and remove that of those that are gone."""
+        column = self._column
+        if column.is_released:
+            raise ClosedError("closed: others may change the priorities by now; open it again")
         if index is self._index and index.version == self._version:
             return
-        column = self._column
-        base, _, head = index.window(0)
-        column.reach((base, head))
-        first, stop = index.extent(0)
-        start = min(max(self._stop, first), stop)
-        came = np.arange(start, stop)
-        gone = np.arange(max(self._first, column.lowest), min(first, self._stop))
+        if index is not self._index:
+            column.join(index.window)
+            if column.uuids != self._known[0]:
+                self._generation = None
+                self._clean(index)
+        firsts, stops, _ = index.extents()
+        column.reach(stops, index.window)
+        _, first, stop = self._known
+        came = _ranges(np.maximum(stop, firsts), stops)
+        gone = _ranges(np.maximum(first, column.lowest), np.minimum(firsts, stop))
+        if (stop > stops).any():  # rows that a writer could not recover
+            gone = np.concatenate([gone, _ranges(np.maximum(stops, first), stop)])
         positions = column.positions(np.concatenate([came, gone]))
         values = np.zeros(positions.size)
-        values[: came.size][index.present(0, start, stop)] = self.largest
+        values[: came.size][index.present(came)] = self.largest
         # An interrupt leaves the rest to the next call, which loads all masses.
         generation, self._generation = self._generation, None
         column.values[positions] = values
@@ -208,9 +233,11 @@ class PrioritizedSampler:
             return
         self._follow(index)
         values = self._column.values
-        positions = self._column.positions(ids)
-        # "clip" takes the last position, which never has a priority.
-        if ids.min() < self._first or not values.take(positions, mode="clip").all():
+        # Of one lane what is past it needs no look: "clip" takes the last position, without any.
+        is_one = index.n_lanes == 1
+        is_odd = ids.min() < self._known[1][0] if is_one else index.outside(ids).any()
+        positions = _NONE if is_odd else self._column.positions(ids)
+        if is_odd or not values.take(positions, mode="clip").all():
             late = index.evicted(ids)
             _check(ids, index.invalid(ids) & ~late)
             self.n_late += int(np.count_nonzero(late))
@@ -241,6 +268,16 @@ class PrioritizedSampler:
         self._follow(index)
         _check(ids, index.invalid(ids))
         return self._column.positions(ids)
+
+
+def _ranges(starts: Ids, stops: Ids) -> Ids:
+    """All ids of [start, stop) of each lane, (lanes,), that is not empty: (n,)."""
+    if starts.size == 1:
+        return np.arange(int(starts[0]), int(stops[0]))
+    sizes = np.maximum(stops - starts, 0)
+    before = sizes.cumsum() - sizes
+    out: Ids = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
+    return out
 
 
 def _check(ids: Ids, wrong: npt.NDArray[np.bool_]) -> None:

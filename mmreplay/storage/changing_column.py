@@ -20,9 +20,9 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.locks import DirectoryLock
 
 
-def lock_column(lane: AnyPath, path: str) -> DirectoryLock:
+def lock_column(lane: AnyPath, path: str, patience_s: float = 0.5) -> DirectoryLock:
     """Lock a column of a lane; LockedError if another process changes its values."""
-    return DirectoryLock(lane / path, who=lambda: "", what="column")
+    return DirectoryLock(lane / path, patience_s=patience_s, who=lambda: "", what="column")
 
 
 def lock_columns(lane: AnyPath, held: contextlib.ExitStack) -> None:
@@ -58,10 +58,13 @@ class ChangingColumn:
         self._sums = Checksums(lane, {spec.path: spec}, collections.deque())
         self._summed = self._sums.present(spec)
 
-    def begin(self, rows: Ids) -> None:
-        """Before values of these rows change: the checksums of their chunk files go."""
+    def begin(self, rows: Ids | None = None) -> None:
+        """Before values of these rows, or any, change: the checksums of their chunk files go."""
         if self._summed:  # of a lane that was closed: none of a new one has any
-            changing = self._summed.intersection(distinct(rows // self._spec.chunk_rows).tolist())
+            changing = self._summed
+            if rows is not None:
+                chunks = distinct(rows // self._spec.chunk_rows).tolist()
+                changing = changing.intersection(chunks)
             self._sums.drop(self._spec, changing)
             self._summed -= changing
 

@@ -102,6 +102,7 @@ class RawColumn:
         self._first = self._first_chunks()  # as those who read know them, while nothing is mapped
         self._pager = Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
+        self._next = [0] * len(lanes)  # heads below which `_extend` has nothing to do
         self._cache: collections.OrderedDict[Chunk, Array] = collections.OrderedDict()
         self._writable = False
 
@@ -164,7 +165,10 @@ class RawColumn:
             return self._files
 
     def _extend(self, files: SideBySide) -> None:
-        for number, (lane, spec) in enumerate(zip(self._lanes, self._specs, strict=True)):
+        for number, (lane, least) in enumerate(zip(self._lanes, self._next, strict=True)):
+            if lane.head < least:  # as a rule, of many lanes
+                continue
+            spec = self._specs[number]
             if lane.head > files.stop[number] * spec.chunk_rows:
                 stop = -(-lane.head // spec.chunk_rows)
                 gone = lane.base // spec.chunk_rows - files.first[number]
@@ -174,6 +178,12 @@ class RawColumn:
                     return
                 self._map(files, number, stop)
             self._tell_pager(files, number)
+            self._next[number] = self._next_head(files, number)
+
+    def _next_head(self, files: SideBySide, number: int) -> int:
+        """The head from which on a lane has another file to be mapped, or complete."""
+        rows = self._specs[number].chunk_rows
+        return min(files.stop[number] * rows + 1, (self._finished[number] + 1) * rows)
 
     def _rebuild(self) -> None:
         """A new range with room to grow; arrays over the old one keep it mapped."""
@@ -197,6 +207,7 @@ class RawColumn:
         self._pager, self._finished = Pager(), first
         for number in range(len(pairs)):
             self._tell_pager(files, number)
+        self._next = [self._next_head(files, number) for number in range(len(pairs))]
         if self._files is not None or first != self._first:
             self._remaps.count += 1  # before other rows can be found where evicted ones were
         self._files = files
@@ -308,7 +319,8 @@ class RawColumn:
     def view(self, number: int, start: int, stop: int) -> Array:
         """Rows [start, stop) of one lane, of a column of width 1, as they are mapped or a copy."""
         lane, spec, files = self._lanes[number], self._specs[number], self._files
-        if lane.is_live or spec.may_change or (stop - start) * spec.row_bytes > _FEW_BYTES:
+        is_large = (stop - start) * spec.row_bytes > _FEW_BYTES
+        if files is None and (lane.is_live or spec.may_change or is_large):
             files = self._mapped()
         if files is None or start < files.first[number] * spec.chunk_rows:
             return read_rows(lane, spec, start, stop)

@@ -12,7 +12,7 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, LockedError
 from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
-from mmreplay.storage import chunk_files
+from mmreplay.storage import chunk_files, priority_column
 from mmreplay.storage.changing_column import lock_column
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane, flush
@@ -33,7 +33,8 @@ def _close(lane: LockedLane) -> None:
             # A step that failed since the last flush has touched the newest row.
             log.flushed = min(log.flushed, log.head - 1)
         flush.flush_rows(lane, whole=True)
-        with contextlib.ExitStack() as held:
+        with priority_column.making(lane.path), contextlib.ExitStack() as held:
+            lane.take_priorities()
             _write_closed(lane, rows, finals, _hold(rows, held))
     for log in lane.logs:
         _remove_pending(log)
@@ -47,7 +48,7 @@ def _hold(log: Log, held: contextlib.ExitStack) -> set[str]:
     for spec in log.raw_specs:
         if spec.may_change:
             try:
-                held.callback(lock_column(log.path, spec.path).release)
+                held.callback(lock_column(log.path, spec.path, patience_s=0).release)
             except LockedError:
                 changing.add(spec.path)
     return changing

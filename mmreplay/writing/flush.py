@@ -92,6 +92,7 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
 
 def flush_rows(lane: LockedLane, *, whole: bool) -> None:
     """As `flush`, by the thread that has the turn."""
+    lane.take_priorities()
     head = lane.promised = lane.finished()
     # In this order: a reset that ends an episode with the newest step after `promised` is set makes
     # the final observation durable itself; one that was added before is part of this flush.

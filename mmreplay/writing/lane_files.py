@@ -193,6 +193,15 @@ class LockedLane:
         pieces = chunk_files.filled_rows(self.rows, self.rows.specs["resets"], start, stop)
         return sum(int(np.count_nonzero(values)) for _, values in pieces)
 
+    def take_priorities(self) -> None:
+        """Take in a column of priorities that another process has made; in turn of flushes."""
+        if layout.PRIORITIES in self.rows.specs or not (self.path / layout.PRIORITIES).exists():
+            return
+        with contextlib.suppress(FormatError, CorruptStoreError):
+            spec = priority_column.find_spec(self.path, self.environments)
+            if spec is not None:
+                self.rows.add(spec)
+
     def add_priorities(self) -> None:
         """Make the column of priorities, if there is none; all of them are about to change."""
         with self.flush_lock:

@@ -32,7 +32,7 @@ def test_in_no_reachable_state_do_both_wait(tmp_path, ratio, min_size):
             continue
         seen.add(state)
         one.insert(inserts - one.inserts)
-        one.sample(samples - one.samples, 0)
+        one.sample(samples - one.samples)
         waits = one.inserts_ahead()
         for batch in batches:
             assert not (waits and one.samples_ahead(batch)), state
@@ -50,7 +50,7 @@ def test_a_margin_that_is_too_small_would_be_a_deadlock_and_is_refused(tmp_path)
     """The rule that the search above relies on: it finds a state for a larger batch."""
     one = limiter(tmp_path / "x.zarr", Limits(1.0, 1, 6))
     one.insert(10)
-    one.sample(2, 0)
+    one.sample(2)
     assert one.inserts_ahead()
     assert one.samples_ahead(14)
     with pytest.raises(SchemaError, match="at most 12"):
@@ -85,8 +85,8 @@ def test_counts_outlive_both_sides(tmp_path):
     limits = Limits(2.0, 1, 100)
     one = limiter(tmp_path / "x.zarr", limits)
     one.insert(50)
-    one.sample(30, 0)
-    one.sample(5, 3)
+    one.sample(30)
+    Limiter(tmp_path / "x.zarr", 3).sample(5)
     again = limiter(tmp_path / "x.zarr", limits, n=7)  # asked only where there is no page
     assert (again.inserts, again.samples, again.limits) == (50, 35, limits)
     assert Limiter(tmp_path / "x.zarr").samples == 35
@@ -95,7 +95,7 @@ def test_counts_outlive_both_sides(tmp_path):
 def test_other_limits_begin_in_balance(tmp_path):
     one = limiter(tmp_path / "x.zarr", Limits(2.0, 1, 10), n=1001)
     assert (one.inserts, one.samples) == (1001, 2000)
-    one.sample(10, 0)
+    one.sample(10)
     assert one.samples_ahead(1)
     again = limiter(tmp_path / "x.zarr", Limits(8.0, 1, 10))
     assert again.samples == 8000
@@ -117,9 +117,9 @@ def test_it_is_not_copied_to_other_processes(tmp_path):
 
 
 def _sample(path, rank, n):
-    one = Limiter(path)
+    one = Limiter(path, rank)
     for _ in range(n):
-        one.sample(1, rank)
+        one.sample(1)
 
 
 def test_ranks_count_side_by_side(tmp_path):

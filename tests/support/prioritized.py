@@ -4,6 +4,7 @@ import numpy as np
 
 import mmreplay
 from mmreplay import Field
+from mmreplay.storage.priority_column import Lane, PriorityColumn
 from mmreplay.system import memory_maps
 from tests.support.even_draws import EvenGenerator, assert_counts_fit
 
@@ -11,6 +12,18 @@ ROWS = memory_maps.GRANULARITY // 8  # the fewest that a chunk file of prioritie
 RAW = {"frame": Field((1,), "uint8", "raw", chunk=4096), "action": Field((), "int64", chunk=512)}
 FRAME = np.zeros(1, np.uint8)
 VARIANTS = ["proportional", "rank"]
+
+
+def column_of(lane, window, environments=None):
+    """The priorities of one lane, of entries [base, head)."""
+    base, head = window
+    return PriorityColumn(lambda: [Lane(lane, environments)], lambda _: (base, base, head))
+
+
+def release(column):
+    """As the death of its process does."""
+    for *_, changing in column._held.values():
+        changing._lock.release()
 
 
 def play(buffer, n_steps, *, end=True, reset=True):

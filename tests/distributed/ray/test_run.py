@@ -37,3 +37,8 @@ def test_whatever_is_killed_each_step_is_there_once_and_in_order(tmp_path):
 def test_a_run_is_used_as_a_store_by_actors_and_a_learner(tmp_path):
     out = run("usage.py", tmp_path, timeout_s=300)
     assert "all is as it should be" in out
+
+
+def test_ray_data_reads_whole_chunks_and_writes_what_it_reads(tmp_path):
+    out = run("data.py", tmp_path, timeout_s=300)
+    assert "all is as it should be" in out

@@ -68,7 +68,8 @@ def main(folder):
     expect(mmreplay.SchemaError, lambda: Run(path))
     with Run(path, actors=3, samples_per_insert=2.0, min_size=50, **fields) as run:
         expect(mmreplay.SchemaError, run.writer, 3, match="0 to 2")
-        expect(mmreplay.UnsupportedError, lambda: run.buffer(prioritized=True))
+        with run.buffer(prioritized=True):
+            expect(mmreplay.LockedError, lambda: run.buffer(prioritized=True))
         with run.buffer(n_step=2) as data:
             assert data.limiter.samples_ahead(1)  # there is nothing yet
             tasks = [play.remote(run, i, n) for i in range(2)]

@@ -209,6 +209,8 @@ def kill(writer: AnyWriter | LaneWriters | ReplayBuffer) -> None:
     if isinstance(writer, ReplayBuffer):
         for column in writer.updates._held.values():
             column._lock.release()
+        for *_, column in writer._column._held.values() if hasattr(writer, "_column") else ():
+            column._lock.release()
         writer.store.close()
 
 

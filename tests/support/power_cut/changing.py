@@ -18,6 +18,7 @@ from mmreplay import Field
 from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.writing.create import AnyWriter
 from tests.support.oracle.model import LaneModel
+from tests.support.prioritized import column_of, release
 
 Array = npt.NDArray[Any]
 
@@ -162,8 +163,11 @@ class Priorities:
         files, n = writer.files, self._lane.n
         start, stop = writer.base * n, writer.rows * n
         files.add_priorities()
-        column = PriorityColumn(files.path, (start, stop), files.environments)
-        column.reach((start, stop + 1))  # so that there is something past the head
+        if self._column is not None:  # of a writer that is gone
+            release(self._column)
+        column = column_of(files.path, (start, stop), files.environments)
+        # So that there is something past the head.
+        column.reach(np.array([stop + 1]), lambda _: (start, start, stop + 1))
         if column.values[column.positions(np.array([stop]))[0] :].any():
             raise AssertionError(f"{writer.path}: priorities past the head: expected zeros")
         found = column.values[column.positions(np.arange(start, stop))].tolist()
@@ -186,6 +190,7 @@ class Priorities:
             return
         row = luck.randrange(lane.first, len(lane.rows))
         entry = row * lane.n + luck.choice(sorted(lane.rows[row]))
-        column.reach((writer.base * lane.n, writer.rows * lane.n))
+        start, stop = writer.base * lane.n, writer.rows * lane.n
+        column.reach(np.array([stop]), lambda _: (start, start, stop))
         column.values[column.positions(np.array([entry]))] = value = luck.random() + 1
         self.versions.give(self.path, entry, value)

@@ -278,7 +278,7 @@ def test_foreign_values_in_a_saved_state_are_not_saved_again(buffer_of, story, t
     ("kind", "part"),
     [
         (ReplayBuffer, "replay_buffer.Store"),
-        (PrioritizedReplayBuffer, "prioritized_buffer.PriorityColumn"),
+        (PrioritizedReplayBuffer, "prioritized.PriorityColumn"),
     ],
     ids=["uniform", "prioritized"],
 )

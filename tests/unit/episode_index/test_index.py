@@ -98,9 +98,8 @@ def check(index, histories, chance, *, live):
         assert index.n_transitions_of(number) == len(one.ids())
         n = one.n
         assert index.window(number) == (one.base * n, one.first * n, one.head * n)
-        start, stop = index.extent(number)
-        present = index.present(number, start, stop).nonzero()[0] + start + (number << LANE_SHIFT)
-        assert present.tolist() == one.ids(number)
+        entries = np.arange(*index.extent(number)) + (number << LANE_SHIFT)
+        assert entries[index.present(entries)].tolist() == one.ids(number)
     near = np.array(
         [i + d for i in ids.tolist() for d in (-1, 0, 1)] + [-1, 7 << LANE_SHIFT, 1 << 62]
     )

@@ -6,10 +6,9 @@ import pytest
 from mmreplay import PrioritizedReplayBuffer
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
 from mmreplay.sampling.priority_draws import Prioritization, PrioritizedSampler
-from mmreplay.storage.priority_column import PriorityColumn
 from tests.support.even_draws import even_draws
 from tests.support.lane_history import History, follow, loaded
-from tests.support.prioritized import FRAME, RAW, VARIANTS, give, play
+from tests.support.prioritized import FRAME, RAW, VARIANTS, column_of, give, play, release
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -106,7 +105,7 @@ def test_entries_that_are_transitions_have_a_priority_and_no_others(tmp_path, ca
     random = np.random.default_rng(0)
     history = History(3, 1, idle=0.3, capacity=capacity)
     index = loaded([history])
-    column = PriorityColumn(tmp_path, (0, 0), 3)
+    column = column_of(tmp_path, (0, 0), 3)
     sampler = PrioritizedSampler(column, Prioritization(1.0), index, None)
     with pytest.raises(EmptyBufferError):
         sampler.draw(index, np.array([0.5]))
@@ -137,8 +136,9 @@ def test_entries_that_are_transitions_have_a_priority_and_no_others(tmp_path, ca
     absent = np.setdiff1d(np.arange(*index.extent(0)), ids)
     with pytest.raises(InvalidIdError):
         sampler.update(index, absent[-1:], np.ones(1))
+    release(column)
     again = PrioritizedSampler(
-        PriorityColumn(tmp_path, index.window(0)[::2], 3), sampler.how, index, None
+        column_of(tmp_path, index.window(0)[::2], 3), sampler.how, index, None
     )
     assert (again.priorities(index, ids) == sampler.priorities(index, ids)).all()
 
