@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-archive \
     test-browser test-distributed examples \
-    learning crash lint format types bench bench-peers clean
+    dist test-versions learning crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
@@ -36,6 +36,8 @@ help:
 	@echo 'make examples   run the examples, shortly, with the packages of test-adapters: two minutes'
 	@echo 'make learning   run those that learn, for an hour, and write examples/results'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
+	@echo 'make dist       build what is published, and check it; make test-versions installs it'
+	@echo '                with each Python from 3.11 that is found, and old and new dependencies'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
 	@echo 'make bench      measure, and write benchmarks/results'
@@ -61,6 +63,32 @@ demo: $(VENV)/.extras-demo
 	echo 'The film of the best episode is demo/best.gif. The page with every step, for an hour, or until'; \
 	echo "kill $$!:"; \
 	cat demo/page.log
+
+# Built and checked as they are published: the workflow takes them from here.
+dist: $(VENV)/.extras-dev
+	rm -rf dist build *.egg-info
+	$(BIN)/python -m build --installer uv --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
+# Those on PATH, and pyenv's. With the oldest dependencies that pyproject.toml allows, and that have
+# wheels for that Python, and with the newest. In a folder where nothing finds the source tree.
+PYTHONS ?= $(shell for v in 3.11 3.12 3.13 3.14; do \
+    for python in python$$v $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$v.*/bin/python; do \
+    $$python -c '' 2>/dev/null && echo $$python && break; done; done)
+test-versions: dist
+	@set -eu; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; n=0; \
+	uv=$$PWD/$(BIN)/uv; wheel=$$(echo $$PWD/dist/*.whl); program=$$PWD/tests/packaging/installed.py; \
+	cd "$$folder"; cp "$$program" .; \
+	for python in $(PYTHONS); do for versions in lowest-direct highest; do \
+	    echo "$$python, $$versions"; rm -rf venv; "$$uv" venv --quiet --python $$python venv; \
+	    "$$uv" pip install --quiet --python venv/bin/python --only-binary :all: \
+	        --resolution $$versions "mmreplay[gymnasium] @ file://$$wheel"; \
+	    venv/bin/python -I installed.py; n=$$((n + 1)); \
+	done; done; \
+	"$$uv" pip install --quiet --python venv/bin/python mypy pyright; \
+	venv/bin/mypy --strict installed.py; \
+	venv/bin/pyright --pythonpath venv/bin/python installed.py; \
+	[ $$n -gt 0 ]; echo "$$n passed, 0 failed"
 
 SIDE_BY_SIDE = -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
