@@ -70,19 +70,22 @@ dist: $(VENV)/.extras-dev
 	$(BIN)/python -m build --installer uv --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 
-# Those on PATH, and pyenv's. With the oldest dependencies that pyproject.toml allows, and that have
-# wheels for that Python, and with the newest. In a folder where nothing finds the source tree.
-PYTHONS ?= $(shell for v in 3.11 3.12 3.13 3.14; do \
-    for python in python$$v $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$v.*/bin/python; do \
-    $$python -c '' 2>/dev/null && echo $$python && break; done; done)
+# With each Python that is found, or with PYTHONS=...; with the oldest dependencies that pyproject.toml
+# allows and that have wheels for that Python, and with the newest. In a folder of its own, from which
+# nothing finds the source tree.
 test-versions: dist
 	@set -eu; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; n=0; \
 	uv=$$PWD/$(BIN)/uv; wheel=$$(echo $$PWD/dist/*.whl); program=$$PWD/tests/packaging/installed.py; \
-	cd "$$folder"; cp "$$program" .; \
-	for python in $(PYTHONS); do for versions in lowest-direct highest; do \
+	cp "$$program" pyproject.toml "$$folder"; cd "$$folder"; \
+	pythons=$$(for v in 3.11 3.12 3.13 3.14; do \
+	    for python in python$$v $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$v.*/bin/python; do \
+	        ! $$python -c '' 2>/dev/null || { echo $$python; break; }; \
+	    done; done); \
+	for python in $(or $(PYTHONS),$$pythons); do for versions in lowest-direct highest; do \
 	    echo "$$python, $$versions"; rm -rf venv; "$$uv" venv --quiet --python $$python venv; \
 	    "$$uv" pip install --quiet --python venv/bin/python --only-binary :all: \
-	        --resolution $$versions "mmreplay[gymnasium] @ file://$$wheel"; \
+	        --resolution $$versions --requirement pyproject.toml --extra gymnasium; \
+	    "$$uv" pip install --quiet --python venv/bin/python --no-deps "$$wheel"; \
 	    venv/bin/python -I installed.py; n=$$((n + 1)); \
 	done; done; \
 	"$$uv" pip install --quiet --python venv/bin/python mypy pyright; \
