@@ -110,7 +110,7 @@ def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         ) from error
 
 
-class AtariGames(VectorWrapper[Any, Any, Any, Any, Any]):
+class AtariGames(VectorWrapper):  # not generic before Gymnasium 1.4
     """Several games in the threads of ale-py's AtariVectorEnv, as single frames.
 
     Its next-step autoreset is the cheap one: a game's reset runs beside the others' steps. An

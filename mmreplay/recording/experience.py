@@ -351,7 +351,7 @@ class RecordExperience(_Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
         return _ENDED if self._is_over else _RUNNING
 
 
-class RecordVectorExperience(_Recording, VectorWrapper[Any, Any, Any, Any, Any]):
+class RecordVectorExperience(_Recording, VectorWrapper):  # not generic before Gymnasium 1.4
     """`RecordExperience` around a vector environment."""
 
     _newest: Step

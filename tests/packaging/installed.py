@@ -90,14 +90,18 @@ def main() -> None:
         prioritize(stores[2])
         stores.append(Path(folder) / "recorded.zarr")
         recorded = str(stores[-1])
-        assert "Recorded 200 steps" in run("record", "CartPole-v1", recorded, "--steps", "200")
+        assert "Recorded 200 steps" in run(
+            "record", "CartPole-v1", recorded, "--steps=200", "--envs=2"
+        )
         assert "200 in" in run("info", recorded)
         assert run("view", recorded, "--export", f"{folder}/page")
         for store in stores:
             assert mmreplay.verify(store).sound
             assert "sound" in run("verify", str(store))
     assert mmreplay.__file__.startswith(sys.prefix), mmreplay.__file__
-    print("passed: Python", sys.version.split()[0], "numpy", np.__version__, "zarr", zarr.__version__)
+    print(
+        "passed: Python", sys.version.split()[0], "numpy", np.__version__, "zarr", zarr.__version__
+    )
 
 
 if __name__ == "__main__":
