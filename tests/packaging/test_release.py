@@ -56,8 +56,12 @@ def test_the_citation_and_the_changelog_are_of_this_version():
 
 
 def test_the_shell_completes_commands():
-    """As the script that docs/tutorial.md names asks for it, in each shell."""
-    for shell, script in (("bash", "complete -o nosort"), ("zsh", "#compdef mmreplay")):
+    """By the scripts that docs/tutorial.md names."""
+    for shell, script in (
+        ("bash", "complete -o nosort"),
+        ("zsh", "#compdef mmreplay"),
+        ("fish", "complete --"),
+    ):
         assert script in completion(f"{shell}_source", "")
     assert completion("bash_complete", "mmreplay re", COMP_CWORD="1").split() == [
         *("plain,record", "plain,repair", "plain,render")
