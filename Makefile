@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
-	@echo 'make demo       record 20,000 steps of Breakout, verify them, sample from them, draw the best episode'
+	@echo 'make demo       record 20,000 steps of Breakout, verify them, sample from them; the film of the best episode, the page'
 	@echo 'make test       run the tests'
 	@echo 'make quick      run those of the engine and the oracle: half a minute'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
@@ -60,9 +60,9 @@ demo: $(VENV)/.extras-demo
 	    kill -0 $$! 2>/dev/null || { cat demo/page.log >&2; exit 1; }; sleep 0.1; \
 	done; \
 	echo; \
-	echo 'The film of the best episode is demo/best.gif. The page with every step, for an hour, or until'; \
-	echo "kill $$!:"; \
-	cat demo/page.log
+	echo 'demo/best.gif is a film of the best episode. A page shows every step:'; \
+	cat demo/page.log; \
+	echo "It is served for an hour, or until: kill $$!"
 
 # Built and checked as they are published: the workflow takes them from here.
 dist: $(VENV)/.extras-dev
