@@ -20,11 +20,15 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-archive \
     test-browser test-distributed examples \
+<<<<<<< HEAD
     dist test-versions learning docs crash lint format types bench bench-peers clean
+=======
+    dist test-versions learning crash lint format types bench bench-peers clean
+>>>>>>> s9-h2
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
-	@echo 'make demo       record 20,000 steps of Breakout, verify them, sample from them, draw the best episode'
+	@echo 'make demo       record 20,000 steps of Breakout, verify them, sample from them; the film of the best episode, the page'
 	@echo 'make test       run the tests'
 	@echo 'make quick      run those of the engine and the oracle: half a minute'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
@@ -62,9 +66,38 @@ demo: $(VENV)/.extras-demo
 	    kill -0 $$! 2>/dev/null || { cat demo/page.log >&2; exit 1; }; sleep 0.1; \
 	done; \
 	echo; \
-	echo 'The film of the best episode is demo/best.gif. The page with every step, for an hour, or until'; \
-	echo "kill $$!:"; \
-	cat demo/page.log
+	echo 'demo/best.gif is a film of the best episode. A page shows every step:'; \
+	cat demo/page.log; \
+	echo "It is served for an hour, or until: kill $$!"
+
+# Built and checked as they are published: the workflow takes them from here.
+dist: $(VENV)/.extras-dev
+	rm -rf dist build *.egg-info
+	$(BIN)/python -m build --installer uv --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
+# With each Python that is found, or with PYTHONS=...; with the oldest dependencies that pyproject.toml
+# allows and that have wheels for that Python, and with the newest. In a folder of its own, from which
+# nothing finds the source tree.
+test-versions: dist
+	@set -eu; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; n=0; \
+	uv=$$PWD/$(BIN)/uv; wheel=$$(echo $$PWD/dist/*.whl); program=$$PWD/tests/packaging/installed.py; \
+	cp "$$program" pyproject.toml "$$folder"; cd "$$folder"; \
+	pythons=$$(for v in 3.11 3.12 3.13 3.14; do \
+	    for python in python$$v $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$v.*/bin/python; do \
+	        ! $$python -c '' 2>/dev/null || { echo $$python; break; }; \
+	    done; done); \
+	for python in $(or $(PYTHONS),$$pythons); do for versions in lowest-direct highest; do \
+	    echo "$$python, $$versions"; rm -rf venv; "$$uv" venv --quiet --python $$python venv; \
+	    "$$uv" pip install --quiet --python venv/bin/python --only-binary :all: \
+	        --resolution $$versions --requirement pyproject.toml --extra gymnasium; \
+	    "$$uv" pip install --quiet --python venv/bin/python --no-deps "$$wheel"; \
+	    venv/bin/python -I installed.py; n=$$((n + 1)); \
+	done; done; \
+	"$$uv" pip install --quiet --python venv/bin/python mypy pyright; \
+	venv/bin/mypy --strict installed.py; \
+	venv/bin/pyright --pythonpath venv/bin/python installed.py; \
+	[ $$n -gt 0 ]; echo "$$n passed, 0 failed"
 
 # Built and checked as they are published: the workflow takes them from here.
 dist: $(VENV)/.extras-dev
