@@ -20,11 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-deep test-adapters test-exchange test-lerobot test-archive \
     test-browser test-distributed examples \
-<<<<<<< HEAD
     dist test-versions learning docs crash lint format types bench bench-peers clean
-=======
-    dist test-versions learning crash lint format types bench bench-peers clean
->>>>>>> s9-h2
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
@@ -69,35 +65,6 @@ demo: $(VENV)/.extras-demo
 	echo 'demo/best.gif is a film of the best episode. A page shows every step:'; \
 	cat demo/page.log; \
 	echo "It is served for an hour, or until: kill $$!"
-
-# Built and checked as they are published: the workflow takes them from here.
-dist: $(VENV)/.extras-dev
-	rm -rf dist build *.egg-info
-	$(BIN)/python -m build --installer uv --outdir dist .
-	$(BIN)/python -m twine check --strict dist/*
-
-# With each Python that is found, or with PYTHONS=...; with the oldest dependencies that pyproject.toml
-# allows and that have wheels for that Python, and with the newest. In a folder of its own, from which
-# nothing finds the source tree.
-test-versions: dist
-	@set -eu; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; n=0; \
-	uv=$$PWD/$(BIN)/uv; wheel=$$(echo $$PWD/dist/*.whl); program=$$PWD/tests/packaging/installed.py; \
-	cp "$$program" pyproject.toml "$$folder"; cd "$$folder"; \
-	pythons=$$(for v in 3.11 3.12 3.13 3.14; do \
-	    for python in python$$v $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$v.*/bin/python; do \
-	        ! $$python -c '' 2>/dev/null || { echo $$python; break; }; \
-	    done; done); \
-	for python in $(or $(PYTHONS),$$pythons); do for versions in lowest-direct highest; do \
-	    echo "$$python, $$versions"; rm -rf venv; "$$uv" venv --quiet --python $$python venv; \
-	    "$$uv" pip install --quiet --python venv/bin/python --only-binary :all: \
-	        --resolution $$versions --requirement pyproject.toml --extra gymnasium; \
-	    "$$uv" pip install --quiet --python venv/bin/python --no-deps "$$wheel"; \
-	    venv/bin/python -I installed.py; n=$$((n + 1)); \
-	done; done; \
-	"$$uv" pip install --quiet --python venv/bin/python mypy pyright; \
-	venv/bin/mypy --strict installed.py; \
-	venv/bin/pyright --pythonpath venv/bin/python installed.py; \
-	[ $$n -gt 0 ]; echo "$$n passed, 0 failed"
 
 # Built and checked as they are published: the workflow takes them from here.
 dist: $(VENV)/.extras-dev

@@ -21,7 +21,7 @@ FIELDS = {
 }
 OWN = {
     *("after_fork_in_child", "begin_sample", "begin_windows", "check_has", "of_datasets"),
-    "read_batches",
+    *("limiter", "read_batches"),
 }
 """For the rest of the package, or of one class only."""
 

@@ -47,6 +47,7 @@ AT_HOME = {
     "exchange/lerobot_files.py": {"write_text"},
     "exchange/minari_export.py": {"write_text"},
     "exchange/arrays.py": {"shutil"},
+    "archive/push.py": {"shutil"},
     "viewer/export.py": {"write_bytes", "shutil"},
 }
 

@@ -55,12 +55,15 @@ def cut(file):
     file.write_bytes(file.read_bytes()[:-1])
 
 
+ONLY_DEEP = pytest.mark.deep(only=True)
+
+
 def unlink(file):
     file.unlink()
 
 
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("array", ["goal", "note", "started"])
+@pytest.mark.parametrize("skip", [False, pytest.param(True, marks=ONLY_DEEP)])
+@pytest.mark.parametrize("array", ["goal", "note", pytest.param("started", marks=ONLY_DEEP)])
 @pytest.mark.parametrize(
     ("killed", "how"), [(False, bit), (False, unlink), (False, cut), (True, unlink), (True, cut)]
 )

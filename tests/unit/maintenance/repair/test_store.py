@@ -189,7 +189,7 @@ def test_damage_in_evicted_rows_of_a_shard_costs_nothing(closed_store):
 
 @pytest.mark.parametrize("array", ["id", "first", "frames"])
 @pytest.mark.parametrize("end", ["closed", "killed"])
-@pytest.mark.parametrize("kind", ["raw", "zstd"])
+@pytest.mark.parametrize("kind", ["zstd", pytest.param("raw", marks=pytest.mark.deep(only=True))])
 def test_final_observations_of_evicted_steps_are_not_needed(
     open_store, make, kill, tmp_path, monkeypatch, array, end, kind
 ):
