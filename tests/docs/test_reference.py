@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import mmreplay
-from mmreplay import transforms
+from mmreplay import distributed, transforms
 
 ROOT = Path(__file__).parents[2]
 SHOWN = [
@@ -22,8 +22,9 @@ HIDDEN = {
 
 
 def public():
-    """All that a user may call: the names of the package and of its module of transforms."""
+    """All that a user may call: names of the package, of `transforms` and of `distributed`."""
     names = [f"mmreplay.{name}" for name in mmreplay.__all__ if name != "transforms"]
+    names += [f"mmreplay.distributed.{name}" for name in distributed.__all__]
     return names + [f"mmreplay.transforms.{name}" for name in transforms.__all__]
 
 
@@ -39,7 +40,11 @@ def listed(cls):
 
 
 def test_every_public_name_stands_in_the_reference_once():
-    shown = [name for name in SHOWN if re.fullmatch(r"mmreplay\.(?:transforms\.)?\w+", name)]
+    shown = [
+        name
+        for name in SHOWN
+        if re.fullmatch(r"mmreplay\.(?:transforms\.|distributed\.)?\w+", name)
+    ]
     assert sorted(shown) == sorted(public())
 
 
