@@ -11,6 +11,7 @@ import sys
 try:
     import os
     import re
+    import traceback
     from collections.abc import Iterator
     from contextlib import contextmanager, suppress
     from importlib import import_module
@@ -70,9 +71,13 @@ def _explained() -> Iterator[None]:
         text = f"out of memory{what}: end other programs, or raise the limit of this one"
         raise click.ClickException(plain(f"{text} (`ulimit -v`)")) from error
     except Exception as error:
+        text = str(error)
         if not _is_known(error):
-            raise
-        raise click.ClickException(plain(_as_typed(str(error)))) from error
+            where = _in_own_module(error)
+            if where is None:
+                raise
+            text = f"{where}: {type(error).__name__}: {text}"
+        raise click.ClickException(plain(_as_typed(text))) from error
 
 
 def _as_typed(text: str) -> str:
@@ -81,6 +86,15 @@ def _as_typed(text: str) -> str:
         # Where a path begins: the working directory's may stand within a longer one.
         return re.sub(rf"(?<![^\s'\"`(=:]){re.escape(f'{Path.cwd()}{os.sep}')}", "", text)
     return text
+
+
+def _in_own_module(error: Exception) -> str | None:
+    """The line of a policy or function in the working directory that failed, or None."""
+    with suppress(OSError):
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if Path(frame.filename).parent == Path.cwd():
+                return f"{frame.filename}, line {frame.lineno}"
+    return None
 
 
 def _is_known(error: Exception) -> bool:

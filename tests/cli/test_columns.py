@@ -14,6 +14,8 @@ def short(episode):
     return episode.reward[:1]
 
 number = 5
+
+def wrong(trajectory): return trajectory.no_such_name
 """
 
 
@@ -67,6 +69,7 @@ def test_json_has_every_extra_column(command, write, play):
         ("no_such_module:f", "loading it raised ModuleNotFoundError"),
         ("own_functions:number", "expected a callable source(trajectory)"),
         ("own_functions", "expected an array, an iterator, 'module:callable' or a callable"),
+        ("own_functions:wrong", "own_functions.py, line 10: AttributeError: 'LazyTrajectory'"),
         ("own_functions:short", "expected a value for each of 4 steps of the trajectory"),
     ],
 )
