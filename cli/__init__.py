@@ -73,10 +73,10 @@ def _explained() -> Iterator[None]:
     except Exception as error:
         text = str(error)
         if not _is_known(error):
-            where = _in_own_module(error)
+            where = _in_own_module()
             if where is None:
                 raise
-            text = f"{where}: {type(error).__name__}: {text}"
+            text = f"{where}: {traceback.format_exception_only(error)[-1].strip()}"
         raise click.ClickException(plain(_as_typed(text))) from error
 
 
@@ -88,10 +88,10 @@ def _as_typed(text: str) -> str:
     return text
 
 
-def _in_own_module(error: Exception) -> str | None:
-    """The line of a policy or function in the working directory that failed, or None."""
+def _in_own_module() -> str | None:
+    """The line of a policy or function in the working directory that failed just now, or None."""
     with suppress(OSError):
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for frame in reversed(traceback.extract_tb(sys.exc_info()[2])):
             if Path(frame.filename).parent == Path.cwd():
                 return f"{frame.filename}, line {frame.lineno}"
     return None
