@@ -58,7 +58,7 @@ def bench(path: str, batch_size: int, stack: int | None, seconds: float, as_json
 
 
 def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str, Any]:
-    """Time batches for this many seconds, and at least one; EmptyBufferError if there is none."""
+    """Time at least one batch, and more until the seconds are over; EmptyBufferError if empty."""
     import numpy as np
 
     times: list[int] = []

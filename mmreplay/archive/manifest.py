@@ -111,7 +111,7 @@ def is_of_rest(path: str) -> bool:
 
 
 def read_manifest(objects: Objects) -> tuple[Manifest, str | None] | None:
-    """What an archive has, and the ETag of that; None if there is none, FormatError if invalid."""
+    """The manifest and its ETag; None without a manifest, FormatError if it is invalid."""
     found = objects.read(MANIFEST, SMALL_BYTES)
     if found is None:
         return None

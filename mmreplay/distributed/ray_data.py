@@ -80,9 +80,9 @@ def read(
 def write(dataset: Any, path: str | os.PathLike[str], **fields: Any) -> None:
     """Store a `ray.data.Dataset` of episodes, with the columns of ``read(…, episodes=True)``.
 
-    Each writing task makes a lane, in the order in which its episodes come; an episode that neither
-    terminated nor was truncated is stored as truncated. A column may be left out of which a step
-    needs nothing. A failed task is not repeated: remove what is there, and call it again.
+    Each task writes one lane, with its episodes in the order in which they arrive. An episode
+    without an end is stored as truncated. Columns that a step does not need may be missing.
+    A failed task is not repeated: remove the store and call `write` again.
 
     Args:
         dataset: of episodes of T steps: observation (T + 1, …), action and reward (T, …), and

@@ -2,7 +2,7 @@
 
 Invariant: a column keeps its dtype and its values; one that cannot is refused, or left out and
 counted, and never cast silently. Columns called ``episodes/NAME`` are fields of episodes: they have
-a value per episode, or per step, of which the first of each episode is taken.
+a value per episode, or one per step, where the first step of each episode counts.
 """
 
 from __future__ import annotations

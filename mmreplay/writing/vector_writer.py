@@ -202,7 +202,7 @@ class VectorWriter(LaneWriter):
             or truncated.shape != shape
         ):
             truncated = self._values.flags("truncated", truncated, chosen)
-        # Few bytes are compared far quicker than numpy finds out whether any is set.
+        # Comparing a few bytes is much faster than `any` of numpy.
         is_over = terminated.tobytes() != none or truncated.tobytes() != none
         if is_over or life_lost is not None:
             _either(terminated, truncated, end_rows[i])
