@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import FormatError
+from mmreplay.errors import FailedStoreError, FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT, Ids
@@ -229,7 +229,11 @@ class PriorityColumn:
         chunks = range(files.stop[lane], stop)
         for chunk in chunks:  # what may find no room on the disk comes first
             path = chunk_files.chunk_path(folder, spec, chunk)
-            durable_writes.allocate(path, spec.chunk_bytes)
+            try:
+                durable_writes.allocate(path, spec.chunk_bytes)
+            except FailedStoreError as error:  # the lane's writer may evict it at this moment
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
         for chunk in chunks:
             # Another thread may have evicted it just now; of rows that are gone nothing is kept.
             with contextlib.suppress(FileNotFoundError):
